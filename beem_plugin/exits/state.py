@@ -1,0 +1,33 @@
+"""What an exit policy remembers of each sample from exit to exit."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+
+class ExitState:
+    """
+    Tensors by name, each with the samples as its first dimension, so that a batch can be compacted as samples leave.
+
+    # Parameters
+
+    **tensors : `Tensor`
+        Each `(batch, ...)`.
+    """
+
+    def __init__(self, **tensors: Tensor) -> None:
+        self.tensors = tensors
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.tensors[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.tensors
+
+    def replace(self, **tensors: Tensor) -> ExitState:
+        """A new state with these tensors in place of the ones of the same names."""
+        return ExitState(**{**self.tensors, **tensors})
+
+    def index_select(self, index: Tensor) -> ExitState:
+        """The state of the samples at `index`, a `(kept,)` int64 tensor."""
+        return ExitState(**{name: tensor.index_select(0, index) for name, tensor in self.tensors.items()})

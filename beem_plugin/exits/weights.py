@@ -1,0 +1,112 @@
+"""How much each exit's confidence counts in BEEM's score."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from beem_plugin.common.errors import ConfigurationError, not_allowed
+from beem_plugin.common.registry import Registrable
+from beem_plugin.exits.trace import ExitTrace
+
+VARIANTS = ("plain", "balanced", "above_chance")
+
+
+class ExitWeights(Registrable):
+    """The weights w_1..w_L of BEEM's score."""
+
+    needs_calibration = False
+
+    def resolve(self, exit_layers: Sequence[int]) -> list[float]:
+        """The weights for exits at these layers, where no data are needed."""
+        raise TypeError(f"{type(self).__name__} does not define resolve")
+
+    def fit(self, trace: ExitTrace) -> list[float]:
+        """The weights from calibration data; by default the data are not looked at."""
+        return self.resolve(trace.exit_layers)
+
+
+@ExitWeights.register("cost")
+class CostWeights(ExitWeights):
+    """
+    BEEM-C: w_i = scale * (i + offset), with i the layer that the exit reads: a deeper exit costs more and counts more.
+
+    Registered as an `ExitWeights` with name "cost".
+
+    # Parameters
+
+    scale : `float`, optional (default = `0.1`)
+        The paper's lambda (its Fig. 1 has slope 0.1).
+    offset : `int`, optional (default = `0`)
+        The released ALBERT code counts layers from 0: scale 0.4, offset -1.
+    """
+
+    def __init__(self, scale: float = 0.1, offset: int = 0) -> None:
+        self.scale = scale
+        self.offset = offset
+
+    def resolve(self, exit_layers: Sequence[int]) -> list[float]:
+        return [self.scale * (layer + self.offset) for layer in exit_layers]
+
+
+@ExitWeights.register("accuracy")
+class AccuracyWeights(ExitWeights):
+    """
+    BEEM-A: w_i is exit i's accuracy on the calibration data, on all samples, whatever the thresholds.
+
+    Registered as an `ExitWeights` with name "accuracy".
+
+    # Parameters
+
+    variant : `str`, optional (default = `"plain"`)
+        `"plain"` accuracy as in the paper; `"balanced"`, the mean recall of the labels, which gives a collapsed exit
+        1/labels; `"above_chance"`, (balanced - 1/labels) / (1 - 1/labels), at least 0.
+    """
+
+    needs_calibration = True
+
+    def __init__(self, variant: str = "plain") -> None:
+        if variant not in VARIANTS:
+            raise ConfigurationError(not_allowed("weights.variant", variant, VARIANTS))
+        self.variant = variant
+
+    def fit(self, trace: ExitTrace) -> list[float]:
+        if not trace.has_labels:
+            raise ConfigurationError(
+                'weights of type "accuracy" need labelled calibration data; found '
+                f"{int((trace.labels >= 0).sum())} labels for {len(trace)} samples"
+            )
+        right = (trace.logits.argmax(-1) == trace.labels.unsqueeze(1)).double()
+        if self.variant == "plain":
+            return right.mean(0).tolist()
+        recalls = torch.stack([right[trace.labels == label].mean(0) for label in trace.labels.unique()])
+        balanced = recalls.mean(0)
+        if self.variant == "balanced":
+            return balanced.tolist()
+        chance = 1 / trace.num_labels
+        return ((balanced - chance) / (1 - chance)).clamp_min(0).tolist()
+
+
+@ExitWeights.register("fixed")
+class FixedWeights(ExitWeights):
+    """
+    Weights given in the config. A bare list means this.
+
+    Registered as an `ExitWeights` with name "fixed".
+
+    # Parameters
+
+    values : `list[float]`
+        One an exit, the last included.
+    """
+
+    def __init__(self, values: list[float]) -> None:
+        self.values = values
+
+    def resolve(self, exit_layers: Sequence[int]) -> list[float]:
+        if len(self.values) != len(exit_layers):
+            raise ConfigurationError(
+                f"weights: found a list of {len(self.values)}, allowed: {len(exit_layers)} entries, one for every exit"
+            )
+        return [float(value) for value in self.values]
