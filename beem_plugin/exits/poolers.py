@@ -1,0 +1,61 @@
+"""The pooler that allennlp-light promises and does not have."""
+
+from __future__ import annotations
+
+import torch
+from allennlp_light.modules.seq2vec_encoders.seq2vec_encoder import Seq2VecEncoder
+from allennlp_light.nn.util import masked_mean
+from torch import Tensor
+
+from beem_plugin.common.errors import ConfigurationError, not_allowed
+
+POOLINGS = ("cls", "mean")
+
+
+@Seq2VecEncoder.register("bert_pooler", exist_ok=True)
+class BertPooler(Seq2VecEncoder):
+    """
+    One vector a sequence, then a linear map and tanh, as BERT's own pooler. It replaces allennlp-light's class of the
+    same name, which imports a module that does not exist.
+
+    Registered as a `Seq2VecEncoder` with name "bert_pooler".
+
+    # Parameters
+
+    embedding_dim : `int`
+        The backbone's hidden size; filled in by the multi-exit encoder.
+    pooling : `str`, optional (default = `"cls"`)
+        `"cls"`, the first token's vector, as BERT; `"mean"`, the mean over the tokens that are not padding.
+    pretrained : `bool`, optional (default = `True`)
+        Start from the backbone's own pooler where it has one.
+    """
+
+    def __init__(self, embedding_dim: int, pooling: str = "cls", pretrained: bool = True) -> None:
+        super().__init__()
+        if pooling not in POOLINGS:
+            raise ConfigurationError(not_allowed("pooler.pooling", pooling, POOLINGS))
+        self.pooling = pooling
+        self.pretrained = pretrained
+        self.dense = torch.nn.Linear(embedding_dim, embedding_dim)
+
+    def get_input_dim(self) -> int:
+        return self.dense.in_features
+
+    def get_output_dim(self) -> int:
+        return self.dense.out_features
+
+    def initialize(self, weight: Tensor, bias: Tensor) -> None:
+        """Copies a pretrained pooler's parameters in."""
+        with torch.no_grad():
+            self.dense.weight.copy_(weight)
+            self.dense.bias.copy_(bias)
+
+    def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+        # tokens: (batch, tokens, embedding_dim), mask: (batch, tokens) bool
+        if self.pooling == "cls":
+            vector = tokens[:, 0]
+        elif mask is None:
+            vector = tokens.mean(1)
+        else:
+            vector = masked_mean(tokens, mask.unsqueeze(-1), 1)
+        return torch.tanh(self.dense(vector))

@@ -1,0 +1,45 @@
+"""The base class of everything that is trained."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from beem_plugin.common.registry import Registrable
+from beem_plugin.data.vocabulary import Vocabulary
+
+
+class Model(torch.nn.Module, Registrable):
+    """
+    A network with a loss and metrics.
+
+    `forward` takes the tensors that the data loader's collator made and returns a dictionary with at least `logits`,
+    and `loss` when labels were given. In training mode it updates the metrics by itself; in evaluation the caller
+    gathers the outputs of all processes first and hands them to `update_metrics`, so that every sample counts once
+    however many processes there are.
+
+    # Parameters
+
+    vocab : `Vocabulary`
+        The label names.
+    """
+
+    default_predictor: str | None = None
+
+    def __init__(self, vocab: Vocabulary) -> None:
+        super().__init__()
+        self.vocab = vocab
+
+    def forward(self, **batch: Tensor) -> dict[str, Any]:
+        """Logits, and the mean loss over the batch when it has labels."""
+        raise TypeError(f"{type(self).__name__} does not define forward")
+
+    def update_metrics(self, logits: Tensor, label: Tensor) -> None:
+        """Counts the samples of one (gathered) batch in; samples without a label (-1) do not count."""
+        raise TypeError(f"{type(self).__name__} does not define update_metrics")
+
+    def get_metrics(self, reset: bool = False) -> dict[str, float]:
+        """The metrics over all samples since the last reset."""
+        return {}

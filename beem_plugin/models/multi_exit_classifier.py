@@ -1,0 +1,131 @@
+"""Text classification with an exit at every layer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from beem_plugin.common.errors import ConfigurationError, not_allowed
+from beem_plugin.common.metrics import METRICS
+from beem_plugin.common.registry import Lazy
+from beem_plugin.data.vocabulary import Vocabulary
+from beem_plugin.execution.engine import Engine
+from beem_plugin.exits.policy import ExitPolicy
+from beem_plugin.exits.replay import check_signals
+from beem_plugin.models.exit_metrics import ExitMetrics
+from beem_plugin.models.model import Model
+from beem_plugin.models.multi_exit_encoder import MultiExitEncoder
+from beem_plugin.objectives import Objective, WeightedDistillation
+
+
+@Model.register("multi_exit_classifier")
+class MultiExitClassifier(Model):
+    """
+    A multi-exit encoder, the objective it is trained with, and the policy by which samples leave.
+
+    Training and validation run all exits. `evaluate` and `predict` run the policy on an engine, which computes no
+    layer of a sample that has left.
+
+    Registered as a `Model` with name "multi_exit_classifier".
+
+    # Parameters
+
+    vocab : `Vocabulary`
+        Filled in.
+    encoder : `MultiExitEncoder`
+    objective : `Objective`, optional (default = `"weighted_distillation"`)
+        The paper's.
+    exit_policy : `ExitPolicy`, optional (default = `"final"`)
+        Thresholds and weights may be open: calibration fits them.
+    engine : `Engine`, optional (default = `"compaction"`)
+        What runs the policy.
+    metric : `str`, optional (default = the dataset reader's)
+        A name of `beem_plugin.common.metrics`.
+    is_regression : `bool`, optional (default = the dataset reader's)
+        Filled in, so that a regression task can be refused.
+    """
+
+    default_predictor = "early_exit"
+
+    def __init__(
+        self,
+        vocab: Vocabulary,
+        encoder: Lazy[MultiExitEncoder],
+        objective: Objective | None = None,
+        exit_policy: ExitPolicy | None = None,
+        engine: Engine | None = None,
+        metric: str = "accuracy",
+        is_regression: bool = False,
+    ) -> None:
+        super().__init__(vocab)
+        if is_regression:
+            raise ConfigurationError(
+                "multi_exit_classifier: found a regression task (STS-B), allowed: classification; exit policies compare "
+                "labels and confidences, which a regression does not have"
+            )
+        if vocab.num_labels < 2:
+            raise ConfigurationError(
+                f"multi_exit_classifier: found {vocab.num_labels} label in the training data "
+                f"({', '.join(vocab.labels)}), allowed: 2 or more"
+            )
+        if metric not in METRICS:
+            raise ConfigurationError(not_allowed("model.metric", metric, METRICS))
+        self.encoder = encoder.construct(num_labels=vocab.num_labels)
+        self.objective = objective if objective is not None else WeightedDistillation()
+        self.exit_policy = exit_policy if exit_policy is not None else ExitPolicy.from_params({"type": "final"})
+        self.engine = engine if engine is not None else Engine.from_params({"type": "compaction"})
+        self.metric = metric
+        self.metrics = ExitMetrics(metric, vocab.num_labels)
+        # Both look at the network's shape only, so that a wrong list or a missing signal is found before training.
+        self.exit_policy.bind(self.encoder.exit_layers, vocab.num_labels)
+        check_signals(self.exit_policy, self.encoder.available_signals, "the model")
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        token_type_ids: Tensor | None = None,
+        label: Tensor | None = None,
+        **other: Any,
+    ) -> dict[str, Any]:
+        """
+        # Parameters
+
+        input_ids, attention_mask, token_type_ids : `Tensor`
+            `(batch, tokens)` int64.
+        label : `Tensor`, optional
+            `(batch,)` int64, -1 where unknown.
+
+        # Returns
+
+        `dict[str, Any]`
+            `logits` `(batch, exits, labels)` float32; with labels the objective's `loss` and components.
+        """
+        batch = {"input_ids": input_ids, "attention_mask": attention_mask}
+        if token_type_ids is not None:
+            batch["token_type_ids"] = token_type_ids
+        output: dict[str, Any] = {"logits": self.encoder(batch)}
+        if label is not None:
+            output.update(self.objective(output["logits"], label))
+            if self.training:
+                self.metrics.update(output["logits"], label)
+        return output
+
+    def update_metrics(self, logits: Tensor, label: Tensor) -> None:
+        self.metrics.update(logits, label)
+
+    def get_metrics(self, reset: bool = False) -> dict[str, float]:
+        return self.metrics.compute(reset)
+
+    def metric_state(self) -> dict[str, Any]:
+        """The running metrics, for a checkpoint in the middle of an epoch."""
+        return self.metrics.state_dict()
+
+    def load_metric_state(self, state: dict[str, Any]) -> None:
+        self.metrics.load_state_dict(state)
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device

@@ -1,0 +1,54 @@
+"""Runs all exits over a data set and keeps what they said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from beem_plugin.exits.trace import ExitTrace
+from beem_plugin.models.multi_exit_classifier import MultiExitClassifier
+
+
+@torch.inference_mode()
+def trace_model(
+    model: MultiExitClassifier, batches: Iterable[dict[str, Tensor]], ids: list[str] | None, source: str
+) -> ExitTrace:
+    """
+    # Parameters
+
+    model : `MultiExitClassifier`
+    batches : `Iterable[dict[str, Tensor]]`
+        As the data loader makes them, in any order; `index` says each sample's position in the data set.
+    ids : `list[str]`, optional
+        The samples' own identifiers, in the data set's order.
+    source : `str`
+        Which data these are, for the reports.
+
+    # Returns
+
+    `ExitTrace`
+        In the data set's order.
+    """
+    was_training = model.training
+    model.eval()
+    indices, logits, labels = [], [], []
+    for batch in batches:
+        inputs = {name: value.to(model.device) for name, value in batch.items() if name not in ("index", "label")}
+        logits.append(model.encoder(inputs).cpu())
+        indices.append(batch["index"].cpu())
+        labels.append(batch["label"].cpu() if "label" in batch else torch.full((len(batch["index"]),), -1))
+    model.train(was_training)
+    meta: dict[str, Any] = {
+        "exit_layers": model.encoder.exit_layers,
+        "label_names": model.vocab.labels,
+        "metric": model.metric,
+        "source": source,
+    }
+    if not indices:
+        empty = torch.zeros(0, model.encoder.num_exits, model.encoder.num_labels)
+        return ExitTrace(empty, torch.zeros(0, dtype=torch.int64), ids, meta=meta)
+    order = torch.cat(indices).argsort()
+    return ExitTrace(torch.cat(logits)[order], torch.cat(labels)[order], ids, meta=meta)
