@@ -1,0 +1,68 @@
+"""Where log messages go: to standard error, and to `out.log` of a run. Standard output is for results."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from pathlib import Path
+
+_FORMAT = "%(asctime)s - %(levelname)s - %(name)s - %(message)s"
+_NOISY = ("fsspec", "filelock", "httpcore", "httpx", "matplotlib", "urllib3")
+_installed: list[logging.Handler] = []
+_file_friendly = False
+
+
+def debugging() -> bool:
+    """Whether `ALLENNLP_DEBUG` asks for tracebacks and every message."""
+    return os.environ.get("ALLENNLP_DEBUG", "").lower() not in ("", "0", "false", "no")
+
+
+def is_file_friendly() -> bool:
+    """Whether progress bars should write few, whole lines, because the output goes to a file."""
+    return _file_friendly or os.environ.get("FILE_FRIENDLY_LOGGING", "").lower() in ("1", "true", "yes")
+
+
+def prepare_logging(
+    serialization_dir: str | Path | None = None, file_friendly: bool = False, rank: int = 0, world_size: int = 1
+) -> None:
+    """
+    Sets the root logger up; a second call replaces what the first one did.
+
+    # Parameters
+
+    serialization_dir : `str` or `Path`, optional
+        Messages also go to `out.log` in it, or to `out_worker{rank}.log` if there are several processes.
+    file_friendly : `bool`, optional (default = `False`)
+        See `is_file_friendly`.
+    rank, world_size : `int`, optional
+        Of this process; only rank 0 writes more than errors to standard error.
+    """
+    global _file_friendly
+    _file_friendly = file_friendly
+    root = logging.getLogger()
+    for handler in _installed:
+        root.removeHandler(handler)
+        handler.close()
+    level = _level()
+    console = logging.StreamHandler(sys.stderr)
+    console.setLevel(level if rank == 0 else logging.ERROR)
+    _installed[:] = [console]
+    if serialization_dir is not None:
+        Path(serialization_dir).mkdir(parents=True, exist_ok=True)
+        name = "out.log" if world_size == 1 else f"out_worker{rank}.log"
+        _installed.append(logging.FileHandler(Path(serialization_dir) / name, encoding="utf-8"))
+    for handler in _installed:
+        handler.setFormatter(logging.Formatter(_FORMAT))
+        root.addHandler(handler)
+    root.setLevel(level)
+    for noisy in _NOISY:
+        logging.getLogger(noisy).setLevel(max(level, logging.WARNING))
+
+
+def _level() -> int:
+    if debugging():
+        return logging.DEBUG
+    name = os.environ.get("ALLENNLP_LOG_LEVEL", "INFO").upper()
+    level = logging.getLevelName(name)
+    return level if isinstance(level, int) else logging.INFO

@@ -1,0 +1,99 @@
+"""
+The metrics that GLUE reports, by scikit-learn and scipy: labels in, predictions in, named floats out.
+
+Every function takes two `(samples,)` arrays and defines its value for degenerate input (constant predictions, one
+class only) as 0.0, without a warning, so that an untrained exit has a number as well. Samples whose label is unknown
+must be left out by the caller.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+
+from beem_plugin.common.errors import ConfigurationError, DataError, not_allowed
+
+Metric = Callable[[np.ndarray, np.ndarray], dict[str, float]]
+
+
+def accuracy(labels: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
+    """The share of equal entries: `accuracy`."""
+    return {"accuracy": float(np.mean(labels == predictions))}
+
+
+def f1(labels: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
+    """`accuracy`, the `f1` of label 1, and their mean `accuracy_f1` (MRPC, QQP). Two labels only."""
+    from sklearn.metrics import f1_score
+
+    if max(labels.max(), predictions.max()) > 1:
+        raise ConfigurationError("metric 'f1' is the F1 of label 1 of two; use 'macro_f1' for more than two labels")
+    share = accuracy(labels, predictions)["accuracy"]
+    score = float(f1_score(labels, predictions, zero_division=0.0))
+    return {"accuracy": share, "f1": score, "accuracy_f1": (share + score) / 2}
+
+
+def macro_f1(labels: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
+    """`accuracy`, and `macro_f1`: the mean F1 over the labels that occur in labels or predictions."""
+    from sklearn.metrics import f1_score
+
+    score = float(f1_score(labels, predictions, average="macro", zero_division=0.0))
+    return {**accuracy(labels, predictions), "macro_f1": score}
+
+
+def matthews(labels: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
+    """`accuracy`, and `matthews`: the correlation R_K (Gorodkin, 2004), for two labels Matthews' (CoLA)."""
+    from sklearn.metrics import matthews_corrcoef
+
+    with warnings.catch_warnings():
+        # One class in labels and predictions: 0 by our definition, worth no warning.
+        warnings.simplefilter("ignore", UserWarning)
+        score = float(matthews_corrcoef(labels, predictions))
+    return {**accuracy(labels, predictions), "matthews": score}
+
+
+def pearson_spearman(labels: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
+    """`pearson`, `spearman` and their mean `pearson_spearman` (STS-B)."""
+    from scipy.stats import pearsonr, spearmanr
+
+    if len(labels) < 2 or np.ptp(labels) == 0 or np.ptp(predictions) == 0:
+        return {"pearson": 0.0, "spearman": 0.0, "pearson_spearman": 0.0}
+    pearson = float(pearsonr(labels, predictions).statistic)
+    spearman = float(spearmanr(labels, predictions).statistic)
+    return {"pearson": pearson, "spearman": spearman, "pearson_spearman": (pearson + spearman) / 2}
+
+
+METRICS: dict[str, Metric] = {
+    "accuracy": accuracy,
+    "f1": f1,
+    "macro_f1": macro_f1,
+    "matthews": matthews,
+    "pearson_spearman": pearson_spearman,
+}
+
+# The one number of a metric's dictionary by which exits and thresholds are compared.
+MAIN_SCORE = {name: name for name in METRICS} | {"f1": "accuracy_f1"}
+
+
+def compute_metrics(name: str, labels: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
+    """
+    # Parameters
+
+    name : `str`
+        A key of `METRICS`.
+    labels, predictions : `np.ndarray`
+        `(samples,)`, at least one sample: label indices, or values for `pearson_spearman`.
+    """
+    if name not in METRICS:
+        raise ConfigurationError(not_allowed("metric", name, METRICS))
+    labels, predictions = np.asarray(labels), np.asarray(predictions)
+    if labels.shape != predictions.shape or labels.ndim != 1 or not len(labels):
+        raise DataError(f"metric {name!r}: labels {labels.shape} and predictions {predictions.shape} do not match")
+    return METRICS[name](labels, predictions)
+
+
+def main_score(name: str, labels: np.ndarray, predictions: np.ndarray) -> float:
+    """The number of metric `name` by which exits and thresholds are compared; higher is better."""
+    return compute_metrics(name, labels, predictions)[MAIN_SCORE[name]]
+

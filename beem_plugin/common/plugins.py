@@ -1,0 +1,104 @@
+"""Code of others: plugins named in `.allennlp_plugins` files, and packages named by `--include-package`."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import pkgutil
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+from beem_plugin.common.errors import BeemError, ConfigurationError
+
+logger = logging.getLogger(__name__)
+
+LOCAL_PLUGINS = Path(".allennlp_plugins")
+GLOBAL_PLUGINS = Path("~/.allennlp/plugins")
+
+
+def import_plugins() -> None:
+    """
+    Imports the modules that `.allennlp_plugins` in the working directory and `~/.allennlp/plugins` name, one a line.
+    One that fails is logged as an error: a broken plugin must not keep the others from working.
+    """
+    working_directory_on_path()
+    for name in discover_plugins():
+        try:
+            importlib.import_module(name)
+            logger.debug("plugin %s is available", name)
+        except Exception as error:
+            logger.error("plugin %s could not be loaded: %s", name, _reason(error))
+
+
+def discover_plugins() -> Iterator[str]:
+    """The names in the plugin files, each once."""
+    seen = set()
+    for file in (LOCAL_PLUGINS, GLOBAL_PLUGINS.expanduser()):
+        if not file.is_file():
+            continue
+        for line in file.read_text(encoding="utf-8").splitlines():
+            name = line.partition("#")[0].strip()
+            if name and name not in seen:
+                seen.add(name)
+                yield name
+
+
+def import_package(name: str) -> None:
+    """
+    Imports a package and all its submodules, so that what they register can be named in a config. Submodules whose
+    names begin with `_` or `test` are left out.
+
+    # Parameters
+
+    name : `str`
+        A module or package, installed or in the working directory. `my-package` finds `my_package`.
+
+    Raises `ConfigurationError` if it, or a module of it, cannot be imported.
+    """
+    working_directory_on_path()
+    name = _module_name(name)
+    module = _import(name)
+    for submodule in pkgutil.iter_modules(getattr(module, "__path__", ())):
+        if not submodule.name.startswith(("_", "test")):
+            import_package(f"{name}.{submodule.name}")
+
+
+def working_directory_on_path() -> None:
+    """Puts the working directory on `sys.path`: last, so that a file in it never hides an installed library."""
+    directory = os.getcwd()
+    if directory not in sys.path and "" not in sys.path:
+        sys.path.append(directory)
+    importlib.invalidate_caches()
+
+
+def _module_name(name: str) -> str:
+    module = name.strip().rstrip("/").removesuffix(".py").removeprefix("./").replace("/", ".")
+    if not module.replace("-", "_").replace(".", "_").isidentifier():
+        raise ConfigurationError(f"--include-package: found {name!r}, expected the name of a package")
+    return module.replace("-", "_")
+
+
+def _import(name: str) -> object:
+    try:
+        return importlib.import_module(name)
+    except BeemError:
+        raise
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if missing and (name == missing or name.startswith(f"{missing}.")):
+            raise ConfigurationError(
+                f"package {name}: no module named {missing!r} is installed or lies in {os.getcwd()}"
+            ) from error
+        raise ConfigurationError(f"package {name}: cannot be imported: {_reason(error)}") from error
+    except Exception as error:
+        raise ConfigurationError(f"package {name}: cannot be imported: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    """The error in one line, with the place in the plugin where it arose."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
+    place = f" ({frames[-1].filename}:{frames[-1].lineno})" if len(frames) > 1 else ""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}{place}"

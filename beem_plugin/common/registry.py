@@ -1,0 +1,137 @@
+"""
+Registry and construction from configs: tango's classes, with our construction (`construct.py`) and without tango's
+habit of importing whatever it finds.
+
+Importing this module imports torch (through tango), so command-line parsing must not need it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar
+
+import tango.common
+from allennlp_light.modules.attention import Attention
+from allennlp_light.modules.matrix_attention import MatrixAttention
+from allennlp_light.modules.seq2seq_encoders import Seq2SeqEncoder
+from allennlp_light.modules.seq2vec_encoders import Seq2VecEncoder
+from allennlp_light.modules.span_extractors import SpanExtractor
+from allennlp_light.nn.activations import Activation
+from allennlp_light.nn.initializers import Initializer
+from allennlp_light.nn.regularizers import Regularizer
+from tango.common import Params
+
+from beem_plugin.common.construct import REGISTRY_ROOTS, STANDARD_FROM_PARAMS, construct, construct_within
+from beem_plugin.common.errors import ConfigurationError
+
+__all__ = ["FromParams", "Lazy", "Params", "Registrable", "construct"]
+
+T = TypeVar("T")
+
+
+class FromParams(tango.common.FromParams):
+    """
+    A class that can be built from a config block. The block is checked as a whole against the constructor, and those of
+    everything inside it, before anything is built.
+    """
+
+    @classmethod
+    def from_params(  # type: ignore[override]
+        cls: type[T],
+        params_: Params | Mapping[str, Any] | str,
+        constructor_to_call: Callable[..., Any] | None = None,
+        constructor_to_inspect: Callable[..., Any] | None = None,
+        **extras: Any,
+    ) -> T:
+        """
+        # Parameters
+
+        params_ : `Params`, `dict` or `str`
+            The block; a string is short for `{"type": string}`. It is not consumed.
+        constructor_to_call, constructor_to_inspect : `Callable`, optional
+            For a subclass that overrides this method and hands on what it was given.
+        extras : `Any`
+            Arguments that the program gives; those that the constructor does not take are dropped. They do not reach
+            objects further inside: annotate these `Lazy[...]`.
+
+        Raises `ConfigurationError`, one line that names the full path of the key, what was found and what is allowed.
+        """
+        return construct_within(cls, params_, constructor_to_call, constructor_to_inspect, extras)
+
+
+class Registrable(FromParams, tango.common.Registrable):
+    """
+    A base class whose subclasses are looked up by name in a config: `@Base.register("name")`.
+
+    An unknown name is an error that lists the known ones. tango's own behaviour, importing every module below the
+    working directory in search of the name, is switched off: a typo must not run unrelated code.
+    """
+
+    @classmethod
+    def register(
+        cls, name: str, constructor: str | None = None, exist_ok: bool = False
+    ) -> Callable[[type[T]], type[T]]:
+        """
+        # Parameters
+
+        name : `str`
+            What `type` says in a config.
+        constructor : `str`, optional
+            The class method to build with, instead of `__init__`.
+        exist_ok : `bool`, optional (default = `False`)
+            Whether the name may already be taken, and is then given to the new class.
+        """
+        if name == "ref":
+            raise ConfigurationError("`ref` cannot be registered: tango reserves the name")
+        add = super().register(name, constructor=constructor, exist_ok=exist_ok)
+
+        def add_or_say_why(subclass: type[T]) -> type[T]:
+            try:
+                return add(subclass)
+            except tango.common.exceptions.ConfigurationError as error:
+                raise ConfigurationError(str(error)) from error
+
+        return add_or_say_why
+
+    @classmethod
+    def search_modules(cls, name: str) -> None:
+        return None
+
+
+class Lazy(tango.common.Lazy[T], Generic[T]):
+    """
+    An argument whose constructor needs something from its owner: the owner calls `construct(**extras)` when it has it.
+    The config of a lazy argument is checked together with its owner's, except for keys that the extras may still give.
+    """
+
+    @property
+    def constructor(self) -> Callable[..., T]:
+        if not isinstance(self._constructor, type):
+            return self._constructor
+        cls: type[T] = self._constructor
+        return lambda **extras: construct(cls, copy.deepcopy(self._params), **extras)
+
+
+REGISTRY_ROOTS.add(Registrable)
+STANDARD_FROM_PARAMS.add(FromParams.from_params.__func__)  # type: ignore[attr-defined]
+
+
+def _adopt(base: type) -> None:
+    """Gives a base class of allennlp-light our construction and takes tango's search from it."""
+    for name in ("from_params", "search_modules"):
+        setattr(base, name, classmethod(getattr(Registrable, name).__func__))
+
+
+_BASES: tuple[type, ...] = (
+    Activation,
+    Attention,
+    Initializer,
+    MatrixAttention,
+    Regularizer,
+    Seq2SeqEncoder,
+    Seq2VecEncoder,
+    SpanExtractor,
+)
+for _base in _BASES:
+    _adopt(_base)
