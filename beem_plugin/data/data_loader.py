@@ -1,0 +1,265 @@
+"""Batches of a data set: AllenNLP's `data_loader` block."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import Dataset
+
+from beem_plugin.common.errors import ConfigurationError, DataError
+from beem_plugin.common.registry import Registrable
+from beem_plugin.data.batch_samplers import BatchSampler, BucketBatchSampler, SimpleBatchSampler
+from beem_plugin.data.collate import collate, label_value
+from beem_plugin.data.epoch_batches import EpochBatches
+from beem_plugin.data.instance import Instance
+from beem_plugin.data.vocabulary import Vocabulary
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_SEED = 13370  # AllenNLP's random_seed
+
+
+class DataLoader(Registrable):
+    """
+    Iterating over it gives the batches of the current epoch, as `collate` makes them. The order is a pure function of
+    (seed, epoch): `set_epoch` before each epoch, or every epoch is the same.
+
+    In evaluation (`training = False`) nothing is shuffled and no row left out; `index` in a batch tells the
+    row's position in the data.
+
+    Subclasses choose the batch sampler; the first three parameters, `training` and, where the config has none, `seed`
+    are given by whoever constructs the loader.
+
+    # Parameters
+
+    instances : `Sequence[Instance]`
+    vocab : `Vocabulary`
+    pad_token_id : `int`
+    batch_sampler : `BatchSampler`
+    training : `bool`, optional (default = `False`)
+    seed : `int`, optional (default = `13370`)
+    num_workers : `int`, optional (default = `0`)
+        Processes that pad batches in the background. Padding is cheap; 0 is mostly fastest.
+    batches_per_epoch : `int`, optional (default = `None`)
+        Training only: an epoch is this many batches, and the next goes on where it ended.
+
+    # Raises
+
+    `DataError` when a label is not one of the vocabulary's: at once, not in the middle of an epoch.
+    """
+
+    default_implementation = "bucket"
+
+    def __init__(
+        self,
+        instances: Sequence[Instance],
+        vocab: Vocabulary,
+        pad_token_id: int,
+        batch_sampler: BatchSampler,
+        training: bool = False,
+        seed: int = DEFAULT_SEED,
+        num_workers: int = 0,
+        batches_per_epoch: int | None = None,
+        start_method: str | None = None,
+    ) -> None:
+        if not instances:
+            raise DataError("a data loader got no instances")
+        if batches_per_epoch is not None and not training:
+            logger.warning("batches_per_epoch is for training; evaluation goes over all %d instances", len(instances))
+        for instance in instances:
+            label_value(instance, vocab)
+        lengths = np.array([len(instance) for instance in instances])
+        self.instances = instances
+        self.vocab = vocab
+        self.batches = EpochBatches(batch_sampler, lengths, seed, training, batches_per_epoch)
+        self.torch_loader: TorchDataLoader = TorchDataLoader(
+            _Rows(instances, self.batches.drop_last),
+            batch_sampler=self.batches,  # type: ignore[arg-type]  # any iterable of lists of rows will do
+            collate_fn=_Collate(vocab, pad_token_id),
+            num_workers=num_workers,
+            multiprocessing_context=start_method if num_workers else None,
+            # A generator of its own: by default every iteration draws a number from torch's global one, and dropout
+            # would differ between a run that was resumed and one that was not.
+            generator=torch.Generator().manual_seed(seed),
+        )
+
+    def set_epoch(self, epoch: int) -> None:
+        self.batches.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        """Batches in the current epoch."""
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[dict[str, Tensor]]:
+        return iter(self.torch_loader)
+
+
+@DataLoader.register("bucket")
+class BucketDataLoader(DataLoader):
+    """
+    Rows of similar length together. Registered as a `DataLoader` with name "bucket", the default.
+
+    # Parameters
+
+    batch_size : `int`, optional (default = `32`)
+    shuffle : `bool`, optional (default = `True`)
+        Training only.
+    drop_last : `bool`, optional (default = `False`)
+        Training only: leave out the batch that is not full.
+    padding_noise : `float`, optional (default = `0.1`)
+        See `BucketBatchSampler`.
+    seed, num_workers, batches_per_epoch
+        See `DataLoader`.
+    """
+
+    def __init__(
+        self,
+        instances: Sequence[Instance],
+        vocab: Vocabulary,
+        pad_token_id: int,
+        training: bool = False,
+        batch_size: int = 32,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        padding_noise: float = 0.1,
+        seed: int = DEFAULT_SEED,
+        num_workers: int = 0,
+        batches_per_epoch: int | None = None,
+    ) -> None:
+        sampler = BucketBatchSampler(batch_size, shuffle, drop_last, padding_noise)
+        super().__init__(
+            instances, vocab, pad_token_id, sampler, training, seed, num_workers, batches_per_epoch=batches_per_epoch
+        )
+
+
+@DataLoader.register("simple")
+class SimpleDataLoader(DataLoader):
+    """
+    Rows as they come, or shuffled. Registered as a `DataLoader` with name "simple".
+
+    # Parameters
+
+    batch_size : `int`
+    shuffle : `bool`, optional (default = `False`)
+        Training only.
+    drop_last : `bool`, optional (default = `False`)
+        Training only: leave out the batch that is not full.
+    seed, num_workers, batches_per_epoch
+        See `DataLoader`.
+    """
+
+    def __init__(
+        self,
+        instances: Sequence[Instance],
+        vocab: Vocabulary,
+        pad_token_id: int,
+        batch_size: int,
+        training: bool = False,
+        shuffle: bool = False,
+        drop_last: bool = False,
+        seed: int = DEFAULT_SEED,
+        num_workers: int = 0,
+        batches_per_epoch: int | None = None,
+    ) -> None:
+        sampler = SimpleBatchSampler(batch_size, shuffle, drop_last)
+        super().__init__(
+            instances, vocab, pad_token_id, sampler, training, seed, num_workers, batches_per_epoch=batches_per_epoch
+        )
+
+
+@DataLoader.register("multiprocess")
+class MultiProcessDataLoader(DataLoader):
+    """
+    AllenNLP's loader, for its configs. Registered as a `DataLoader` with name "multiprocess".
+
+    # Parameters
+
+    batch_size : `int`, optional (default = `None`)
+        Either this, or `batch_sampler`.
+    drop_last, shuffle : `bool`, optional (default = `False`)
+        Training only, and only with `batch_size`.
+    batch_sampler : `BatchSampler`, optional (default = `None`)
+        `bucket`, `max_tokens_sampler` or `simple`.
+    batches_per_epoch : `int`, optional (default = `None`)
+    num_workers : `int`, optional (default = `0`)
+    start_method : `str`, optional (default = `"fork"`)
+        How workers are started: `"fork"` or `"spawn"`.
+    max_instances_in_memory, cuda_device : `int`, optional (default = `None`)
+        Taken and ignored, with a warning: data sets are held in memory, and the trainer moves the batches.
+    quiet : `bool`, optional (default = `False`)
+        Taken and ignored: the loader prints nothing.
+    seed : `int`, optional (default = `13370`)
+    """
+
+    def __init__(
+        self,
+        instances: Sequence[Instance],
+        vocab: Vocabulary,
+        pad_token_id: int,
+        training: bool = False,
+        batch_size: int | None = None,
+        drop_last: bool = False,
+        shuffle: bool = False,
+        batch_sampler: BatchSampler | None = None,
+        batches_per_epoch: int | None = None,
+        num_workers: int = 0,
+        max_instances_in_memory: int | None = None,
+        start_method: str = "fork",
+        cuda_device: int | None = None,
+        quiet: bool = False,
+        seed: int = DEFAULT_SEED,
+    ) -> None:
+        if (batch_size is None) == (batch_sampler is None):
+            raise ConfigurationError("batch_size: exactly one of batch_size and batch_sampler must be given")
+        if batch_sampler is not None and (drop_last or shuffle):
+            raise ConfigurationError("shuffle: drop_last and shuffle belong into batch_sampler when there is one")
+        if start_method not in ("fork", "spawn"):
+            raise ConfigurationError(f"start_method: found {start_method!r}, allowed: fork, spawn")
+        for key, value in (("max_instances_in_memory", max_instances_in_memory), ("cuda_device", cuda_device)):
+            if value is not None:
+                logger.warning("data_loader.%s has no effect", key)
+        if batch_size is not None:
+            batch_sampler = SimpleBatchSampler(batch_size, shuffle, drop_last)
+        assert batch_sampler is not None
+        super().__init__(
+            instances, vocab, pad_token_id, batch_sampler, training, seed, num_workers, batches_per_epoch, start_method
+        )
+
+
+class _Rows(Dataset):
+    """Instances with their positions."""
+
+    def __init__(self, instances: Sequence[Instance], drops_rows: bool) -> None:
+        self._instances = instances
+        self._drops_rows = drops_rows
+
+    def __len__(self) -> int:
+        return len(self._instances)
+
+    def __getitem__(self, row: int) -> tuple[int, Instance]:
+        return row, self._instances[row]
+
+    @property
+    def total_dataset_length(self) -> int:
+        """
+        From this, accelerate's `gather_for_metrics` works out how many rows of the last batch are repeats. With
+        `drop_last` there are none, which it cannot know of a custom batch sampler: 0 tells it so.
+        """
+        return 0 if self._drops_rows else len(self._instances)
+
+
+class _Collate:
+    """`collate` with its fixed arguments; a class, so that spawned workers can unpickle it."""
+
+    def __init__(self, vocab: Vocabulary, pad_token_id: int) -> None:
+        self._vocab = vocab
+        self._pad_token_id = pad_token_id
+
+    def __call__(self, rows: list[tuple[int, Instance]]) -> dict[str, Tensor]:
+        indices, instances = zip(*rows, strict=True)
+        return collate(instances, self._vocab, self._pad_token_id, indices)

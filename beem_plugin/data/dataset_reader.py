@@ -1,0 +1,118 @@
+"""The base class of everything that reads a data set."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from beem_plugin.common.errors import ConfigurationError, DataError, nearest_first
+from beem_plugin.common.registry import Registrable
+from beem_plugin.data.instance import Instance
+from beem_plugin.data.slices import PARTS, Slicing, split_source
+from beem_plugin.data.tokenizer import TextEncoder
+
+logger = logging.getLogger(__name__)
+
+
+class DatasetReader(Registrable):
+    """
+    Subclasses implement `_read`, which yields instances that are not tokenized yet, and `_instance`, which makes one
+    from the fields of a JSON line; they set the attributes below.
+
+    # Parameters
+
+    tokenizer : `TextEncoder`
+    max_instances : `int`, optional (default = `None`)
+        Read only the first so many, of a slice the first of the slice.
+    slicing : `Slicing`, optional
+        How `[holdout]` and its like are cut.
+
+    # Attributes
+
+    text_fields : `tuple[str, ...]`
+        The names of the one or two input columns.
+    label_names : `list[str] | None`
+        The labels in their fixed order, if the reader knows them.
+    metric : `str`
+        A key of `beem_plugin.common.metrics.METRICS`.
+    is_regression : `bool`
+    parts : `tuple[str, ...]`
+        The slices that a source may name in brackets.
+    """
+
+    text_fields: tuple[str, ...] = ("text",)
+    label_names: list[str] | None = None
+    metric: str = "accuracy"
+    is_regression: bool = False
+    parts: tuple[str, ...] = ("fit", "holdout")
+
+    def __init__(
+        self, tokenizer: TextEncoder, max_instances: int | None = None, slicing: Slicing | None = None
+    ) -> None:
+        if max_instances is not None and max_instances < 1:
+            raise ConfigurationError(f"max_instances: found {max_instances}, allowed: 1 or more")
+        self.tokenizer = tokenizer
+        self.max_instances = max_instances
+        self.slicing = slicing or Slicing()
+
+    def read(self, source: str) -> list[Instance]:
+        """
+        Everything in `source`, tokenized.
+
+        # Parameters
+
+        source : `str`
+            What the subclass reads, optionally with a slice: `train[holdout]`.
+        """
+        base, part = split_source(str(source), self.parts)
+        instances = self._read(base)
+        if part is not None:
+            instances = self._slice(list(instances), part)
+        if self.max_instances is not None:
+            instances = islice(instances, self.max_instances)
+        result = list(instances)
+        if not result:
+            raise DataError(f"{source}: no instances")
+        self._encode(result)
+        logger.info("read %d instances from %s", len(result), source)
+        return result
+
+    def text_to_instance(self, **fields: Any) -> Instance:
+        """One tokenized instance from the fields of a JSON line; fields that the reader does not know are kept."""
+        return self.texts_to_instances([fields])[0]
+
+    def texts_to_instances(self, rows: Sequence[Mapping[str, Any]]) -> list[Instance]:
+        """`text_to_instance` for many rows at once, which is faster."""
+        instances = [self._instance(dict(row)) for row in rows]
+        self._encode(instances)
+        return instances
+
+    def _read(self, source: str) -> Iterable[Instance]:
+        raise NotImplementedError
+
+    def _instance(self, fields: dict[str, Any]) -> Instance:
+        raise NotImplementedError
+
+    def _texts(self, instance: Instance) -> tuple[str, ...]:
+        return tuple(instance.fields[name] for name in self.text_fields)
+
+    def _encode(self, instances: Sequence[Instance]) -> None:
+        encodings = self.tokenizer.encode_batch([self._texts(instance) for instance in instances])
+        for instance, encoding in zip(instances, encodings, strict=True):
+            instance.encoding = encoding
+
+    def _slice(self, instances: list[Instance], part: str) -> list[Instance]:
+        labels = [instance.label for instance in instances]
+        assigned = self.slicing.assign([self._texts(instance) for instance in instances], labels)
+        return [instance for instance, name in zip(instances, assigned, strict=True) if name in PARTS[part]]
+
+
+def text_value(fields: Mapping[str, Any], name: str, place: str) -> str:
+    """The text in column `name`, or an error that says what is there instead."""
+    if name not in fields:
+        raise DataError(f"{place}: no column {name!r}; found: {', '.join(nearest_first(name, fields)) or 'none'}")
+    if not isinstance(fields[name], str):
+        raise DataError(f"{place}: column {name!r} holds {type(fields[name]).__name__}, a text is expected")
+    return fields[name]

@@ -1,0 +1,83 @@
+"""Texts to token ids, by the tokenizer that belongs to a pretrained model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.registry import FromParams
+from beem_plugin.data.hub import hub_error, hub_options
+from beem_plugin.data.pretrained import resolve_model_name
+
+KEY = "model_name"
+
+# Enough texts a call to keep all threads of a fast tokenizer busy, few enough to keep memory flat.
+_CHUNK = 4096
+
+# What transformers returns for a tokenizer without a limit is an integer of thirty digits.
+_NO_LIMIT = 1_000_000
+
+
+class TextEncoder(FromParams):
+    """
+    The `tokenizer` block of a dataset reader: transformers' `AutoTokenizer` for one text or a pair.
+
+    # Parameters
+
+    model_name : `str`
+        A name in the hub, a folder, or `package:minilm`.
+    max_length : `int`, optional (default = `128`)
+        Longer inputs are cut to this many tokens, special tokens included; of a pair the longer text is cut first.
+        `null`, or more than the model can take, means the model's own limit.
+    """
+
+    def __init__(self, model_name: str, max_length: int | None = 128) -> None:
+        from transformers import AutoTokenizer
+
+        self.model_name = model_name
+        folder_or_name = resolve_model_name(model_name, KEY)
+        try:
+            self.tokenizer = AutoTokenizer.from_pretrained(folder_or_name, **hub_options())
+        except (OSError, ValueError, ImportError, KeyError) as error:
+            if not Path(folder_or_name).is_dir():
+                raise hub_error(KEY, model_name, error) from error
+            found = ", ".join(sorted(path.name for path in Path(folder_or_name).iterdir())) or "nothing"
+            raise ConfigurationError(
+                f"{KEY}: no tokenizer could be loaded from the folder {folder_or_name} (found {found}): "
+                f"{(str(error).strip().splitlines() or [type(error).__name__])[0]}"
+            ) from error
+        limit = self.tokenizer.model_max_length
+        limits = [length for length in (max_length, limit if limit < _NO_LIMIT else None) if length is not None]
+        self.max_length: int | None = min(limits, default=None)
+        if self.max_length is not None and self.max_length < 4:
+            raise ConfigurationError(f"max_length: found {max_length}, allowed: at least 4")
+
+    @property
+    def pad_token_id(self) -> int:
+        """Padding is masked, so that a tokenizer without a padding token may pad with 0."""
+        return self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else 0
+
+    def encode(self, texts: tuple[str, ...]) -> dict[str, list[int]]:
+        """One text or a pair -> `input_ids`, `attention_mask`, and `token_type_ids` if the model knows them."""
+        return self.encode_batch([texts])[0]
+
+    def encode_batch(self, texts: Sequence[tuple[str, ...]]) -> list[dict[str, list[int]]]:
+        """Many texts or pairs at once, which is many times faster than one by one. Not padded."""
+        encodings: list[dict[str, list[int]]] = []
+        for start in range(0, len(texts), _CHUNK):
+            chunk = texts[start : start + _CHUNK]
+            columns = [list(column) for column in zip(*chunk, strict=True)]
+            batch = self.tokenizer(
+                *columns,
+                truncation="longest_first" if self.max_length is not None else False,
+                max_length=self.max_length,
+                padding=False,
+            )
+            names = [name for name in ("input_ids", "attention_mask", "token_type_ids") if name in batch]
+            encodings += [{name: batch[name][row] for name in names} for row in range(len(chunk))]
+        return encodings
+
+    def save(self, folder: str | Path) -> None:
+        """Everything that `model_name: folder` needs to build this tokenizer again."""
+        self.tokenizer.save_pretrained(str(folder))

@@ -1,0 +1,90 @@
+"""The labels of a task and their order: the only vocabulary there is, since tokens are the tokenizer's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from beem_plugin.common.errors import DataError, not_allowed
+from beem_plugin.common.files import atomic_write
+from beem_plugin.data.instance import Instance
+
+_LABELS_FILE = "labels.txt"
+_NAMESPACES_FILE = "non_padded_namespaces.txt"
+_NEWLINE = "@@NEWLINE@@"  # AllenNLP's escape: one label a line
+
+
+class Vocabulary:
+    """
+    # Parameters
+
+    labels : `Sequence[str]`
+        Label names in the order of their indices; none for regression.
+    """
+
+    def __init__(self, labels: Sequence[str]) -> None:
+        self.labels = list(labels)
+        self._indices = {name: index for index, name in enumerate(self.labels)}
+        if len(self._indices) < len(self.labels):
+            raise DataError(f"a label name stands twice: {', '.join(self.labels)}")
+
+    @classmethod
+    def from_instances(cls, instances: Iterable[Instance], label_names: Sequence[str] | None = None) -> Vocabulary:
+        """
+        # Parameters
+
+        instances : `Iterable[Instance]`
+            Usually the training data. Float labels mean regression.
+        label_names : `Sequence[str]`, optional (default = `None`)
+            The order, where the reader knows it; otherwise names are sorted, whole numbers by value.
+        """
+        if label_names is not None:
+            return cls(label_names)
+        found = {instance.label for instance in instances} - {None}
+        if any(isinstance(label, float) for label in found):
+            return cls([])
+        names = sorted((str(label) for label in found), key=_natural_order)
+        if len(names) < 2:
+            raise DataError(f"a classifier needs two labels or more; the training data have {names or 'none'}")
+        return cls(names)
+
+    @classmethod
+    def from_files(cls, directory: str | Path) -> Vocabulary:
+        """What `save_to_files` wrote."""
+        path = Path(directory) / _LABELS_FILE
+        if not path.is_file():
+            raise DataError(f"{path}: no such file; a vocabulary folder holds {_LABELS_FILE}")
+        lines = path.read_text(encoding="utf-8").split("\n")
+        return cls([line.replace(_NEWLINE, "\n") for line in lines if line])
+
+    def save_to_files(self, directory: str | Path) -> None:
+        """AllenNLP's layout: `labels.txt`, one name a line, and `non_padded_namespaces.txt`."""
+        Path(directory).mkdir(parents=True, exist_ok=True)
+        with atomic_write(Path(directory) / _LABELS_FILE) as file:
+            file.write("".join(name.replace("\n", _NEWLINE) + "\n" for name in self.labels))
+        with atomic_write(Path(directory) / _NAMESPACES_FILE) as file:
+            file.write("*labels\n*tags\n")
+
+    @property
+    def is_regression(self) -> bool:
+        return not self.labels
+
+    @property
+    def num_labels(self) -> int:
+        """1 for regression: the number of outputs a classifier needs."""
+        return len(self.labels) or 1
+
+    def label_index(self, name: str) -> int:
+        if name not in self._indices:
+            raise DataError(not_allowed("label that the training data do not have", name, self.labels))
+        return self._indices[name]
+
+    def label_name(self, index: int) -> str:
+        return self.labels[index]
+
+
+def _natural_order(name: str) -> tuple[bool, int, str]:
+    try:
+        return (False, int(name), name)
+    except ValueError:
+        return (True, 0, name)

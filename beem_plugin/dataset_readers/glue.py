@@ -1,0 +1,126 @@
+"""GLUE's tasks, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from beem_plugin.common.errors import ConfigurationError, DataError, not_allowed
+from beem_plugin.data.dataset_reader import DatasetReader, text_value
+from beem_plugin.data.instance import Instance
+from beem_plugin.data.labels import parse_label, parse_score
+from beem_plugin.data.slices import Slicing
+from beem_plugin.data.table_file import TableRow, table_format
+from beem_plugin.data.tokenizer import TextEncoder
+from beem_plugin.dataset_readers.glue_sources import file_rows, split_rows, task_folder
+from beem_plugin.dataset_readers.glue_tasks import GLUE_TASKS
+
+_ID_COLUMNS = ("id", "idx", "index")
+
+
+@DatasetReader.register("glue")
+class GlueReader(DatasetReader):
+    """
+    Registered as a `DatasetReader` with name "glue".
+
+    A source (`train_data_path` and the like) is a split, `train`, `validation`, `test`; for MNLI `train`,
+    `validation_matched`, `validation_mismatched`, `test_matched`, `test_mismatched`; a slice `train[fit]` or
+    `train[holdout]`; or a TSV, CSV or JSON lines file with the task's columns. The slices are the same rows wherever
+    the data come from. Test splits have no labels.
+
+    # Parameters
+
+    task : `str`
+        `cola`, `sst2`, `mrpc`, `qqp`, `stsb`, `mnli`, `qnli`, `rte` or `wnli`.
+    tokenizer : `TextEncoder`
+    data_dir : `str`, optional (default = `None`)
+        A folder in GLUE's TSV layout, with the task's folder in it or the task's folder itself; or a folder that
+        `save_to_disk` of the library datasets wrote. `null` or `""`: the hub.
+    max_instances : `int`, optional (default = `None`)
+        Read only the first so many.
+    holdout_fraction : `float`, optional (default = `0.1`)
+        The share of `train` that is `train[holdout]`, stratified by label.
+    holdout_max_size : `int`, optional (default = `5000`)
+    holdout_seed : `int`, optional (default = `0`)
+    skip_malformed_rows : `bool`, optional (default = `False`)
+        Leave out rows of TSV files with the wrong number of columns, as the hub's copy does (QQP has a few).
+    """
+
+    def __init__(
+        self,
+        task: str,
+        tokenizer: TextEncoder,
+        data_dir: str | None = None,
+        max_instances: int | None = None,
+        holdout_fraction: float = 0.1,
+        holdout_max_size: int = 5000,
+        holdout_seed: int = 0,
+        skip_malformed_rows: bool = False,
+    ) -> None:
+        slicing = Slicing(holdout_fraction=holdout_fraction, holdout_max_size=holdout_max_size, seed=holdout_seed)
+        super().__init__(tokenizer, max_instances, slicing)
+        if task not in GLUE_TASKS:
+            raise ConfigurationError(not_allowed("task", task, GLUE_TASKS))
+        self.task_name = task
+        self.task = GLUE_TASKS[task]
+        self.data_dir = data_dir or None
+        self.skip_malformed_rows = skip_malformed_rows
+        self.text_fields = self.task.text_fields
+        self.label_names = list(self.task.label_names) or None
+        self.metric = self.task.metric
+        self.is_regression = self.task.is_regression
+
+    def _read(self, source: str) -> Iterator[Instance]:
+        if source in self.task.splits:
+            rows = split_rows(self.task_name, self.task, source, self.data_dir, self.skip_malformed_rows)
+            needs_label = not source.startswith("test")
+        else:
+            rows = file_rows(self._file(source), self.task, self.skip_malformed_rows)
+            needs_label = False
+        for number, row in enumerate(rows):
+            instance = self._from_row(row, number)
+            if needs_label and instance.label is None:
+                raise DataError(f"{row.place}: no label")
+            yield instance
+
+    def _file(self, source: str) -> Path:
+        path = Path(source).expanduser()
+        if path.is_file():
+            return path
+        if self.data_dir and not path.is_absolute():
+            root = Path(self.data_dir).expanduser()
+            if root.is_dir() and (task_folder(self.task_name, self.task, root) / path).is_file():
+                return task_folder(self.task_name, self.task, root) / path
+        if table_format(source):
+            raise DataError(f"{source}: no such file")
+        allowed = [*self.task.splits, "train[fit]", "train[holdout]", "a .tsv, .csv or .jsonl file"]
+        if f"{source}_matched" in self.task.splits:
+            message = f"{self.task_name} has two splits {source!r}: name {source}_matched or {source}_mismatched"
+            raise ConfigurationError(message)
+        raise ConfigurationError(not_allowed(f"{self.task_name}: split", source, allowed))
+
+    def _from_row(self, row: TableRow, number: int) -> Instance:
+        values = row.values
+        columns = self.task.text_fields
+        if not all(name in values for name in columns) and all(name in values for name in self.task.tsv_text_columns):
+            columns = self.task.tsv_text_columns
+        texts = [text_value(values, column, row.place) for column in columns]
+        id_value = next((values[name] for name in _ID_COLUMNS if name in values), number)
+        id_value = int(id_value) if isinstance(id_value, str) and id_value.isdigit() else id_value
+        label_column = next((name for name in ("label", self.task.tsv_label_column) if name in values), None)
+        label = self._label(values[label_column], f"{row.place}: {label_column}") if label_column else None
+        fields = {"id": id_value, **dict(zip(self.text_fields, texts, strict=True))}
+        return Instance(fields=fields, label=label, id=id_value)
+
+    def _instance(self, fields: dict[str, Any]) -> Instance:
+        for name in self.text_fields:
+            text_value(fields, name, "input")
+        label = self._label(fields.pop("label", None), "input: label")
+        return Instance(fields=fields, label=label, id=next((fields[n] for n in _ID_COLUMNS if n in fields), None))
+
+    def _label(self, value: Any, what: str) -> str | float | None:
+        # The hub marks the test rows' unknown labels with -1.
+        if value in (-1, -1.0, "-1"):
+            return None
+        return parse_score(value, what) if self.is_regression else parse_label(value, self.label_names, what)

@@ -1,0 +1,95 @@
+"""Where a GLUE split comes from: a TSV folder, a `save_to_disk` folder, the hub, or a file of its own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from beem_plugin.common.errors import ConfigurationError, DataError
+from beem_plugin.data.hub import offline_if_unreachable
+from beem_plugin.data.table_file import TableRow, first_row, read_table, table_format
+from beem_plugin.dataset_readers.glue_tasks import GlueTask
+
+HUB_NAME = "nyu-mll/glue"
+DATA_DIR_KEY = "dataset_reader.data_dir"
+
+
+def split_rows(name: str, task: GlueTask, split: str, data_dir: str | None, skip_malformed: bool) -> Iterator[TableRow]:
+    """The rows of a split of task `name`, from `data_dir` or, where that is empty, from the hub."""
+    if not data_dir:
+        return _hub_rows(name, split)
+    root = Path(data_dir).expanduser()
+    if not root.is_dir():
+        raise ConfigurationError(f"{DATA_DIR_KEY}: {data_dir!r} is no folder; null means the hub")
+    folder = task_folder(name, task, root)
+    if (folder / "dataset_dict.json").is_file():
+        return _saved_rows(folder, split)
+    path = folder / f"{task.splits[split]}.tsv"
+    if not path.is_file():
+        found = sorted(entry.name for entry in folder.iterdir())
+        files = [entry for entry in found if table_format(entry)]
+        hint = f"; name a file itself to read it, such as {folder / files[0]}" if files else ""
+        raise DataError(f"{folder} has no {path.name}, which is {name}'s {split}; found {', '.join(found)}{hint}")
+    return file_rows(path, task, skip_malformed)
+
+
+def task_folder(name: str, task: GlueTask, root: Path) -> Path:
+    """`root` itself, or the task's folder in it under any usual spelling: `SST-2`, `sst2`."""
+
+    def plain(text: str) -> str:
+        return re.sub(r"[^a-z0-9]", "", text.lower())
+
+    folders = sorted(entry for entry in root.iterdir() if entry.is_dir())
+    own = [entry for entry in folders if plain(entry.name) in (plain(name), plain(task.folder))]
+    return own[0] if own else root
+
+
+def file_rows(path: Path, task: GlueTask, skip_malformed: bool = False) -> Iterator[TableRow]:
+    """The rows of a TSV, CSV or JSON lines file, with the columns of GLUE's files or with the hub's."""
+    columns = None
+    if table_format(path) == "tsv" and path.is_file():
+        header = set(first_row(path))
+        known = [set(names) <= header for names in (task.text_fields, task.tsv_text_columns)]
+        if not any(known):
+            # Without a header the number of columns is what there is to go by.
+            if len(first_row(path)) != len(task.headerless_columns) and header:
+                expected = ", ".join(task.tsv_text_columns)
+                raise DataError(f"{path}:1: no header with the columns {expected}; found {', '.join(header)[:200]}")
+            columns = task.headerless_columns
+    try:
+        yield from read_table(path, columns=columns, skip_ragged=skip_malformed)
+    except DataError as error:
+        if "columns, expected" not in str(error):
+            raise
+        raise DataError(f"{error}; dataset_reader.skip_malformed_rows leaves such rows out, as the hub does") from error
+
+
+def _hub_rows(name: str, split: str) -> Iterator[TableRow]:
+    import datasets
+
+    try:
+        with offline_if_unreachable():
+            data = datasets.load_dataset(HUB_NAME, name, split=split)
+    except Exception as error:  # datasets, huggingface_hub and httpx each raise their own
+        why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ConfigurationError(
+            f"{DATA_DIR_KEY}: none given, and {HUB_NAME} ({name}) could not be loaded from the hub or its cache: "
+            f"{why}. Set data_dir to a folder with GLUE's TSV files (the configs here take it from GLUE_DIR in the "
+            "environment)"
+        ) from error
+    return _dataset_rows(data, f"{HUB_NAME}/{name}/{split}")
+
+
+def _saved_rows(folder: Path, split: str) -> Iterator[TableRow]:
+    import datasets
+
+    data = datasets.load_from_disk(str(folder))
+    if split not in data:
+        raise DataError(f"{folder} has no split {split!r}; found {', '.join(data)}")
+    return _dataset_rows(data[split], f"{folder}/{split}")
+
+
+def _dataset_rows(data, place: str) -> Iterator[TableRow]:  # type: ignore[no-untyped-def]  # datasets is imported late
+    for number, values in enumerate(data):
+        yield TableRow(f"{place}:{number}", dict(values))

@@ -1,0 +1,156 @@
+"""A user's own labelled texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from beem_plugin.common.errors import ConfigurationError, DataError, nearest_first, not_allowed
+from beem_plugin.common.metrics import METRICS
+from beem_plugin.data.dataset_reader import DatasetReader, text_value
+from beem_plugin.data.instance import Instance
+from beem_plugin.data.labels import parse_label, parse_score
+from beem_plugin.data.slices import PARTS, Slicing, split_source
+from beem_plugin.data.table_file import FORMATS, TableRow, read_table
+from beem_plugin.data.tokenizer import TextEncoder
+from beem_plugin.dataset_readers.movie_reviews import PREFIX, movie_review_rows
+
+
+@DatasetReader.register("text_classification")
+class TextClassificationReader(DatasetReader):
+    """
+    Registered as a `DatasetReader` with name "text_classification".
+
+    A source is a CSV, TSV or JSON lines file (also `.gz`) or `package:movie-reviews/rotten_tomatoes`,
+    `package:movie-reviews/imdb`; with `[train]`, `[fit]`, `[holdout]` or `[test]` behind it, that part of it:
+    `train.csv[holdout]`. `test` is cut first, `train` is the rest, made up of `fit` and `holdout`. Parts are stratified
+    by label, never overlap, and never share a text.
+
+    # Parameters
+
+    tokenizer : `TextEncoder`
+    text_fields : `list[str]`, optional (default = `["text"]`)
+        The columns of the text, or of the two texts of a pair.
+    label_field : `str`, optional (default = `"label"`)
+        `null` reads files without labels.
+    id_field : `str`, optional (default: the column `id` if there is one, otherwise the row's number from 0)
+    label_names : `list[str]`, optional (default: the names found, sorted)
+        The order of the labels. Whole numbers in the file stand for the names in this order.
+    regression : `bool`, optional (default = `False`)
+        Labels are numbers to be predicted.
+    metric : `str`, optional (default = `"accuracy"`, for regression `"pearson_spearman"`)
+    columns : `list[str]`, optional (default: the first line names them)
+        The names of the columns, for a CSV or TSV file without a header.
+    header : `bool`, optional (default = `True`)
+        `false` needs `columns`; with `true`, `columns` are not allowed.
+    format : `str`, optional (default: by the file's name)
+        `csv`, `tsv` or `jsonl`.
+    quoting : `bool`, optional (default: `true` for CSV, `false` for TSV)
+        Whether quotation marks enclose fields.
+    max_instances : `int`, optional (default = `None`)
+        Read only the first so many.
+    test_fraction : `float`, optional (default = `0.0`)
+        The share of a source that is its part `test`.
+    holdout_fraction : `float`, optional (default = `0.1`)
+        The share of the rest that is `holdout`.
+    holdout_max_size : `int`, optional (default = `5000`)
+    holdout_seed : `int`, optional (default = `0`)
+    """
+
+    parts = tuple(PARTS)
+
+    def __init__(
+        self,
+        tokenizer: TextEncoder,
+        text_fields: list[str] | str = "text",
+        label_field: str | None = "label",
+        id_field: str | None = None,
+        label_names: list[str] | None = None,
+        regression: bool = False,
+        metric: str | None = None,
+        columns: list[str] | None = None,
+        header: bool = True,
+        format: str | None = None,
+        quoting: bool | None = None,
+        max_instances: int | None = None,
+        test_fraction: float = 0.0,
+        holdout_fraction: float = 0.1,
+        holdout_max_size: int = 5000,
+        holdout_seed: int = 0,
+    ) -> None:
+        super().__init__(
+            tokenizer, max_instances, Slicing(test_fraction, holdout_fraction, holdout_max_size, holdout_seed)
+        )
+        self.text_fields = (text_fields,) if isinstance(text_fields, str) else tuple(text_fields)
+        if len(self.text_fields) not in (1, 2) or len(set(self.text_fields)) < len(self.text_fields):
+            raise ConfigurationError(f"text_fields: found {text_fields}, allowed: one or two columns")
+        if label_names is not None and (regression or len(set(label_names)) < max(2, len(label_names))):
+            raise ConfigurationError("label_names: allowed: two names or more, none twice, no regression")
+        if header == (columns is not None):
+            raise ConfigurationError("header: false needs columns, and columns need header false")
+        if format is not None and format not in FORMATS.values():
+            raise ConfigurationError(not_allowed("format", format, sorted(set(FORMATS.values()))))
+        self.is_regression = regression
+        self.metric = metric or ("pearson_spearman" if regression else "accuracy")
+        if self.metric not in METRICS:
+            raise ConfigurationError(not_allowed("metric", self.metric, METRICS))
+        self.label_field = label_field
+        self.id_field = id_field
+        self.label_names = label_names
+        self.columns = columns
+        self.format = format
+        self.quoting = quoting
+
+    def read(self, source: str) -> list[Instance]:
+        if split_source(str(source), self.parts)[1] == "test" and not self.slicing.test_fraction:
+            raise ConfigurationError(f"{source}: dataset_reader.test_fraction is 0; set it to cut off a test part")
+        return super().read(source)
+
+    def _read(self, source: str) -> Iterator[Instance]:
+        for number, row in enumerate(self._rows(source)):
+            values = dict(row.values)
+            for name in self.text_fields:
+                text_value(values, name, row.place)
+            label = None
+            if self.label_field is not None:
+                label = self._label(values, row.place)
+            id_value = self._id(values, row.place)
+            if id_value is None:
+                id_value = number
+            yield Instance(fields={"id": id_value, **values}, label=label, id=id_value)
+
+    def _rows(self, source: str) -> Iterable[TableRow]:
+        if source.startswith(PREFIX):
+            return movie_review_rows(source)
+        return read_table(source, self.format, self.columns, self.quoting)
+
+    def _label(self, values: dict[str, Any], place: str) -> str | float:
+        assert self.label_field is not None
+        if self.label_field not in values:
+            found = ", ".join(nearest_first(self.label_field, values))
+            raise DataError(
+                f"{place}: no label column {self.label_field!r}; found: {found}; "
+                "label_field null reads files without labels"
+            )
+        what = f"{place}: {self.label_field}"
+        value = values.pop(self.label_field)
+        label = parse_score(value, what) if self.is_regression else parse_label(value, self.label_names, what)
+        if label is None:
+            raise DataError(f"{what}: no label; label_field null reads files without labels")
+        return label
+
+    def _id(self, values: dict[str, Any], place: str) -> str | int | None:
+        if self.id_field is None:
+            return values.get("id")
+        if self.id_field not in values:
+            found = ", ".join(nearest_first(self.id_field, values))
+            raise DataError(f"{place}: no column {self.id_field!r} for id_field; found: {found}")
+        return values[self.id_field]
+
+    def _instance(self, fields: dict[str, Any]) -> Instance:
+        for name in self.text_fields:
+            text_value(fields, name, "input")
+        value = fields.pop(self.label_field, None) if self.label_field is not None else None
+        what = f"input: {self.label_field}"
+        label = parse_score(value, what) if self.is_regression else parse_label(value, self.label_names, what)
+        return Instance(fields=fields, label=label, id=fields.get(self.id_field or "id"))

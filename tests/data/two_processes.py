@@ -1,0 +1,54 @@
+"""Run by torchrun: gathers the rows that two processes see, for test_data_loader.py."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import DataLoaderConfiguration
+
+from beem_plugin.common.registry import Lazy, Params
+from beem_plugin.data import DataLoader, Instance, Vocabulary
+from beem_plugin.data.resuming import skip_batches
+
+
+def gathered(config: dict[str, Any], count: int, training: bool, split_batches: bool, instances: list[Instance]) -> Any:
+    accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(split_batches=split_batches))
+    data_loader = Lazy(DataLoader, params=Params(config)).construct(
+        instances=instances[:count], vocab=Vocabulary(["no", "yes"]), pad_token_id=0, training=training
+    )
+    prepared = accelerator.prepare_data_loader(data_loader.torch_loader)
+    prepared.set_epoch(3)
+    batches = [accelerator.gather_for_metrics(batch["index"]).tolist() for batch in prepared]
+    # an epoch that is resumed after one step
+    prepared.set_epoch(3)
+    rest = [accelerator.gather_for_metrics(batch["index"]).tolist() for batch in skip_batches(prepared, 1)]
+    assert rest == batches[1:], (rest, batches)
+    return {
+        "config": config,
+        "count": count,
+        "training": training,
+        "split_batches": split_batches,
+        "batches": batches,
+    }
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    sys.path.insert(0, str(Path(__file__).parent))
+    from test_data_loader import make_instances
+
+    instances = make_instances(103)
+    results = []
+    for split_batches in (False, True):
+        for training in (False, True):
+            for count in (103, 96, 16, 8, 5):
+                results.append(gathered({"batch_size": 8}, count, training, split_batches, instances[:count]))
+            dropping = {"type": "bucket", "batch_size": 8, "drop_last": True}
+            results.append(gathered(dropping, 103, training, split_batches, instances))
+    if Accelerator(cpu=True).is_main_process:
+        Path(sys.argv[1]).write_text(json.dumps(results))
