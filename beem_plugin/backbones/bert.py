@@ -1,0 +1,20 @@
+"""BERT, and the families whose blocks are called as BERT's are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from beem_plugin.backbones.backbone import BackboneState
+from beem_plugin.backbones.transformer import TransformerBackbone
+
+
+class BertBackbone(TransformerBackbone):
+    """`model_type` `bert`."""
+
+    def embed_tokens(self, batch: Mapping[str, Tensor]) -> Tensor:
+        return self.transformer_model.embeddings(batch["input_ids"], token_type_ids=batch.get("token_type_ids"))
+
+    def block(self, number: int, state: BackboneState) -> Tensor:
+        return self.transformer_model.encoder.layer[number - 1](state.hidden_states, state.batched.get("key_mask"))

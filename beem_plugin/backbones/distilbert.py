@@ -1,0 +1,20 @@
+"""DistilBERT: BERT without token types and without a pooler."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from beem_plugin.backbones.backbone import BackboneState
+from beem_plugin.backbones.transformer import TransformerBackbone
+
+
+class DistilBertBackbone(TransformerBackbone):
+    """`model_type` `distilbert`."""
+
+    def embed_tokens(self, batch: Mapping[str, Tensor]) -> Tensor:
+        return self.transformer_model.embeddings(batch["input_ids"])
+
+    def block(self, number: int, state: BackboneState) -> Tensor:
+        return self.transformer_model.transformer.layer[number - 1](state.hidden_states, state.batched.get("key_mask"))

@@ -1,0 +1,89 @@
+"""The table of supported model families, and how a backbone is built from a name or a configuration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from beem_plugin.backbones import loading
+from beem_plugin.backbones.albert import AlbertBackbone
+from beem_plugin.backbones.bert import BertBackbone
+from beem_plugin.backbones.deberta_v2 import DebertaV2Backbone
+from beem_plugin.backbones.distilbert import DistilBertBackbone
+from beem_plugin.backbones.electra import ElectraBackbone
+from beem_plugin.backbones.modernbert import ModernBertBackbone
+from beem_plugin.backbones.mpnet import MPNetBackbone
+from beem_plugin.backbones.roberta import RobertaBackbone
+from beem_plugin.backbones.transformer import TransformerBackbone
+from beem_plugin.common.errors import ConfigurationError, not_allowed
+from beem_plugin.data.pretrained import resolve_model_name
+
+FAMILIES: dict[str, type[TransformerBackbone]] = {
+    "albert": AlbertBackbone,
+    "bert": BertBackbone,
+    "camembert": RobertaBackbone,
+    "deberta-v2": DebertaV2Backbone,
+    "distilbert": DistilBertBackbone,
+    "electra": ElectraBackbone,
+    "modernbert": ModernBertBackbone,
+    "mpnet": MPNetBackbone,
+    "roberta": RobertaBackbone,
+    "xlm-roberta": RobertaBackbone,
+}
+
+KEY = "model.encoder.backbone"
+
+
+def build(
+    model_name: str | None,
+    config: dict | None,
+    load_weights: bool,
+    config_overrides: dict | None,
+    num_layers: int | None,
+) -> TransformerBackbone:
+    """The backbone of a config block; the parameters are those of `TransformerBackbone`."""
+    if (model_name is None) == (config is None):
+        found = "neither" if model_name is None else "both"
+        raise ConfigurationError(f"{KEY}: found {found} of 'model_name' and 'config', allowed: one of them")
+    key = f"{KEY}.config" if model_name is None else f"{KEY}.model_name"
+    path = None if model_name is None else resolve_model_name(model_name, key)
+    entries = dict(config or {}) if path is None else loading.read_config(path, key)
+    adapter = family(entries, key if model_name is None else f"{key} {model_name!r}")
+    if path is None:
+        loading.check_keys(entries, entries["model_type"], adapter.extra_config_keys, key)
+    model_config = loading.make_config(entries, key)
+    loading.override(model_config, config_overrides or {}, adapter.extra_config_keys, f"{KEY}.config_overrides")
+    shorten(adapter, model_config, num_layers)
+    if path is None or not load_weights:
+        return adapter(loading.random_model(model_config, adapter.attn_implementation, key), model_name)
+    model, has_pooler = loading.pretrained_model(
+        path, model_config, adapter.attn_implementation, key, shortened=num_layers is not None
+    )
+    return adapter(model, model_name, take_pooler(adapter, model, has_pooler))
+
+
+def family(entries: dict, what: str) -> type[TransformerBackbone]:
+    """The adapter for the `model_type` in a model's configuration."""
+    model_type = entries.get("model_type")
+    if model_type not in FAMILIES:
+        raise ConfigurationError(not_allowed(f"{what}: 'model_type'", model_type, FAMILIES))
+    return FAMILIES[model_type]
+
+
+def shorten(adapter: type[TransformerBackbone], model_config: Any, num_layers: int | None) -> None:
+    """Leaves the first `num_layers` blocks in the model's configuration."""
+    if num_layers is None:
+        return
+    depth = adapter.depth(model_config)
+    if not 1 <= num_layers <= depth:
+        raise ConfigurationError(f"{KEY}.num_layers: found {num_layers}, allowed: 1 to {depth}")
+    if num_layers < depth:
+        adapter.shorten(model_config, num_layers)
+
+
+def take_pooler(adapter: type[TransformerBackbone], model: Any, is_pretrained: bool) -> Any:
+    """Takes the pooler out of the model, so that its parameters are neither trained nor stored, and returns it."""
+    dense = adapter.pooler_of(model)
+    if dense is None:
+        return None
+    model.pooler = None
+    return (dense.weight.detach(), dense.bias.detach()) if is_pretrained else None

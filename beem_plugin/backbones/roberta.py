@@ -1,0 +1,16 @@
+"""RoBERTa and its relatives: BERT's blocks, positions counted from the padding id."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from beem_plugin.backbones.bert import BertBackbone
+
+
+class RobertaBackbone(BertBackbone):
+    """`model_type` `roberta`, `xlm-roberta` or `camembert`."""
+
+    @classmethod
+    def longest_input(cls, config: Any) -> int | None:
+        # The first real token has position padding id + 1.
+        return config.max_position_embeddings - config.pad_token_id - 1

@@ -1,0 +1,142 @@
+"""The base of the family adapters: a transformers encoder, stepped block by block."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from beem_plugin.backbones import masks
+from beem_plugin.backbones.backbone import Backbone, BackboneState
+from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.files import atomic_write
+
+
+@Backbone.register("transformer", constructor="from_model")
+class TransformerBackbone(Backbone):
+    """
+    A pretrained or randomly initialised encoder of the transformers library. Stepping it gives the hidden states of
+    its full forward pass, layer by layer, at every real token; what stands at padding positions may differ.
+
+    Registered as a `Backbone` with name `"transformer"`, which is the default. The adapter is chosen by the model's
+    `model_type` (see `families.py`). Either `model_name` or `config` is given.
+
+    # Parameters
+
+    model_name : `str`, optional (default = `None`)
+        A model of the hub, a folder, or `"package:minilm"`.
+    config : `dict`, optional (default = `None`)
+        `{"model_type": "bert", ...}`: random weights in this shape, drawn from torch's global generator.
+    load_weights : `bool`, optional (default = `True`)
+        False builds the model from its configuration alone, for a state dict that is loaded afterwards.
+    config_overrides : `dict`, optional (default = `None`)
+        Entries of the model's configuration to replace, such as `{"hidden_dropout_prob": 0.0}`.
+    num_layers : `int`, optional (default = `None`)
+        Keep only the first so many layers. None keeps all.
+    """
+
+    attn_implementation: ClassVar[str] = "sdpa"
+    # Names in `batched` and `shared` of the family's states; see BackboneState.
+    token_dims: ClassVar[Mapping[str, tuple[int, ...]]] = {"key_mask": (3,)}
+    # Keys the family's modules read from the configuration although its class does not declare them.
+    extra_config_keys: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(
+        self, transformer_model: Any, model_name: str | None = None, pooler: tuple[Tensor, Tensor] | None = None
+    ) -> None:
+        super().__init__()
+        self.transformer_model = transformer_model
+        self.config = transformer_model.config
+        self.model_name = model_name
+        self.num_layers = self.depth(self.config)
+        self.hidden_size = self.config.hidden_size
+        self.max_tokens = self.longest_input(self.config)
+        # In a tuple, out of the state dict's sight: exits that want the pooler copy it, the others do not pay for it.
+        self._pooler = pooler
+
+    @classmethod
+    def from_model(
+        cls,
+        model_name: str | None = None,
+        config: dict | None = None,
+        load_weights: bool = True,
+        config_overrides: dict | None = None,
+        num_layers: int | None = None,
+    ) -> TransformerBackbone:
+        """Builds the adapter of the model's family; see the class for the parameters."""
+        # Inside, because the table of families imports the adapters and they import this module.
+        from beem_plugin.backbones.families import build
+
+        return build(model_name, config, load_weights, config_overrides, num_layers)
+
+    @classmethod
+    def depth(cls, config: Any) -> int:
+        """How many blocks, and so how many exits, a model of this configuration has."""
+        return config.num_hidden_layers
+
+    @classmethod
+    def shorten(cls, config: Any, num_layers: int) -> None:
+        """Changes `config` into that of the model's first `num_layers` blocks."""
+        config.num_hidden_layers = num_layers
+
+    @classmethod
+    def longest_input(cls, config: Any) -> int | None:
+        """How many tokens the position table has room for; None if there is no table."""
+        return config.max_position_embeddings
+
+    @classmethod
+    def pooler_of(cls, transformer_model: Any) -> Any | None:
+        """The linear layer of the model's first-token pooler."""
+        pooler = getattr(transformer_model, "pooler", None)
+        return None if pooler is None else pooler.dense
+
+    def embed(self, batch: Mapping[str, Tensor]) -> BackboneState:
+        length = batch["input_ids"].shape[1]
+        if self.max_tokens is not None and length > self.max_tokens:
+            # On a GPU the table look-up would die with a device-side assertion that names nothing.
+            raise ConfigurationError(
+                f"tokenizer.max_length: an input has {length} tokens, {self.model_name or self.config.model_type} "
+                f"takes at most {self.max_tokens}"
+            )
+        return self.make_state(self.embed_tokens(batch), batch.get("attention_mask"))
+
+    def make_state(self, hidden_states: Tensor, attention_mask: Tensor | None = None) -> BackboneState:
+        if attention_mask is None:
+            attention_mask = hidden_states.new_ones(hidden_states.shape[:2], dtype=torch.bool)
+            padded = False
+        else:
+            attention_mask = attention_mask.bool()
+            padded = masks.may_have_padding(attention_mask)
+        batched = self.batched_extras(hidden_states, attention_mask) if padded else {}
+        shared = self.shared_extras(hidden_states)
+        return BackboneState(hidden_states, attention_mask, batched, shared, self.token_dims)
+
+    def layer(self, number: int, state: BackboneState) -> BackboneState:
+        return state.advance(self.block(number, state))
+
+    def embed_tokens(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """`(batch, tokens, hidden)` input of block 1."""
+        raise NotImplementedError
+
+    def block(self, number: int, state: BackboneState) -> Tensor:
+        """`(batch, tokens, hidden)` output of block `number`."""
+        raise NotImplementedError
+
+    def batched_extras(self, hidden_states: Tensor, attention_mask: Tensor) -> dict[str, Tensor]:
+        """What the blocks need to know of a batch that has padding."""
+        return {"key_mask": masks.key_mask(attention_mask, hidden_states.dtype)}
+
+    def shared_extras(self, hidden_states: Tensor) -> dict[str, Any]:
+        """What the blocks need whatever the samples are."""
+        return {}
+
+    def pretrained_pooler(self) -> tuple[Tensor, Tensor] | None:
+        return self._pooler
+
+    def save_config(self, folder: str | Path) -> None:
+        """Writes `config.json` to `folder`: with it as `model_name` and `load_weights` false the shape is rebuilt."""
+        with atomic_write(Path(folder) / "config.json") as file:
+            file.write(self.config.to_json_string())
