@@ -1,0 +1,156 @@
+"""Calibrates the exit policy at the end of training."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from beem_plugin.archival import Calibration
+from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.metrics import METRICS
+from beem_plugin.common.registry import Lazy, Params
+from beem_plugin.data.data_loader import DataLoader
+from beem_plugin.data.instance import Instance
+from beem_plugin.exits.replay import replay
+from beem_plugin.exits.speed import depth_summary
+from beem_plugin.exits.trace import ExitTrace
+from beem_plugin.models import MultiExitClassifier
+from beem_plugin.models.tracing import trace_model
+from beem_plugin.training.callbacks.callback import TrainerCallback
+
+if TYPE_CHECKING:
+    from beem_plugin.training.gradient_descent_trainer import GradientDescentTrainer
+
+logger = logging.getLogger(__name__)
+
+FIT, HOLDOUT = "[fit]", "[holdout]"
+
+
+@TrainerCallback.register("calibrate_exits")
+class CalibrateExits(TrainerCallback):
+    """
+    At the end of training, with the best weights: runs all exits over the calibration data, fits the policy's open
+    weights and thresholds on that trace, and leaves policy, report and trace in `calibration/` of the serialization
+    directory, from where they go into the archive.
+
+    Adds to metrics.json `calibration_*`, figures on the data that was fitted on, and `best_validation_early_exit_*` and
+    `test_early_exit_*`: the task's metrics, `layer_speedup` and `exit_histogram` of the calibrated policy on validation
+    and test data, as far as there are any and they are not the calibration data.
+
+    Registered as a `TrainerCallback` with name "calibrate_exits".
+
+    # Parameters
+
+    serialization_dir : `str`
+        Filled in.
+    data : `str`, optional (default = the slice of the training data that `train_data_path` holds out)
+        What the dataset reader reads: with `train_data_path` "train[fit]" the default is "train[holdout]".
+        Calibrating on the split that is reported makes its figures optimistic; every report then says which it was.
+    batch_size : `int`, optional (default = `64`)
+    """
+
+    def __init__(self, serialization_dir: str | Path, data: str | None = None, batch_size: int = 64) -> None:
+        super().__init__(serialization_dir)
+        self.data = data
+        self.batch_size = batch_size
+        self.instances: list[Instance] = []
+
+    def on_start(self, trainer: GradientDescentTrainer, is_primary: bool = True, **kwargs: Any) -> None:
+        super().on_start(trainer, is_primary)
+        if not isinstance(trainer.model, MultiExitClassifier):
+            raise ConfigurationError(
+                f"calibrate_exits: found a model {type(trainer.model).__name__}, allowed: multi_exit_classifier"
+            )
+        # Read before training, so that a wrong name does not cost the training.
+        self.data = self.data or held_out(trainer.data.train_data_path)
+        if is_primary:
+            self.instances = trainer.data.dataset_reader.read(self.data)
+            if not self.instances:
+                raise ConfigurationError(f"calibrate_exits.data: {self.data} holds no sample")
+            warn_of_overlap(self.instances, trainer.data.train_instances, self.data)
+
+    def on_end(
+        self,
+        trainer: GradientDescentTrainer,
+        metrics: dict[str, Any] | None = None,
+        epoch: int | None = None,
+        is_primary: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        if not is_primary or not self.instances or epoch is None:
+            return
+        model = trainer.model
+        assert isinstance(model, MultiExitClassifier) and self.data is not None
+        found = metrics if metrics is not None else {}
+        trace = self.trace(trainer, model, self.instances, self.data)
+        report = model.exit_policy.calibrate(trace)
+        Calibration(report.policy, trainer.data.policy_config, report.to_json(), trace).save(
+            self.serialization_dir / "calibration"
+        )
+        found["calibration_source"] = self.data
+        found["calibration_samples"] = report.samples
+        found.update({f"calibration_{name}": value for name, value in figures(model, trace).items()})
+        for warning in report.warnings:
+            logger.warning("calibration on %s: %s", self.data, warning)
+        for name, source, instances in (
+            ("validation", trainer.data.validation_data_path, trainer.data.validation_instances),
+            ("test", trainer.data.test_data_path, trainer.data.test_instances),
+        ):
+            # What it was calibrated on has been said already.
+            if instances and source is not None and source != self.data:
+                values = figures(model, self.trace(trainer, model, instances, source))
+                prefix = "best_validation" if name == "validation" else name
+                found.update({f"{prefix}_early_exit_{key}": value for key, value in values.items()})
+
+    def trace(
+        self, trainer: GradientDescentTrainer, model: MultiExitClassifier, instances: list[Instance], source: str
+    ) -> ExitTrace:
+        """Runs all exits over `instances`."""
+        loader = Lazy(DataLoader, params=Params({"type": "bucket", "batch_size": self.batch_size})).construct(
+            instances=instances, vocab=model.vocab, pad_token_id=trainer.data.pad_token_id, training=False
+        )
+        ids = [str(instance.id) for instance in instances] if instances[0].id is not None else None
+        return trace_model(model, loader, ids, source)
+
+
+def held_out(train_data_path: str | None) -> str:
+    """The slice that the training data leave out."""
+    if train_data_path and train_data_path.endswith(FIT):
+        return train_data_path.removesuffix(FIT) + HOLDOUT
+    raise ConfigurationError(
+        f"calibrate_exits.data: not given, and train_data_path {train_data_path!r} holds nothing out; allowed: train on "
+        f'"{train_data_path or "train"}{FIT}", which leaves "{train_data_path or "train"}{HOLDOUT}" for calibration, or name '
+        "other labelled data"
+    )
+
+
+def warn_of_overlap(calibration: list[Instance], train: list[Instance], source: str) -> None:
+    """Exits are surer of what they were trained on, so that thresholds fitted there are too low."""
+
+    def key(instance: Instance) -> str:
+        return repr(sorted((name, value) for name, value in instance.fields.items() if name != "id"))
+
+    seen = {key(instance) for instance in train}
+    shared = sum(key(instance) in seen for instance in calibration)
+    if shared > 0.05 * len(calibration):
+        logger.warning(
+            "calibrate_exits: %d of the %d calibration samples in %s are training data as well; thresholds fitted on them "
+            "will be too low",
+            shared,
+            len(calibration),
+            source,
+        )
+
+
+def figures(model: MultiExitClassifier, trace: ExitTrace) -> dict[str, Any]:
+    """The task's metrics, layer speed-up and exit histogram of the model's policy on a trace."""
+    decisions = replay(model.exit_policy, trace)
+    depth = depth_summary(decisions.exits, trace.exit_layers)
+    known = trace.labels >= 0
+    values: dict[str, Any] = {}
+    if bool(known.any()):
+        values.update(METRICS[trace.metric](trace.labels[known].numpy(), decisions.predictions[known].numpy()))
+    values["layer_speedup"] = depth["layer_speedup"]
+    values["exit_histogram"] = depth["exit_histogram"]
+    return values

@@ -1,0 +1,33 @@
+"""Tells the model which epoch it is in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from beem_plugin.training.callbacks.callback import TrainerCallback
+
+if TYPE_CHECKING:
+    from beem_plugin.training.gradient_descent_trainer import GradientDescentTrainer
+
+
+@TrainerCallback.register("track_epoch_callback")
+class TrackEpochCallback(TrainerCallback):
+    """
+    Sets `model.epoch` to the number of completed epochs, for models whose loss changes with time.
+
+    Registered as a `TrainerCallback` with name "track_epoch_callback".
+    """
+
+    def on_start(self, trainer: GradientDescentTrainer, is_primary: bool = True, **kwargs: Any) -> None:
+        super().on_start(trainer, is_primary)
+        setattr(trainer.model, "epoch", trainer.epochs_completed)  # noqa: B010
+
+    def on_epoch(
+        self,
+        trainer: GradientDescentTrainer,
+        metrics: dict[str, Any],
+        epoch: int,
+        is_primary: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        setattr(trainer.model, "epoch", epoch + 1)  # noqa: B010

@@ -1,0 +1,100 @@
+"""A model's loss and metrics on a data set, each sample counted once whatever the number of processes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import send_to_device
+from torch import Tensor
+
+from beem_plugin.models.model import Model
+from beem_plugin.training.batches import EpochPlan
+from beem_plugin.training.progress import description_from_metrics, progress_bar
+
+
+def evaluate(
+    model: Model,
+    data_loader: Any,
+    accelerator: Accelerator,
+    description: str = "evaluation",
+    max_rounds: int | None = None,
+    prepared_model: torch.nn.Module | None = None,
+) -> dict[str, float]:
+    """
+    The model's metrics, and `loss` as the mean over samples where the model gives one. All processes return the same.
+
+    # Parameters
+
+    model : `Model`
+        Keeps the metrics; left in evaluation mode.
+    data_loader : `Any`
+        A `beem_plugin.data` loader.
+    accelerator : `Accelerator`
+    description : `str`, optional (default = `"evaluation"`)
+        For the progress bar; an empty one shows none.
+    max_rounds : `int`, optional (default = `None`)
+        Stops after so many batches of each process.
+    prepared_model : `torch.nn.Module`, optional (default = `None`)
+        The form of the model that the accelerator made, to be called instead of it.
+    """
+    forward = prepared_model if prepared_model is not None else model
+    forward.eval()
+    model.eval()
+    plan = EpochPlan(data_loader, 0, accelerator.process_index, accelerator.num_processes)
+    rounds = len(plan) if max_rounds is None else min(max_rounds, len(plan))
+    loss_sum, samples = 0.0, 0
+    model.get_metrics(reset=True)
+    batches = plan.batches()
+    hidden = not description or not accelerator.is_main_process
+    with torch.no_grad(), progress_bar(rounds, description, disable=hidden) as bar:
+        for number in range(rounds):
+            batch = send_to_device(next(batches), accelerator.device)
+            outputs = forward(**batch)
+            counts = plan.samples(number)
+            if outputs.get("loss") is not None:
+                loss_sum += weighted_loss(outputs["loss"], counts, accelerator)
+                samples += sum(counts)
+            update_metrics(model, outputs, batch, counts, accelerator)
+            bar.update()
+        # numpy's numbers would not come back from a checkpoint that is loaded without running code.
+        metrics = {name: float(value) for name, value in model.get_metrics(reset=True).items()}
+        if samples:
+            metrics = {"loss": loss_sum / samples, **metrics}
+        bar.set_description(description_from_metrics(metrics) or description)
+    return metrics
+
+
+def weighted_loss(loss: Tensor, counts: list[int], accelerator: Accelerator) -> float:
+    """The sum over processes of mean loss times samples; processes that only repeat a batch count 0."""
+    losses = accelerator.gather(loss.detach().double().reshape(1)).tolist()
+    return sum(value * count for value, count in zip(losses, counts, strict=True) if count)
+
+
+def updates_metrics_itself(model: Model) -> bool:
+    """A model without `update_metrics`, as AllenNLP's are: `forward` counts, and only this process's samples."""
+    return type(model).update_metrics is Model.update_metrics
+
+
+def update_metrics(
+    model: Model, outputs: dict[str, Any], batch: dict[str, Tensor], counts: list[int], accelerator: Accelerator
+) -> None:
+    """Hands the samples of all processes, in the order of the data, to the model's metrics."""
+    label = batch.get("label")
+    logits = outputs.get("logits")
+    if label is None or logits is None or updates_metrics_itself(model):
+        return
+    model.update_metrics(_gather(logits, counts, accelerator), _gather(label, counts, accelerator))
+
+
+def _gather(tensor: Tensor, counts: list[int], accelerator: Accelerator) -> Tensor:
+    if accelerator.num_processes == 1:
+        return tensor
+    largest = max(counts)
+    padded = tensor.new_zeros((largest, *tensor.shape[1:]))
+    kept = min(largest, len(tensor))
+    padded[:kept] = tensor[:kept]
+    gathered = accelerator.gather(padded)
+    parts = [gathered[rank * largest : rank * largest + count] for rank, count in enumerate(counts)]
+    return torch.cat(parts)

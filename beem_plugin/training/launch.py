@@ -1,0 +1,80 @@
+"""One process or many: what the launcher (torchrun, accelerate launch) decided, and the accelerator for that."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+from accelerate import Accelerator, PartialState
+from accelerate.state import AcceleratorState
+from accelerate.utils import DistributedDataParallelKwargs, DistributedType
+
+from beem_plugin.common.errors import ConfigurationError, not_allowed
+
+PRECISIONS = ("no", "fp16", "bf16")
+PLAIN_KINDS = (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU)
+
+
+def launched_rank() -> int:
+    """This process's number among all that the launcher started, 0 without a launcher."""
+    return int(os.environ.get("RANK", "0"))
+
+
+def launched_processes() -> int:
+    """How many processes the launcher started, 1 without a launcher."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def join_processes(cuda_device: int | None = None) -> PartialState:
+    """
+    Connects this process with the others of its launcher, so that `wait_for_everyone` works before there is a model.
+
+    # Parameters
+
+    cuda_device : `int`, optional (default = `None`)
+        As in the trainer: -1 means the CPU. The trainer's own value must be passed, since it decides the backend.
+    """
+    # accelerate keeps this state for the life of the process; a second training in one process may want another device.
+    AcceleratorState._reset_state(reset_partial_state=True)
+    return PartialState(cpu=cuda_device == -1)
+
+
+def make_accelerator(
+    cuda_device: int | None = None, mixed_precision: str = "no", find_unused_parameters: bool = False
+) -> Accelerator:
+    """
+    The accelerator on the device that an AllenNLP config means.
+
+    # Parameters
+
+    cuda_device : `int`, optional (default = `None`)
+        -1 is the CPU, `None` the first GPU or else the CPU. Under a launcher every process has the device that the
+        launcher gave it, and only -1 makes a difference.
+    mixed_precision : `str`, optional (default = `"no"`)
+        `"no"`, `"fp16"` (GPU only) or `"bf16"`.
+    find_unused_parameters : `bool`, optional (default = `False`)
+        For models in which some trainable parameters have no part in the loss of some batches.
+    """
+    if mixed_precision not in PRECISIONS:
+        raise ConfigurationError(not_allowed("trainer.mixed_precision", mixed_precision, PRECISIONS))
+    join_processes(cuda_device)
+    if cuda_device is not None and cuda_device >= 0 and launched_processes() == 1:
+        if cuda_device >= torch.cuda.device_count():
+            raise ConfigurationError(
+                f"trainer.cuda_device: found {cuda_device}, allowed: -1 (the CPU) or a number below the count of GPUs, "
+                f"{torch.cuda.device_count()}"
+            )
+        torch.cuda.set_device(cuda_device)
+    accelerator = Accelerator(
+        cpu=cuda_device == -1,
+        mixed_precision=mixed_precision,
+        kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=find_unused_parameters)],
+    )
+    if accelerator.distributed_type not in PLAIN_KINDS:
+        raise ConfigurationError(
+            f"the launcher asks for {accelerator.distributed_type.value}; this trainer runs with plain data "
+            "parallelism (torchrun, or accelerate launch --multi_gpu / --cpu)"
+        )
+    if mixed_precision == "fp16" and accelerator.device.type == "cpu":
+        raise ConfigurationError('trainer.mixed_precision: "fp16" (use_amp) needs a GPU; on the CPU use "bf16" or "no"')
+    return accelerator

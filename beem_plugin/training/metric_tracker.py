@@ -1,0 +1,80 @@
+"""Which epoch was the best, and when to stop waiting for a better one."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from beem_plugin.common.errors import ConfigurationError, not_allowed
+
+
+class MetricTracker:
+    """
+    Follows the validation metric.
+
+    # Parameters
+
+    validation_metric : `str | list[str]`
+        A metric's name after "+" (higher is better) or "-" (lower is better). Several are summed with these signs.
+    patience : `int`, optional (default = `None`)
+        Training stops when this many epochs in a row were not better than the best before them.
+    """
+
+    def __init__(self, validation_metric: str | list[str] = "-loss", patience: int | None = None) -> None:
+        if patience is not None and (isinstance(patience, bool) or patience <= 0):
+            raise ConfigurationError(f"trainer.patience: found {patience!r}, allowed: 1 or more epochs, or null")
+        self.patience = patience
+        self.signed_names: list[tuple[float, str]] = []
+        names = [validation_metric] if isinstance(validation_metric, str) else list(validation_metric)
+        for name in names:
+            if name[:1] not in ("+", "-") or len(name) < 2:
+                raise ConfigurationError(
+                    f'trainer.validation_metric: found {name!r}, allowed: a metric after "+" or "-", like "+accuracy"'
+                )
+            self.signed_names.append((1.0 if name[0] == "+" else -1.0, name[1:]))
+        if not self.signed_names:
+            raise ConfigurationError("trainer.validation_metric: found an empty list, allowed: at least one metric")
+        self.best_score = -math.inf
+        self.best_epoch: int | None = None
+        self.best_epoch_metrics: dict[str, float] = {}
+        self.epoch_number = 0
+        self.epochs_with_no_improvement = 0
+        self.is_best_so_far = False
+
+    def combined_score(self, metrics: dict[str, float]) -> float:
+        """The signed sum; an unknown metric's name is an error that lists the known ones."""
+        for _, name in self.signed_names:
+            if name not in metrics:
+                raise ConfigurationError(not_allowed("trainer.validation_metric", name, metrics))
+        return sum(sign * metrics[name] for sign, name in self.signed_names)
+
+    def add_metrics(self, metrics: dict[str, float]) -> None:
+        """One more epoch's validation metrics. A score that is no number is never the best, unless it is the first."""
+        score = self.combined_score(metrics)
+        self.is_best_so_far = score > self.best_score or self.best_epoch is None
+        if self.is_best_so_far:
+            self.best_score = -math.inf if math.isnan(score) else score
+            self.best_epoch = self.epoch_number
+            self.best_epoch_metrics = dict(metrics)
+            self.epochs_with_no_improvement = 0
+        else:
+            self.epochs_with_no_improvement += 1
+        self.epoch_number += 1
+
+    def add_unmeasured_epoch(self) -> None:
+        """Without validation data the latest epoch counts as the best."""
+        self.is_best_so_far = True
+        self.best_epoch = self.epoch_number
+        self.epoch_number += 1
+
+    def should_stop_early(self) -> bool:
+        """Whether patience has run out."""
+        return self.patience is not None and self.epochs_with_no_improvement >= self.patience
+
+    def state_dict(self) -> dict[str, Any]:
+        names = ("best_score", "best_epoch", "best_epoch_metrics", "epoch_number", "epochs_with_no_improvement")
+        return {name: getattr(self, name) for name in (*names, "is_best_so_far")}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            setattr(self, name, value)

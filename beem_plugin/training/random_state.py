@@ -1,0 +1,60 @@
+"""Seeds at the start, and the state of every random generator in a checkpoint."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy
+import torch
+
+from beem_plugin.common.registry import Params
+
+
+def prepare_environment(params: Params) -> None:
+    """
+    Takes `random_seed`, `numpy_seed` and `pytorch_seed` out of a config and seeds the generators with them.
+
+    A seed of `null` leaves its generator alone. The defaults are AllenNLP's: 13370, 1337, 133.
+    """
+    random_seed = params.pop("random_seed", 13370)
+    numpy_seed = params.pop("numpy_seed", 1337)
+    pytorch_seed = params.pop("pytorch_seed", 133)
+    if random_seed is not None:
+        random.seed(int(random_seed))
+    if numpy_seed is not None:
+        numpy.random.seed(int(numpy_seed))
+    if pytorch_seed is not None:
+        torch.manual_seed(int(pytorch_seed))
+
+
+def separate_ranks(rank: int) -> None:
+    """Gives every process but the first its own random numbers, so that dropout differs while initial weights agree."""
+    if rank == 0:
+        return
+    random.seed(random.randrange(2**32) + rank)
+    numpy.random.seed((int(numpy.random.randint(2**31)) + rank) % 2**32)
+    torch.manual_seed(torch.initial_seed() + rank)
+
+
+def get_random_state() -> dict[str, Any]:
+    """The generators' states as plain values and tensors, which `torch.load(..., weights_only=True)` accepts."""
+    state: Any = numpy.random.get_state(legacy=True)
+    kind, keys, position, has_gauss, gauss = state
+    return {
+        "python": random.getstate(),
+        "numpy": (str(kind), torch.from_numpy(keys.astype("int64")), int(position), int(has_gauss), float(gauss)),
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state() if torch.cuda.is_available() and torch.cuda.is_initialized() else None,
+    }
+
+
+def set_random_state(state: dict[str, Any]) -> None:
+    """The inverse of `get_random_state`."""
+    version, internal, gauss = state["python"]
+    random.setstate((version, tuple(internal), gauss))
+    kind, keys, *rest = state["numpy"]
+    numpy.random.set_state((kind, keys.numpy().astype("uint32"), *rest))
+    torch.set_rng_state(state["torch"])
+    if state["cuda"] is not None and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])
