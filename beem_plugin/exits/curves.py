@@ -1,0 +1,188 @@
+"""Accuracy against speed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.exits.policy import ExitPolicy
+from beem_plugin.exits.replay import replay
+from beem_plugin.exits.speed import depth_summary
+from beem_plugin.exits.thresholds import NEVER, ScoreTable, ThresholdPath
+from beem_plugin.exits.thresholds.coordinate_descent import first_passing
+from beem_plugin.exits.trace import ExitTrace
+
+SPEEDS = (1.5, 2.0, 2.5)
+
+
+@dataclass
+class Curve:
+    """
+    Settings of one rule, from slow to fast.
+
+    # Parameters
+
+    accuracy : `ndarray`
+        `(settings,)` from 0 to 1.
+    speedup : `ndarray`
+        `(settings,)` layer speed-up, not falling.
+    settings : `list`
+        What gave each point: a threshold in the rule's own units, `"never"`, a list of thresholds, or a name.
+    """
+
+    accuracy: np.ndarray
+    speedup: np.ndarray
+    settings: list[Any]
+
+    def __len__(self) -> int:
+        return len(self.accuracy)
+
+    def at(self, speedup: float) -> float | None:
+        """Accuracy at a layer speed-up, on the straight line between neighbours; `None` where no setting reaches."""
+        if not len(self) or not self.speedup[0] <= speedup <= self.speedup[-1]:
+            return None
+        return float(np.interp(speedup, *self._knots()))
+
+    def area(self, low: float = 1.0, high: float = 3.0) -> float | None:
+        """
+        The area under the curve between two layer speed-ups over its width: the mean accuracy in points (0 to 100).
+        `None` if the curve does not reach from `low` to `high`.
+        """
+        ends = self.at(low), self.at(high)
+        if ends[0] is None or ends[1] is None:
+            return None
+        speed, accuracy = self._knots()
+        inside = (speed > low) & (speed < high)
+        x = np.concatenate([[low], speed[inside], [high]])
+        y = np.concatenate([[ends[0]], accuracy[inside], [ends[1]]])
+        return 100 * float(((y[1:] + y[:-1]) / 2 * np.diff(x)).sum()) / (high - low)
+
+    def _knots(self) -> tuple[np.ndarray, np.ndarray]:
+        """One point a speed: of several settings with the same speed, their mean accuracy."""
+        speed, which, count = np.unique(self.speedup, return_inverse=True, return_counts=True)
+        return speed, np.bincount(which, weights=self.accuracy) / count
+
+    def envelope(self) -> Curve:
+        """The settings that no other beats in both. Picked on the data of the curve, so it flatters: no result."""
+        keep: list[int] = []
+        best = -np.inf
+        for index in np.lexsort((-self.accuracy, -self.speedup)).tolist():
+            if self.accuracy[index] > best:
+                best = self.accuracy[index]
+                keep.append(index)
+        return self.take(keep[::-1])
+
+    def take(self, index: Sequence[int]) -> Curve:
+        rows = np.asarray(index, dtype=np.int64)
+        return Curve(self.accuracy[rows], self.speedup[rows], [self.settings[row] for row in rows.tolist()])
+
+    def thinned(self, points: int) -> Curve:
+        """About `points` settings at most, spread evenly over the depth (the inverse of the speed), ends included."""
+        if len(self) <= points:
+            return self
+        wanted = 1 / np.linspace(1 / self.speedup[0], 1 / self.speedup[-1], points)
+        index = np.searchsorted(self.speedup, wanted).clip(max=len(self) - 1)
+        return self.take(np.unique(np.concatenate([[0], index, [len(self) - 1]])).tolist())
+
+    def summary(self) -> dict[str, Any]:
+        """`area` between 1x and 3x in points, `accuracy_at` 1.5x, 2x, 2.5x; `None` where the curve does not reach."""
+        return {"area": self.area(), "accuracy_at": {str(speed): self.at(speed) for speed in SPEEDS}}
+
+
+def threshold_curve(table: ScoreTable, thresholds: Sequence[float | str] | None = None) -> Curve:
+    """
+    One threshold for all exits, swept.
+
+    # Parameters
+
+    table : `ScoreTable`
+        From a policy's `score_table`; every sample needs a label.
+    thresholds : `Sequence`, optional (default = all that make a difference)
+        In the rule's own units; `"never"` is allowed. By default the curve is exact: it has every setting there is.
+    """
+    table.require_labels("an accuracy-speed curve")
+    path = ThresholdPath(table)
+    right = (~table.wrong).numpy().astype(np.int64)
+    layers = np.array(table.exit_layers, dtype=np.int64)
+    accuracy = path.sums(right) / len(table)
+    speedup = layers[-1] * len(table) / path.sums(np.broadcast_to(layers, right.shape))
+    if thresholds is None:
+        oriented = [path.threshold(point) for point in range(len(path))]
+        return Curve(accuracy, speedup, [native(table, value) for value in oriented])
+    wanted = np.array([np.inf if value == NEVER else table.orient(float(value)) for value in thresholds])
+    order = np.argsort(-wanted, kind="stable")
+    points = path.point_of(wanted[order])
+    return Curve(accuracy[points], speedup[points], [thresholds[index] for index in order.tolist()])
+
+
+def vector_curve(table: ScoreTable, vectors: Sequence[Sequence[float]]) -> Curve:
+    """
+    # Parameters
+
+    table : `ScoreTable`
+    vectors : `Sequence[Sequence[float]]`
+        Oriented thresholds, one list a setting with an entry for every exit but the last.
+    """
+    table.require_labels("an accuracy-speed curve")
+    right = (~table.wrong).numpy()
+    scores = table.scores[:, :-1].double().numpy()
+    layers = np.array(table.exit_layers, dtype=np.float64)
+    rows = np.arange(len(table))
+    accuracy, speedup = [], []
+    for vector in vectors:
+        exits = first_passing(scores, np.asarray(vector, dtype=np.float64), table.strict)
+        accuracy.append(float(right[rows, exits].mean()))
+        speedup.append(float(layers[-1] / layers[exits].mean()))
+    settings = [[native(table, value) for value in vector] for vector in vectors]
+    return _sorted(accuracy, speedup, settings)
+
+
+def policy_curve(policies: Sequence[ExitPolicy], trace: ExitTrace, names: Sequence[Any] | None = None) -> Curve:
+    """One point a policy, for rules whose settings are no thresholds (patience, a fixed exit)."""
+    accuracy, speedup = [], []
+    known = trace.labels >= 0
+    for policy in policies:
+        decisions = replay(policy, trace)
+        accuracy.append(float((decisions.predictions == trace.labels)[known].double().mean()))
+        speedup.append(depth_summary(decisions.exits, trace.exit_layers)["layer_speedup"])
+    return _sorted(accuracy, speedup, list(names) if names is not None else [policy.to_config() for policy in policies])
+
+
+def curve_of(policy: ExitPolicy, trace: ExitTrace, thresholds: Sequence[float | str] | None = None) -> Curve:
+    """
+    The curve of a policy with thresholds: its score as it is, with one threshold for all exits swept.
+
+    # Parameters
+
+    policy : `ExitPolicy`
+        With a `score_table`; whatever its score needs (weights, temperatures) must be fitted.
+    trace : `ExitTrace`
+    thresholds : `Sequence`, optional
+        See `threshold_curve`.
+    """
+    if not has_scores(policy):
+        raise ConfigurationError(
+            f"{type(policy).__name__} has no score to compare with a threshold; give its settings as policies instead"
+        )
+    policy.bind(trace.exit_layers, trace.num_labels)
+    return threshold_curve(policy.score_table(trace), thresholds)  # type: ignore[attr-defined]
+
+
+def has_scores(policy: ExitPolicy) -> bool:
+    """Whether the policy compares a score with thresholds, so that `curve_of` has something to sweep."""
+    inner = getattr(policy, "policy", policy)
+    return hasattr(policy, "score_table") and hasattr(inner, "score_table")
+
+
+def native(table: ScoreTable, threshold: float) -> float | str:
+    """An oriented threshold as a config writes it."""
+    return table.orient(threshold) if np.isfinite(threshold) else NEVER
+
+
+def _sorted(accuracy: list[float], speedup: list[float], settings: list[Any]) -> Curve:
+    order = np.argsort(speedup, kind="stable").tolist()
+    return Curve(np.array(accuracy)[order], np.array(speedup)[order], [settings[index] for index in order])

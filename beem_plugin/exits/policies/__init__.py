@@ -1,0 +1,36 @@
+from beem_plugin.exits.policies.beem import Beem
+from beem_plugin.exits.policies.calibrated import Calibrated
+from beem_plugin.exits.policies.cascaded_ensemble import CascadedEnsemble
+from beem_plugin.exits.policies.confident_patience import ConfidentPatience
+from beem_plugin.exits.policies.entropy import Entropy
+from beem_plugin.exits.policies.gate import Gate
+from beem_plugin.exits.policies.halting import Halting
+from beem_plugin.exits.policies.margin import Margin
+from beem_plugin.exits.policies.max_probability import MaxProbability
+from beem_plugin.exits.policies.patience import Patience
+from beem_plugin.exits.policies.predicted_error import PredictedError
+from beem_plugin.exits.policies.similarity import Similarity
+from beem_plugin.exits.policies.static import Final, FixedExit
+from beem_plugin.exits.policies.threshold_policy import ThresholdPolicy
+from beem_plugin.exits.policies.voting import Voting
+from beem_plugin.exits.policy import ExitPolicy
+
+__all__ = [
+    "Beem",
+    "Calibrated",
+    "CascadedEnsemble",
+    "ConfidentPatience",
+    "Entropy",
+    "ExitPolicy",
+    "Final",
+    "FixedExit",
+    "Gate",
+    "Halting",
+    "Margin",
+    "MaxProbability",
+    "Patience",
+    "PredictedError",
+    "Similarity",
+    "ThresholdPolicy",
+    "Voting",
+]

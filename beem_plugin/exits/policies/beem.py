@@ -1,0 +1,113 @@
+"""BEEM: exits as experts whose weighted confidences add up while they agree."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+
+from beem_plugin.common.errors import ConfigurationError, not_allowed
+from beem_plugin.exits.policies.threshold_policy import ThresholdPolicy, Thresholds
+from beem_plugin.exits.policy import ExitPolicy
+from beem_plugin.exits.signals import ExitSignals
+from beem_plugin.exits.state import ExitState
+from beem_plugin.exits.thresholds import best_on_validation, error_rate
+from beem_plugin.exits.trace import ExitTrace
+from beem_plugin.exits.weights import AccuracyWeights, ExitWeights, FixedWeights
+
+DISAGREEMENTS = ("restart", "zero")
+
+
+@ExitPolicy.register("beem")
+class Beem(ThresholdPolicy):
+    """
+    BEEM (Bajpai and Hanawal, ICLR 2025, section 3.2). Exit i gives the label y_i with confidence C_i, its largest
+    probability. The score starts at S_1 = w_1 C_1; then
+
+        S_i = S_{i-1} + w_i C_i  if y_i = y_{i-1},  else  w_i C_i,
+
+    and a sample leaves at the first exit with S_i >= alpha_i.
+
+    Registered as an `ExitPolicy` with name "beem".
+
+    # Parameters
+
+    weights : `ExitWeights` or `str` or `list[float]`, optional (default = `"accuracy"`)
+        `"cost"` is BEEM-C, `"accuracy"` BEEM-A; a list gives one weight an exit.
+    thresholds : `ThresholdStrategy` or `float` or `str` or `list`, optional (default = `"error_rate"`)
+        See `ThresholdPolicy`.
+    on_disagreement : `str`, optional (default = `"restart"`)
+        What the score becomes when the label changes: `"restart"`, w_i C_i as in the paper; `"zero"`, as in the
+        released code.
+    min_exit : `int`, optional (default = `1`)
+    """
+
+    published_grids: ClassVar[Mapping[str, Sequence[Any]]] = {
+        "error_rate": error_rate.PAPER_GRID,
+        "best_on_validation": best_on_validation.PAPER_GRID,
+    }
+
+    def __init__(
+        self,
+        weights: ExitWeights | str | list | None = None,
+        thresholds: Thresholds | None = None,
+        on_disagreement: str = "restart",
+        min_exit: int = 1,
+    ) -> None:
+        super().__init__("error_rate" if thresholds is None else thresholds, min_exit)
+        if on_disagreement not in DISAGREEMENTS:
+            raise ConfigurationError(not_allowed("on_disagreement", on_disagreement, DISAGREEMENTS))
+        self.weighting = as_weights(weights)
+        self.on_disagreement = on_disagreement
+        self.weights: list[float] | None = None
+
+    def bind(self, exit_layers: Sequence[int], num_labels: int) -> None:
+        super().bind(exit_layers, num_labels)
+        if not self.weighting.needs_calibration:
+            self.weights = self.weighting.resolve(self.exit_layers)
+        elif self.weights is not None and len(self.weights) != self.num_exits:
+            raise ConfigurationError(
+                f"the policy's weights were calibrated for {len(self.weights)} exits, "
+                f"found a network of {self.num_exits}"
+            )
+
+    @property
+    def is_calibrated(self) -> bool:
+        return super().is_calibrated and self.weights is not None
+
+    def fit_parameters(self, trace: ExitTrace) -> None:
+        self.weights = self.weighting.fit(trace)
+
+    def report_weights(self) -> list[float] | None:
+        return self.weights
+
+    def start(self, batch_size: int, num_exits: int, device: torch.device | str = "cpu") -> ExitState:
+        return ExitState(
+            prediction=torch.full((batch_size,), -1, dtype=torch.int64, device=device),
+            score=self.zeros(batch_size, device),
+        )
+
+    def update(self, exit_number: int, signals: ExitSignals, state: ExitState) -> ExitState:
+        assert self.weights is not None, "bound and calibrated before use"
+        vote = self.weights[exit_number - 1] * signals.confidence
+        prediction = signals.prediction
+        if exit_number == 1:
+            return ExitState(prediction=prediction, score=vote)
+        changed = vote if self.on_disagreement == "restart" else torch.zeros_like(vote)
+        score = torch.where(prediction == state["prediction"], state["score"] + vote, changed)
+        return ExitState(prediction=prediction, score=score)
+
+    def parameters(self) -> dict[str, Any]:
+        return {"weights": self.weights, "on_disagreement": self.on_disagreement}
+
+
+def as_weights(weights: ExitWeights | str | list | None) -> ExitWeights:
+    """A bare list as `fixed`, a name as that weighting with its defaults, nothing as BEEM-A."""
+    if weights is None:
+        return AccuracyWeights()
+    if isinstance(weights, ExitWeights):
+        return weights
+    if isinstance(weights, str):
+        return ExitWeights.from_params({"type": weights})
+    return FixedWeights(weights)

@@ -1,0 +1,100 @@
+"""Any policy, on calibrated confidences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from beem_plugin.exits.calibration_report import CalibrationReport
+from beem_plugin.exits.confidence_calibration import ConfidenceCalibration, as_calibration, calibrate_signals
+from beem_plugin.exits.policy import ExitPolicy
+from beem_plugin.exits.reliability import expected_calibration_error
+from beem_plugin.exits.replay import report_on
+from beem_plugin.exits.signals import ExitSignals
+from beem_plugin.exits.state import ExitState
+from beem_plugin.exits.thresholds import ScoreTable
+from beem_plugin.exits.trace import ExitTrace
+
+
+@ExitPolicy.register("calibrated")
+class Calibrated(ExitPolicy):
+    """
+    Another policy that sees every exit's logits after a `ConfidenceCalibration`. Everything else (thresholds, weights,
+    score) is the other policy's, fitted on the calibrated confidences. The report's details hold the expected
+    calibration error of every exit before and after; both are of the data fitted on.
+
+    Registered as an `ExitPolicy` with name "calibrated".
+
+    # Parameters
+
+    policy : `ExitPolicy`
+    calibration : `ConfidenceCalibration` or `str`, optional (default = `"temperature"`)
+    """
+
+    def __init__(self, policy: ExitPolicy, calibration: ConfidenceCalibration | str | None = None) -> None:
+        self.policy = policy
+        self.calibration = as_calibration(calibration)
+        self.required_signals = policy.required_signals  # type: ignore[misc]  # those of the policy inside
+        self.leaves_early = policy.leaves_early  # type: ignore[misc]
+
+    def bind(self, exit_layers: Sequence[int], num_labels: int) -> None:
+        super().bind(exit_layers, num_labels)
+        self.calibration.check_exits(self.num_exits, num_labels)
+        self.policy.bind(exit_layers, num_labels)
+
+    @property
+    def is_calibrated(self) -> bool:
+        return self.calibration.is_fitted and self.policy.is_calibrated
+
+    def start(self, batch_size: int, num_exits: int, device: torch.device | str = "cpu") -> ExitState:
+        return self.policy.start(batch_size, num_exits, device)
+
+    def step(self, exit_number: int, signals: ExitSignals, state: ExitState) -> tuple[Tensor, ExitState]:
+        return self.policy.step(exit_number, self._signals(exit_number, signals), state)
+
+    def output(self, exit_number: int, signals: ExitSignals, state: ExitState) -> Tensor:
+        return self.policy.output(exit_number, self._signals(exit_number, signals), state)
+
+    def score(self, state: ExitState) -> Tensor | None:
+        return self.policy.score(state)
+
+    def _signals(self, exit_number: int, signals: ExitSignals) -> ExitSignals:
+        return calibrate_signals(self.calibration, exit_number, signals)
+
+    def score_table(self, trace: ExitTrace) -> ScoreTable:
+        """As `ThresholdPolicy.score_table`, of the policy inside, which must have thresholds."""
+        table: ScoreTable = self.policy.score_table(self.calibration.apply(trace))  # type: ignore[attr-defined]
+        return table
+
+    def calibrate(self, trace: ExitTrace) -> CalibrationReport:
+        self.bind(trace.exit_layers, trace.num_labels)
+        if not self.calibration.is_fitted:
+            self.calibration.fit(trace)
+        applied = self.calibration.apply(trace)
+        inner = self.policy.calibrate(applied)
+        details = {**inner.details, "confidence_calibration": calibration_details(trace, applied)}
+        report = report_on(self, trace, thresholds=inner.thresholds, weights=inner.weights, details=details)
+        return replace(report, warnings=list(dict.fromkeys([*inner.warnings, *report.warnings])))
+
+    def to_config(self) -> dict[str, Any]:
+        return {"type": "calibrated", "policy": self.policy.to_config(), "calibration": self.calibration.to_config()}
+
+
+def calibration_details(before: ExitTrace, after: ExitTrace) -> dict[str, list[float]]:
+    """The expected calibration error of every exit on the labelled samples, before and after."""
+    return {"ece_before": exit_calibration_errors(before), "ece_after": exit_calibration_errors(after)}
+
+
+def exit_calibration_errors(trace: ExitTrace) -> list[float]:
+    """The expected calibration error of every exit, over the labelled samples of `trace`."""
+    known = trace.labels >= 0
+    errors = []
+    for number in range(1, trace.num_exits + 1):
+        signals = trace.exit_signals(number)
+        right = signals.prediction == trace.labels
+        errors.append(expected_calibration_error(signals.confidence[known], right[known]))
+    return errors

@@ -1,0 +1,163 @@
+"""Leave when the exits so far, taken together, are confident."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.exits.policies.threshold_policy import ThresholdPolicy, Thresholds
+from beem_plugin.exits.policy import ExitPolicy
+from beem_plugin.exits.signals import ExitSignals
+from beem_plugin.exits.state import ExitState
+from beem_plugin.exits.trace import ExitTrace
+
+UNIFORM, FIT = "uniform", "fit"
+RIDGE = 1e-4
+"""Keeps the weights finite on calibration data that the exits classify without an error."""
+
+
+@ExitPolicy.register("cascaded_ensemble")
+class CascadedEnsemble(ThresholdPolicy):
+    """
+    Zero Time Waste (Wołczyk et al. 2021, section 3.2): exit m < L answers with the weighted geometric mean of all exits
+    so far,
+
+        q_m = softmax(1/m sum_{j<=m} a_{m,j} ln p_j + b_m),
+
+    and a sample leaves at the first exit with max_c q_m(c) > threshold, strictly, with q_m. The last exit is not
+    ensembled: whoever gets there gets its own output. (The paper writes the mean over j into the weights; the release
+    has it outside, as here, and so a = 1 is the plain geometric mean.)
+
+    Registered as an `ExitPolicy` with name "cascaded_ensemble".
+
+    # Parameters
+
+    thresholds : `ThresholdStrategy` or `float` or `str` or `list`, optional (default = `None`)
+        Probabilities. See `ThresholdPolicy`.
+    weights : `str` or `list[list[float]]`, optional (default = `"uniform"`)
+        `"uniform"`, all 1; `"fit"`, chosen together with `bias` on the calibration data, by the cross-entropy of each
+        q_m; or the a_{m,j} themselves, none negative: a list for every exit m but the last, of m numbers.
+    bias : `list[list[float]]`, optional (default = none)
+        b_m: a list for every exit but the last, with a number for every label. Not with `"fit"`, which finds its own.
+    min_exit : `int`, optional (default = `1`)
+    """
+
+    strict: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        thresholds: Thresholds | None = None,
+        weights: str | list[list[float]] = UNIFORM,
+        bias: list[list[float]] | None = None,
+        min_exit: int = 1,
+    ) -> None:
+        super().__init__(thresholds, min_exit)
+        if isinstance(weights, str) and weights not in (UNIFORM, FIT):
+            raise ConfigurationError(f'weights: found {weights!r}, allowed: "{UNIFORM}", "{FIT}", or a list of lists')
+        if weights == FIT and bias is not None:
+            raise ConfigurationError(f'bias: found one beside weights "{FIT}", which fits it; leave it out')
+        self.weighting = weights
+        self.weights: list[list[float]] | None = None if isinstance(weights, str) else weights
+        self.bias = bias
+
+    def bind(self, exit_layers: Sequence[int], num_labels: int) -> None:
+        super().bind(exit_layers, num_labels)
+        if self.weighting == UNIFORM:
+            self.weights = [[1.0] * exit_number for exit_number in range(1, self.num_exits)]
+        if self.weights is not None:
+            check_rows("weights", self.weights, list(range(1, self.num_exits)))
+            if any(weight < 0 for row in self.weights for weight in row):
+                raise ConfigurationError("weights: found a negative one, allowed: numbers from 0")
+        if self.bias is not None:
+            check_rows("bias", self.bias, [num_labels] * (self.num_exits - 1))
+
+    @property
+    def is_calibrated(self) -> bool:
+        return super().is_calibrated and self.weights is not None
+
+    def fit_parameters(self, trace: ExitTrace) -> None:
+        if self.weighting != FIT:
+            return
+        if not trace.has_labels:
+            raise ConfigurationError(
+                f'weights "{FIT}" need labelled calibration data; found {int((trace.labels >= 0).sum())} labels for '
+                f"{len(trace)} samples"
+            )
+        seen: list[Tensor] = []
+        self.weights, self.bias = [], []
+        for exit_number in range(1, trace.num_exits):
+            seen.append(trace.exit_signals(exit_number).log_probabilities)
+            weights, bias = fit_ensemble(torch.stack(seen), trace.labels)
+            self.weights.append(weights)
+            self.bias.append(bias)
+
+    def start(self, batch_size: int, num_exits: int, device: torch.device | str = "cpu") -> ExitState:
+        return ExitState(score=self.zeros(batch_size, device))
+
+    def update(self, exit_number: int, signals: ExitSignals, state: ExitState) -> ExitState:
+        own = signals.log_probabilities
+        if exit_number >= self.num_exits:
+            return ExitState(score=signals.confidence, ensemble=own)
+        assert self.weights is not None, "bound and calibrated before use"
+        # Every exit weighs all earlier ones anew, so that their outputs are kept, each under a name of its own.
+        seen = {f"exit_{j}": state[f"exit_{j}"] for j in range(1, exit_number)} | {f"exit_{exit_number}": own}
+        total = torch.zeros_like(own)
+        for j, weight in enumerate(self.weights[exit_number - 1], start=1):
+            total = total + weight * seen[f"exit_{j}"]
+        logits = total / exit_number
+        if self.bias is not None:
+            logits = logits + torch.tensor(self.bias[exit_number - 1], dtype=own.dtype, device=own.device)
+        ensemble = logits.log_softmax(-1)
+        return ExitState(score=ensemble.amax(-1).exp(), ensemble=ensemble, **seen)
+
+    def output(self, exit_number: int, signals: ExitSignals, state: ExitState) -> Tensor:
+        return state["ensemble"]
+
+    def parameters(self) -> dict[str, Any]:
+        weights = UNIFORM if self.weighting == UNIFORM else self.weights
+        return {"weights": weights} if self.bias is None else {"weights": weights, "bias": self.bias}
+
+
+def check_rows(key: str, rows: Sequence[Sequence[float]], lengths: Sequence[int]) -> None:
+    """Raises a `ConfigurationError` unless `rows` are finite and have these lengths."""
+    found = [len(row) for row in rows]
+    if found != list(lengths):
+        raise ConfigurationError(
+            f"{key}: found lists of {found} entries, allowed: one list for every exit but the last, of {list(lengths)}"
+        )
+    if not all(math.isfinite(value) for row in rows for value in row):
+        raise ConfigurationError(f"{key}: found a number that is not finite")
+
+
+def fit_ensemble(log_probabilities: Tensor, labels: Tensor) -> tuple[list[float], list[float]]:
+    """
+    The weights and the bias of one ensemble, by full-batch L-BFGS on its cross-entropy from the uniform one on. As in
+    the release a = exp(w), so that no exit is counted against its own opinion.
+
+    # Parameters
+
+    log_probabilities : `Tensor`
+        `(exits so far, samples, labels)`
+    labels : `Tensor`
+        `(samples,)`
+    """
+    exits, _, num_labels = log_probabilities.shape
+    w = torch.zeros(exits, dtype=log_probabilities.dtype, requires_grad=True)
+    b = torch.zeros(num_labels, dtype=log_probabilities.dtype, requires_grad=True)
+    optimizer = torch.optim.LBFGS([w, b], max_iter=100, line_search_fn="strong_wolfe")
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        logits = torch.einsum("e,enc->nc", w.exp(), log_probabilities) / exits + b
+        loss = torch.nn.functional.cross_entropy(logits, labels) + RIDGE * (w.square().sum() + b.square().sum())
+        loss.backward()
+        return loss
+
+    with torch.enable_grad():
+        optimizer.step(closure)
+    return w.detach().exp().tolist(), b.detach().tolist()

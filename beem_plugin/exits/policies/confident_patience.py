@@ -1,0 +1,87 @@
+"""Leave when consecutive exits are confident."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from beem_plugin.common.errors import ConfigurationError, not_allowed
+from beem_plugin.exits.policy import ExitPolicy
+from beem_plugin.exits.signals import ExitSignals
+from beem_plugin.exits.state import ExitState
+
+OUTPUTS = ("last", "run_mean", "mean")
+
+
+@ExitPolicy.register("confident_patience")
+class ConfidentPatience(ExitPolicy):
+    """
+    PCEE-BERT (Zhang et al. 2022, section 3.2): an exit is confident if its normalized entropy H / ln C is below
+    `entropy_threshold`, strictly; a sample leaves after `patience` confident exits in a row, so at exit `patience` at
+    the earliest (one exit earlier than `patience` counts). The exits need not agree on the label: a rule that asks for
+    that as well is another method.
+
+    Registered as an `ExitPolicy` with name "confident_patience".
+
+    # Parameters
+
+    patience : `int`
+        Confident exits in a row, 1 or more.
+    entropy_threshold : `float`
+        Fraction of ln C. The released script tries nine values from 1/18 to 0.5.
+    output : `str`, optional (default = `"last"`)
+        What a sample that leaves is given: `"last"`, the exit's own probabilities; `"run_mean"`, their mean over the
+        run of confident exits (where there is none, at the last exit, its own); `"mean"`, their mean over all exits so
+        far. The release knows all three.
+    """
+
+    def __init__(self, patience: int, entropy_threshold: float, output: str = "last") -> None:
+        if patience < 1:
+            raise ConfigurationError(f"patience: found {patience}, allowed: 1 or more")
+        if not (entropy_threshold >= 0 and math.isfinite(entropy_threshold)):
+            raise ConfigurationError(
+                f"entropy_threshold: found {entropy_threshold}, allowed: a fraction of ln C from 0"
+            )
+        if output not in OUTPUTS:
+            raise ConfigurationError(not_allowed("output", output, OUTPUTS))
+        self.patience = patience
+        self.entropy_threshold = entropy_threshold
+        self.output_kind = output
+
+    def start(self, batch_size: int, num_exits: int, device: torch.device | str = "cpu") -> ExitState:
+        return ExitState(score=self.zeros(batch_size, device))
+
+    def step(self, exit_number: int, signals: ExitSignals, state: ExitState) -> tuple[Tensor, ExitState]:
+        confident = signals.entropy / math.log(self.num_labels) < self.entropy_threshold
+        count = torch.where(confident, state["score"] + 1, torch.zeros_like(state["score"]))
+        state = ExitState(score=count, **self.pool(exit_number, signals, state, count))
+        return count >= self.patience, state
+
+    def pool(self, exit_number: int, signals: ExitSignals, state: ExitState, count: Tensor) -> dict[str, Tensor]:
+        """`pooled`, `(batch, labels)`: the mean probabilities of the exits that `output` asks for."""
+        own = signals.probabilities
+        if self.output_kind == "last":
+            return {}
+        if exit_number == 1:
+            return {"pooled": own}
+        # The mean of n is the mean of n - 1, moved towards the newest. An exit that is not confident starts anew.
+        number = count if self.output_kind == "run_mean" else torch.full_like(count, exit_number)
+        pooled = state["pooled"] + (own - state["pooled"]) / number.clamp_min(1).unsqueeze(1)
+        return {"pooled": torch.where(number.unsqueeze(1) > 1, pooled, own)}
+
+    def output(self, exit_number: int, signals: ExitSignals, state: ExitState) -> Tensor:
+        if self.output_kind == "last":
+            return signals.log_probabilities
+        pooled = state["pooled"]
+        return pooled.clamp_min(torch.finfo(pooled.dtype).tiny).log()
+
+    def to_config(self) -> dict[str, Any]:
+        return {
+            "type": "confident_patience",
+            "patience": self.patience,
+            "entropy_threshold": self.entropy_threshold,
+            "output": self.output_kind,
+        }

@@ -1,0 +1,63 @@
+"""Leave when the model has probably halted."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+
+from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.exits.policies.probability_signal import probability_signal
+from beem_plugin.exits.policies.threshold_policy import ThresholdPolicy, Thresholds
+from beem_plugin.exits.policy import ExitPolicy
+from beem_plugin.exits.signals import ExitSignals
+from beem_plugin.exits.state import ExitState
+
+MEDIAN = 0.5
+
+
+@ExitPolicy.register("q_exit")
+@ExitPolicy.register("halting")
+class Halting(ThresholdPolicy):
+    """
+    PALBERT's Q-exit (Balagansky and Gavrilov 2022, section 3.2). The head gives lambda_i, the probability of halting
+    at exit i if the sample got there, so that it halts at i with probability p(i) = lambda_i prod_{j<i} (1 - lambda_j).
+    A sample leaves at the first exit at which the cumulative probability
+
+        CDF_i = sum_{j<=i} p(j) = 1 - prod_{j<=i} (1 - lambda_j)
+
+    exceeds the threshold, strictly. With 0.5 that is the median of its exit distribution; PonderNet draws from the
+    distribution instead. The release stops adding to the CDF beyond 0.95, which no threshold below that can notice;
+    here it goes on.
+
+    Needs the signal `halt`: lambda_i, after the sigmoid.
+
+    Registered as an `ExitPolicy` with name "halting", also as "q_exit".
+
+    # Parameters
+
+    threshold : `float`, optional (default = `0.5`)
+        One quantile for all exits.
+    thresholds : `ThresholdStrategy` or `float` or `str` or `list`, optional (default = `threshold`)
+        In its place: a list with an entry for every exit but the last, or a strategy that fits them. See
+        `ThresholdPolicy`.
+    min_exit : `int`, optional (default = `1`)
+    """
+
+    required_signals: ClassVar[tuple[str, ...]] = ("halt",)
+    strict: ClassVar[bool] = True
+
+    def __init__(self, threshold: float | None = None, thresholds: Thresholds | None = None, min_exit: int = 1) -> None:
+        if threshold is not None and thresholds is not None:
+            raise ConfigurationError("threshold: found both threshold and thresholds, allowed: one of them")
+        if thresholds is None:
+            thresholds = MEDIAN if threshold is None else threshold
+        super().__init__(thresholds, min_exit)
+
+    def start(self, batch_size: int, num_exits: int, device: torch.device | str = "cpu") -> ExitState:
+        zeros = self.zeros(batch_size, device)
+        return ExitState(score=zeros, running=torch.ones_like(zeros))
+
+    def update(self, exit_number: int, signals: ExitSignals, state: ExitState) -> ExitState:
+        running = state["running"] * (1 - probability_signal(signals, "halt"))
+        return ExitState(score=1 - running, running=running)

@@ -1,0 +1,64 @@
+"""Leave when the exit is confident."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from beem_plugin.common.errors import ConfigurationError, not_allowed
+from beem_plugin.exits.policies.threshold_policy import ThresholdPolicy, Thresholds
+from beem_plugin.exits.policy import ExitPolicy
+from beem_plugin.exits.signals import ExitSignals
+from beem_plugin.exits.state import ExitState
+
+FALLBACKS = ("last", "most_confident")
+
+
+@ExitPolicy.register("confidence")
+@ExitPolicy.register("max_probability")
+class MaxProbability(ThresholdPolicy):
+    """
+    Leaves at the first exit whose largest probability is at least the threshold: the plain confidence rule of
+    Shallow-Deep networks (Kaya et al. 2019, section 3.2) and CALM's softmax variant.
+
+    Registered as an `ExitPolicy` with name "max_probability", also as "confidence".
+
+    # Parameters
+
+    thresholds : `ThresholdStrategy` or `float` or `str` or `list`, optional (default = `None`)
+        Probabilities. See `ThresholdPolicy`.
+    min_exit : `int`, optional (default = `1`)
+    fallback : `str`, optional (default = `"last"`)
+        What a sample gets that no exit before the last was confident about: `"last"`, the last exit's output;
+        `"most_confident"`, as in Shallow-Deep networks, that of the most confident of all exits from `min_exit` on, the
+        earliest of equally confident ones. It has then run through the whole network all the same.
+    """
+
+    def __init__(self, thresholds: Thresholds | None = None, min_exit: int = 1, fallback: str = "last") -> None:
+        super().__init__(thresholds, min_exit)
+        if fallback not in FALLBACKS:
+            raise ConfigurationError(not_allowed("fallback", fallback, FALLBACKS))
+        self.fallback = fallback
+
+    def update(self, exit_number: int, signals: ExitSignals, state: ExitState) -> ExitState:
+        score = signals.confidence
+        if self.fallback == "last":
+            return ExitState(score=score)
+        if exit_number <= self.min_exit:
+            return ExitState(score=score, highest=score, surest=signals.log_probabilities)
+        surer = score > state["highest"]
+        return ExitState(
+            score=score,
+            highest=torch.where(surer, score, state["highest"]),
+            surest=torch.where(surer.unsqueeze(1), signals.log_probabilities, state["surest"]),
+        )
+
+    def output(self, exit_number: int, signals: ExitSignals, state: ExitState) -> Tensor:
+        if self.fallback == "most_confident" and exit_number >= self.num_exits:
+            return state["surest"]
+        return signals.log_probabilities
+
+    def parameters(self) -> dict[str, Any]:
+        return {"fallback": self.fallback}

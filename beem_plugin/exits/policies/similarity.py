@@ -1,0 +1,37 @@
+"""Leave when the representation has stopped changing."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from beem_plugin.exits.policies.threshold_policy import ThresholdPolicy
+from beem_plugin.exits.policy import ExitPolicy
+from beem_plugin.exits.signals import ExitSignals
+from beem_plugin.exits.state import ExitState
+
+
+@ExitPolicy.register("similarity")
+class Similarity(ThresholdPolicy):
+    """
+    Leaves at the first exit whose hidden state is more similar to the previous block's than the threshold, strictly:
+    cos(h_i, h_{i-1}) > tau (MuE, Tang et al. 2023; CALM's state variant). High similarity is what lets a sample leave;
+    a survey by BEEM's authors has it the wrong way round. The similarity is each sample's own: MuE's release takes one
+    cosine over the flattened batch, which makes a sample's exit depend on its neighbours.
+
+    Needs the signal `similarity`.
+
+    Registered as an `ExitPolicy` with name "similarity".
+
+    # Parameters
+
+    thresholds : `ThresholdStrategy` or `float` or `str` or `list`, optional (default = `None`)
+        Cosines, -1 to 1. See `ThresholdPolicy`.
+    min_exit : `int`, optional (default = `1`)
+        2 for CALM, which does not compare the first block's state with the embeddings.
+    """
+
+    required_signals: ClassVar[tuple[str, ...]] = ("similarity",)
+    strict: ClassVar[bool] = True
+
+    def update(self, exit_number: int, signals: ExitSignals, state: ExitState) -> ExitState:
+        return ExitState(score=signals.signal("similarity"))

@@ -1,0 +1,61 @@
+"""The same exit for every sample."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.exits.policy import ExitPolicy
+from beem_plugin.exits.signals import ExitSignals
+from beem_plugin.exits.state import ExitState
+
+
+@ExitPolicy.register("fixed_exit")
+class FixedExit(ExitPolicy):
+    """
+    Every sample leaves at the same exit: reduced depth at inference.
+
+    Registered as an `ExitPolicy` with name "fixed_exit".
+
+    # Parameters
+
+    exit : `int`
+        1-based.
+    """
+
+    def __init__(self, exit: int) -> None:
+        self.exit = exit
+
+    def bind(self, exit_layers: Sequence[int], num_labels: int) -> None:
+        super().bind(exit_layers, num_labels)
+        if not 1 <= self.exit <= self.num_exits:
+            raise ConfigurationError(f"exit: found {self.exit}, allowed: 1 to {self.num_exits}")
+
+    def step(self, exit_number: int, signals: ExitSignals, state: ExitState) -> tuple[Tensor, ExitState]:
+        leaves = torch.full((len(signals),), exit_number >= self.exit, device=signals.logits.device)
+        return leaves, state
+
+    def to_config(self) -> dict[str, Any]:
+        return {"type": "fixed_exit", "exit": self.exit}
+
+
+@ExitPolicy.register("final")
+class Final(ExitPolicy):
+    """
+    Nobody leaves early: full depth.
+
+    Registered as an `ExitPolicy` with name "final".
+    """
+
+    leaves_early = False
+
+    def step(self, exit_number: int, signals: ExitSignals, state: ExitState) -> tuple[Tensor, ExitState]:
+        leaves = torch.full((len(signals),), exit_number >= self.num_exits, device=signals.logits.device)
+        return leaves, state
+
+    def to_config(self) -> dict[str, Any]:
+        return {"type": "final"}

@@ -1,0 +1,178 @@
+"""The policies that compare a score with a threshold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from beem_plugin.common.errors import ConfigurationError, NotCalibratedError
+from beem_plugin.exits.calibration_report import CalibrationReport
+from beem_plugin.exits.policy import ExitPolicy
+from beem_plugin.exits.replay import check_signals, report_on
+from beem_plugin.exits.signals import ExitSignals
+from beem_plugin.exits.state import ExitState
+from beem_plugin.exits.thresholds import NEVER, FixedThresholds, ScoreTable, ThresholdStrategy
+from beem_plugin.exits.trace import ExitTrace
+
+Thresholds = ThresholdStrategy | float | str | list
+"""What a config may say: a strategy, a number for all exits, `"never"`, or one entry for each exit but the last."""
+
+
+class ThresholdPolicy(ExitPolicy):
+    """
+    A rule that computes a score at each exit and lets a sample leave when the score passes the exit's threshold. A
+    subclass says what the score is; thresholds, their calibration and the comparison are here, once for all rules.
+
+    # Parameters
+
+    thresholds : `ThresholdStrategy` or `float` or `str` or `list`, optional (default = `None`)
+        A strategy that fits them, or the thresholds themselves: a number for all exits, or a list with an entry for
+        every exit but the last; `"never"` is allowed. Without, the policy cannot decide until it has been calibrated
+        with some strategy.
+    min_exit : `int`, optional (default = `1`)
+        The first exit at which a sample may leave.
+    """
+
+    higher_is_surer: ClassVar[bool] = True
+    """Whether a large score means trust (confidence), or a small one (entropy)."""
+
+    strict: ClassVar[bool] = False
+    """Whether a score equal to the threshold stays."""
+
+    published_grids: ClassVar[Mapping[str, Sequence[Any]]] = {}
+    """The threshold grids of the rule's own paper, by strategy name; without, the observed scores are the grid."""
+
+    def __init__(self, thresholds: Thresholds | None = None, min_exit: int = 1) -> None:
+        if min_exit < 1:
+            raise ConfigurationError(f"min_exit: found {min_exit}, allowed: 1 or more")
+        self.strategy = as_strategy(thresholds)
+        self.min_exit = min_exit
+        self.values: list[float] | None = None  # in the rule's own units, +-inf for never
+
+    @property
+    def never(self) -> float:
+        return math.inf if self.higher_is_surer else -math.inf
+
+    def bind(self, exit_layers: Sequence[int], num_labels: int) -> None:
+        super().bind(exit_layers, num_labels)
+        if self.min_exit > self.num_exits:
+            raise ConfigurationError(f"min_exit: found {self.min_exit}, allowed: 1 to {self.num_exits}")
+        if isinstance(self.strategy, FixedThresholds):
+            resolved = self.strategy.resolve(self.num_exits)
+            self.values = [self.never if value is None else value for value in resolved]
+        elif self.values is not None and len(self.values) != self.num_exits - 1:
+            raise ConfigurationError(
+                f"the policy was calibrated for {len(self.values) + 1} exits, found a network of {self.num_exits}"
+            )
+
+    @property
+    def is_calibrated(self) -> bool:
+        return self.values is not None
+
+    def update(self, exit_number: int, signals: ExitSignals, state: ExitState) -> ExitState:
+        """The state after this exit; its tensor `score` is what is compared with the threshold."""
+        raise TypeError(f"{type(self).__name__} does not define update")
+
+    def step(self, exit_number: int, signals: ExitSignals, state: ExitState) -> tuple[Tensor, ExitState]:
+        state = self.update(exit_number, signals, state)
+        score = state["score"]
+        if exit_number >= self.num_exits:
+            return torch.ones_like(score, dtype=torch.bool), state
+        if exit_number < self.min_exit:
+            return torch.zeros_like(score, dtype=torch.bool), state
+        if self.values is None:
+            raise NotCalibratedError(f"{type(self).__name__} has no thresholds yet")
+        return self.passes(score, self.values[exit_number - 1]), state
+
+    def passes(self, score: Tensor, threshold: float) -> Tensor:
+        """`(batch,)` bool: whether `score` lets a sample leave under `threshold`, both in the rule's own units."""
+        if self.higher_is_surer:
+            return score > threshold if self.strict else score >= threshold
+        return score < threshold if self.strict else score <= threshold
+
+    def score_table(self, trace: ExitTrace) -> ScoreTable:
+        """The oriented score, and the label given, of every sample of `trace` at every exit."""
+        check_signals(self, set(trace.signals), "the calibration trace")
+        state = self.start(len(trace), trace.num_exits, "cpu")
+        scores, predictions, confidences = [], [], []
+        for exit_number in range(1, trace.num_exits + 1):
+            signals = trace.exit_signals(exit_number)
+            state = self.update(exit_number, signals, state)
+            score = state["score"] if self.higher_is_surer else -state["score"]
+            scores.append(torch.full_like(score, -math.inf) if exit_number < self.min_exit else score)
+            predictions.append(self.output(exit_number, signals, state).argmax(-1))
+            confidences.append(signals.confidence)
+        return ScoreTable(
+            scores=torch.stack(scores, 1),
+            predictions=torch.stack(predictions, 1),
+            confidences=torch.stack(confidences, 1),
+            labels=trace.labels,
+            exit_layers=trace.exit_layers,
+            higher_is_surer=self.higher_is_surer,
+            strict=self.strict,
+            metric=trace.metric,
+            published_grids=self.published_grids,
+        )
+
+    def calibrate(self, trace: ExitTrace) -> CalibrationReport:
+        self.bind(trace.exit_layers, trace.num_labels)
+        self.fit_parameters(trace)
+        if self.strategy is None:
+            raise ConfigurationError(
+                f"{type(self).__name__}.thresholds: found nothing, allowed: a number, a list, or a strategy, one of "
+                f"{', '.join(sorted(ThresholdStrategy.list_available()))}"
+            )
+        table = self.score_table(trace)
+        fit = self.strategy.fit(table)
+        self.values = [table.orient(value) for value in fit.thresholds]
+        return report_on(
+            self,
+            trace,
+            thresholds=self.native_thresholds(),
+            weights=self.report_weights(),
+            warnings=fit.warnings,
+            details=fit.details,
+        )
+
+    def fit_parameters(self, trace: ExitTrace) -> None:
+        """Fits what the score itself needs, before the thresholds; nothing by default."""
+
+    def report_weights(self) -> list[float] | None:
+        return None
+
+    def native_thresholds(self) -> list[float | str]:
+        """The thresholds as a config writes them."""
+        return [value if math.isfinite(value) else NEVER for value in self.values or []]
+
+    def parameters(self) -> dict[str, Any]:
+        """The config keys beside `type`, `thresholds` and `min_exit`, resolved."""
+        return {}
+
+    def to_config(self) -> dict[str, Any]:
+        self.check_calibrated()
+        config: dict[str, Any] = {"type": registered_name(self), **self.parameters()}
+        config["thresholds"] = self.native_thresholds()
+        if self.min_exit != 1:
+            config["min_exit"] = self.min_exit
+        return config
+
+
+def as_strategy(thresholds: Thresholds | None) -> ThresholdStrategy | None:
+    """A number, `"never"` or a list as `fixed`; the name of a strategy as that strategy with its defaults."""
+    if thresholds is None or isinstance(thresholds, ThresholdStrategy):
+        return thresholds
+    if isinstance(thresholds, str) and thresholds != NEVER:
+        return ThresholdStrategy.from_params({"type": thresholds})
+    return FixedThresholds(thresholds)
+
+
+def registered_name(policy: ExitPolicy) -> str:
+    """The first name under which the policy's class was registered."""
+    for name in ExitPolicy.list_available():
+        if ExitPolicy.resolve_class_name(name)[0] is type(policy):
+            return name
+    return f"{type(policy).__module__}.{type(policy).__qualname__}"

@@ -1,0 +1,69 @@
+"""Leave when enough exits have voted for one label."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.exits.policies.threshold_policy import ThresholdPolicy, Thresholds
+from beem_plugin.exits.policy import ExitPolicy
+from beem_plugin.exits.signals import ExitSignals
+from beem_plugin.exits.state import ExitState
+
+
+@ExitPolicy.register("voting")
+class Voting(ThresholdPolicy):
+    """
+    The ensemble of internal classifiers (EEIC, Sun et al. 2021, section 3.3): every exit so far votes for its label,
+    and a sample leaves at the first exit with
+
+        V_i = max_c sum_{j<=i} 1[y_j = c] / i^exponent > threshold,
+
+    strictly, with the leading label; at the last exit too the leading label is what it gets. Of labels with equally
+    many votes, the one that was voted for last leads: the deeper exit knows better. The probabilities that go with the
+    label are those of the last exit that voted for it.
+
+    Registered as an `ExitPolicy` with name "voting".
+
+    # Parameters
+
+    thresholds : `ThresholdStrategy` or `float` or `str` or `list`, optional (default = `None`)
+        Fractions of the votes if `exponent` is 1, votes if it is 0. See `ThresholdPolicy`. With `exponent` 1 the first
+        exit has all votes, V_1 = 1: raise `min_exit` to make it wait for others.
+    exponent : `float`, optional (default = `1.0`)
+        The paper's lambda.
+    min_exit : `int`, optional (default = `1`)
+        Earlier exits vote, but nobody leaves there.
+    """
+
+    strict: ClassVar[bool] = True
+
+    def __init__(self, thresholds: Thresholds | None = None, exponent: float = 1.0, min_exit: int = 1) -> None:
+        super().__init__(thresholds, min_exit)
+        if not (exponent >= 0 and math.isfinite(exponent)):
+            raise ConfigurationError(f"exponent: found {exponent}, allowed: a number from 0")
+        self.exponent = exponent
+
+    def start(self, batch_size: int, num_exits: int, device: torch.device | str = "cpu") -> ExitState:
+        zeros = self.zeros(batch_size, device)
+        votes = zeros.unsqueeze(1).repeat(1, self.num_labels)
+        return ExitState(score=zeros, votes=votes, leading=votes)
+
+    def update(self, exit_number: int, signals: ExitSignals, state: ExitState) -> ExitState:
+        label = signals.prediction.unsqueeze(1)  # (batch, 1)
+        votes = state["votes"].scatter_add(1, label, torch.ones_like(state["votes"][:, :1]))
+        most = votes.amax(1)
+        # Only the newest vote can change the lead, and it wins ties: it leads if nobody has more.
+        leads = votes.gather(1, label).squeeze(1) >= most
+        leading = torch.where(leads.unsqueeze(1), signals.log_probabilities, state["leading"])
+        return ExitState(score=most / exit_number**self.exponent, votes=votes, leading=leading)
+
+    def output(self, exit_number: int, signals: ExitSignals, state: ExitState) -> Tensor:
+        return state["leading"]
+
+    def parameters(self) -> dict[str, Any]:
+        return {"exponent": self.exponent}

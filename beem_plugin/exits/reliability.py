@@ -1,0 +1,74 @@
+"""How far a confidence can be taken at its word."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+DEFAULT_BINS = 15
+
+
+@dataclass
+class ReliabilityBin:
+    """
+    The samples whose confidence lies in (`low`, `high`].
+
+    # Parameters
+
+    low, high : `float`
+    samples : `int`
+    confidence : `float`, optional
+        Their mean confidence, `None` without samples.
+    accuracy : `float`, optional
+        The share of them that are right.
+    """
+
+    low: float
+    high: float
+    samples: int
+    confidence: float | None
+    accuracy: float | None
+
+
+def reliability(confidence: Tensor, right: Tensor, bins: int = DEFAULT_BINS) -> list[ReliabilityBin]:
+    """
+    # Parameters
+
+    confidence : `Tensor`
+        `(samples,)` in [0, 1].
+    right : `Tensor`
+        `(samples,)` bool.
+    bins : `int`, optional (default = `15`)
+        Of equal width.
+    """
+    edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64)
+    member = torch.bucketize(confidence.double(), edges[1:-1])
+    count = torch.bincount(member, minlength=bins)
+    mean = torch.bincount(member, weights=confidence.double(), minlength=bins) / count
+    accuracy = torch.bincount(member, weights=right.double(), minlength=bins) / count
+    return [
+        ReliabilityBin(
+            low=float(edges[number]),
+            high=float(edges[number + 1]),
+            samples=int(count[number]),
+            confidence=float(mean[number]) if count[number] else None,
+            accuracy=float(accuracy[number]) if count[number] else None,
+        )
+        for number in range(bins)
+    ]
+
+
+def expected_calibration_error(confidence: Tensor, right: Tensor, bins: int = DEFAULT_BINS) -> float:
+    """
+    The mean distance between confidence and accuracy over bins of equal width, weighted by their samples (Guo et al.
+    2017, Eq. 3); 0 without samples. Parameters as for `reliability`.
+    """
+    if len(confidence) == 0:
+        return 0.0
+    total = 0.0
+    for entry in reliability(confidence, right, bins):
+        if entry.confidence is not None and entry.accuracy is not None:
+            total += entry.samples * abs(entry.confidence - entry.accuracy)
+    return total / len(confidence)
