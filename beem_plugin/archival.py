@@ -1,0 +1,358 @@
+"""
+`model.tar.gz`: all that is needed to predict where no hub can be reached, and the calibration trace, so that another
+exit policy can be calibrated on an archive without the network's data.
+
+An archive holds `config.json`, `meta.json`, `vocabulary/`, `weights.safetensors`, `tokenizer/`, `backbone/` (the
+backbone's config) and, once calibrated, `calibration/` with `policy.json` (the policy with every number resolved),
+`report.json` and `trace.npz`. Nothing in it is unpickled.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from beem_plugin.common.errors import ConfigurationError, DataError
+from beem_plugin.common.files import write_json
+from beem_plugin.common.params import apply_overrides, parse_overrides
+from beem_plugin.common.registry import Params
+from beem_plugin.data import DatasetReader
+from beem_plugin.data.vocabulary import Vocabulary
+from beem_plugin.exits.policy import ExitPolicy
+from beem_plugin.exits.trace import ExitTrace
+from beem_plugin.models import Model
+
+logger = logging.getLogger(__name__)
+
+ARCHIVE_NAME = "model.tar.gz"
+CONFIG_NAME = "config.json"
+META_NAME = "meta.json"
+WEIGHTS_NAME = "weights.safetensors"
+BEST_WEIGHTS = "best.th"
+PARTS = ("vocabulary", "tokenizer", "backbone", "calibration")
+
+
+@dataclass
+class Calibration:
+    """
+    # Parameters
+
+    policy : `dict[str, Any]`
+        The calibrated policy as a config.
+    config : `dict[str, Any]`
+        The policy as the config had it before calibration.
+    report : `dict[str, Any]`
+        The `CalibrationReport`.
+    trace : `ExitTrace`, optional
+        What the exits said on the calibration data.
+    """
+
+    policy: dict[str, Any]
+    config: dict[str, Any]
+    report: dict[str, Any]
+    trace: ExitTrace | None
+
+    def save(self, folder: Path) -> None:
+        """Writes `policy.json`, `report.json` and `trace.npz` into `folder`."""
+        folder.mkdir(parents=True, exist_ok=True)
+        if self.trace is not None:
+            self.trace.save(folder / "trace.npz")
+        write_json(folder / "report.json", {**self.report, "config": self.config})
+        write_json(folder / "policy.json", self.policy)
+
+    @classmethod
+    def load(cls, folder: Path) -> Calibration | None:
+        """`None` if nothing was calibrated."""
+        if not (folder / "policy.json").exists():
+            return None
+        report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+        config = report.pop("config", {})
+        trace = ExitTrace.load(folder / "trace.npz") if (folder / "trace.npz").exists() else None
+        return cls(json.loads((folder / "policy.json").read_text(encoding="utf-8")), config, report, trace)
+
+
+class Archive(NamedTuple):
+    """
+    # Parameters
+
+    model : `Model`
+        In evaluation mode, its exit policy calibrated if that was possible.
+    config : `Params`
+        After overrides.
+    dataset_reader, validation_dataset_reader : `DatasetReader`
+    meta : `dict[str, Any]`
+    calibration : `Calibration`, optional
+        What is stored in the archive; an overridden policy may have been calibrated anew on its trace.
+    """
+
+    model: Model
+    config: Params
+    dataset_reader: DatasetReader
+    validation_dataset_reader: DatasetReader
+    meta: dict[str, Any]
+    calibration: Calibration | None
+
+
+def save_resources(serialization_dir: Path, model: Model, dataset_reader: DatasetReader) -> None:
+    """Leaves tokenizer and backbone config in the serialization directory, from where they go into the archive."""
+    tokenizer = getattr(dataset_reader, "tokenizer", None)
+    if tokenizer is not None:
+        tokenizer.save(serialization_dir / "tokenizer")
+    backbone = getattr(getattr(model, "encoder", None), "backbone", None)
+    if backbone is not None:
+        backbone.save_config(serialization_dir / "backbone")
+
+
+def package_version() -> str:
+    try:
+        return version("beem_plugin")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def archive_model(serialization_dir: Path, include_in_archive: list[str] | None = None) -> Path:
+    """
+    Packs a serialization directory: its `best.th` as safetensors, config, vocabulary, tokenizer, calibration.
+
+    # Parameters
+
+    serialization_dir : `Path`
+    include_in_archive : `list[str]`, optional
+        Globs below the directory of further files to pack.
+
+    # Returns
+
+    `Path`
+        The archive's path. It is written under a temporary name first.
+    """
+    serialization_dir = Path(serialization_dir)
+    best = serialization_dir / BEST_WEIGHTS
+    if not best.exists():
+        raise DataError(f"{serialization_dir}: no {BEST_WEIGHTS} to archive; no epoch has finished there")
+    with tempfile.TemporaryDirectory() as folder:
+        weights = Path(folder) / WEIGHTS_NAME
+        save_state(torch.load(best, map_location="cpu", weights_only=True), weights)
+        members: dict[str, Path] = {WEIGHTS_NAME: weights}
+        for name in (CONFIG_NAME, META_NAME, *PARTS):
+            if (serialization_dir / name).exists():
+                members[name] = serialization_dir / name
+        for pattern in include_in_archive or []:
+            for path in sorted(serialization_dir.glob(pattern)):
+                members[str(path.relative_to(serialization_dir))] = path
+        return write_tar(members, serialization_dir / ARCHIVE_NAME)
+
+
+def save_state(state: dict[str, torch.Tensor], path: Path) -> None:
+    """Writes a state dict as safetensors; tensors that share memory are written once."""
+    first_with: dict[int, str] = {}
+    kept: dict[str, torch.Tensor] = {}
+    aliases: dict[str, str] = {}
+    for name, value in state.items():
+        first = first_with.setdefault(value.data_ptr() if value.numel() else id(value), name)
+        if first == name or state[first].shape != value.shape:
+            kept[name] = value.contiguous()
+        else:
+            aliases[name] = first
+    save_file(kept, str(path), metadata={"aliases": json.dumps(aliases)})
+
+
+def write_tar(members: dict[str, Path], target: Path) -> Path:
+    """Packs files and folders under the given names; the archive appears whole or not at all."""
+    part = target.with_name(target.name + ".part")
+    try:
+        # Weights hardly compress; the fastest level keeps archiving a large model to seconds.
+        with tarfile.open(part, "w:gz", compresslevel=1) as archive:
+            for name, path in members.items():
+                archive.add(path, arcname=name)
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
+    return target
+
+
+@contextmanager
+def opened_archive(path: str | Path) -> Iterator[Path]:
+    """The folder with an archive's parts: a `model.tar.gz` unpacked for the while, or a serialization directory."""
+    path = Path(path)
+    if path.is_dir():
+        if not (path / CONFIG_NAME).exists():
+            raise DataError(f"{path}: no archive and no serialization directory: it has no {CONFIG_NAME}")
+        yield path
+        return
+    if not path.exists():
+        raise DataError(f"{path}: no such archive")
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            with tarfile.open(path, "r:*") as archive:
+                archive.extractall(folder, filter="data")
+        except (tarfile.TarError, EOFError, OSError) as error:
+            raise DataError(f"{path}: not a readable archive: {error}") from None
+        if not (Path(folder) / CONFIG_NAME).exists():
+            raise DataError(f"{path}: not a model archive: it has no {CONFIG_NAME}")
+        yield Path(folder)
+
+
+def load_archive(
+    archive_file: str | Path,
+    cuda_device: int = -1,
+    overrides: str | dict[str, Any] = "",
+    weights_file: str | Path | None = None,
+) -> Archive:
+    """
+    Builds what an archive holds. The exit policy is the calibrated one; if `overrides` change it, the new one is
+    calibrated on the archive's trace where it has open numbers.
+
+    # Parameters
+
+    archive_file : `str | Path`
+        A `model.tar.gz` or a serialization directory.
+    cuda_device : `int`, optional (default = `-1`)
+        -1 for the CPU.
+    overrides : `str | dict`, optional
+        As `-o` on the command line.
+    weights_file : `str | Path`, optional
+        Weights to use instead of the archive's: `.safetensors`, or a `.th` file.
+
+    # Raises
+
+    `DataError`
+        If the archive is missing, damaged, or its weights do not fit the model.
+    `ConfigurationError`
+        If its config, or an override, is wrong.
+    """
+    with opened_archive(archive_file) as folder:
+        config = json.loads((folder / CONFIG_NAME).read_text(encoding="utf-8"))
+        config = apply_overrides(config, parse_overrides(overrides) if isinstance(overrides, str) else overrides)
+        meta = read_meta(folder)
+        localised = localise(config, folder)
+        reader = DatasetReader.from_params(Params(localised["dataset_reader"]))
+        validation_params = localised.get("validation_dataset_reader")
+        validation_reader = DatasetReader.from_params(Params(validation_params)) if validation_params else reader
+        vocab = Vocabulary.from_files(folder / "vocabulary")
+        calibration = Calibration.load(folder / "calibration")
+        model_config = localised["model"]
+        policy_config = as_policy_config(model_config.get("exit_policy"))
+        if calibration is not None and policy_config == as_policy_config(calibration.config):
+            model_config["exit_policy"] = calibration.policy
+        model = Model.from_params(
+            Params(model_config), vocab=vocab, metric=reader.metric, is_regression=reader.is_regression
+        )
+        load_weights(model, find_weights(folder, weights_file))
+        calibrate_if_open(model, calibration)
+    return Archive(
+        model.eval().to(device_of(cuda_device)), Params(config), reader, validation_reader, meta, calibration
+    )
+
+
+def as_policy_config(policy: Any) -> Any:
+    """A policy's name alone means that policy with its defaults."""
+    return {"type": policy} if isinstance(policy, str) else policy
+
+
+def calibrate_if_open(model: Model, calibration: Calibration | None) -> None:
+    """Calibrates a policy with open numbers on the archive's trace, if there is one."""
+    policy = getattr(model, "exit_policy", None)
+    if not isinstance(policy, ExitPolicy) or policy.is_calibrated or calibration is None or calibration.trace is None:
+        return
+    report = policy.calibrate(calibration.trace)
+    logger.info("calibrated %s on the archive's trace (%s)", type(policy).__name__, report.source)
+    for warning in report.warnings:
+        logger.warning("calibration: %s", warning)
+
+
+def localise(config: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """`config` with hub names replaced by what the archive brings along, so that loading reaches no hub."""
+    config = json.loads(json.dumps(config))
+    for key in ("dataset_reader", "validation_dataset_reader"):
+        reader = config.get(key)
+        if isinstance(reader, dict) and isinstance(reader.get("tokenizer"), dict) and (folder / "tokenizer").exists():
+            reader["tokenizer"]["model_name"] = str(folder / "tokenizer")
+    model = config.get("model")
+    if not isinstance(model, dict) or "dataset_reader" not in config:
+        raise ConfigurationError("the archive's config lacks `model` or `dataset_reader`")
+    encoder = model.get("encoder")
+    backbone = encoder.get("backbone") if isinstance(encoder, dict) else None
+    if isinstance(backbone, dict) and "model_name" in backbone and (folder / "backbone").exists():
+        backbone["model_name"] = str(folder / "backbone")
+        backbone["load_weights"] = False
+    return config
+
+
+def read_meta(folder: Path) -> dict[str, Any]:
+    path = folder / META_NAME
+    meta = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    if meta.get("version") not in (None, package_version()):
+        logger.warning("the archive was made by version %s, this is %s", meta["version"], package_version())
+    return meta
+
+
+def find_weights(folder: Path, weights_file: str | Path | None) -> Path:
+    if weights_file is not None:
+        path = Path(weights_file)
+        if not path.exists():
+            raise DataError(f"{path}: no such weights file")
+        return path
+    for name in (WEIGHTS_NAME, BEST_WEIGHTS):
+        if (folder / name).exists():
+            return folder / name
+    raise DataError(f"{folder}: no {WEIGHTS_NAME} and no {BEST_WEIGHTS}")
+
+
+def load_weights(model: Model, path: Path) -> None:
+    """Loads a state dict; a missing or unexpected tensor is an error that names it."""
+    if path.suffix == ".safetensors":
+        with safe_open(str(path), framework="pt") as file:
+            aliases = json.loads((file.metadata() or {}).get("aliases", "{}"))
+            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no dict)
+        state.update({name: state[first] for name, first in aliases.items()})
+    else:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    try:
+        model.load_state_dict(state)
+    except RuntimeError as error:
+        raise DataError(f"{path}: the weights do not fit the model: {' '.join(str(error).split())}") from None
+
+
+def device_of(cuda_device: int) -> torch.device:
+    if cuda_device < 0:
+        return torch.device("cpu")
+    if cuda_device >= torch.cuda.device_count():
+        raise ConfigurationError(
+            f"--cuda-device: found {cuda_device}, allowed: -1 (CPU)"
+            + (f" to {torch.cuda.device_count() - 1}" if torch.cuda.device_count() else "; no GPU is visible")
+        )
+    return torch.device("cuda", cuda_device)
+
+
+def with_calibration(archive_file: str | Path, output: str | Path, calibration: Calibration) -> Path:
+    """
+    A copy of an archive under another calibration; its config names the calibration's policy.
+
+    # Returns
+
+    `Path`
+        The new archive.
+    """
+    with opened_archive(archive_file) as folder, tempfile.TemporaryDirectory() as changed:
+        config = json.loads((folder / CONFIG_NAME).read_text(encoding="utf-8"))
+        config["model"]["exit_policy"] = calibration.config
+        write_json(Path(changed) / CONFIG_NAME, config)
+        calibration.save(Path(changed) / "calibration")
+        members = {path.name: path for path in sorted(folder.iterdir()) if path.name != "calibration"}
+        if WEIGHTS_NAME not in members:
+            raise DataError(f"{archive_file}: give the model.tar.gz, not the serialization directory")
+        members[CONFIG_NAME] = Path(changed) / CONFIG_NAME
+        members["calibration"] = Path(changed) / "calibration"
+        return write_tar(members, Path(output))

@@ -1,0 +1,96 @@
+"""The `allennlp` command, one file a subcommand."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from argparse import Namespace
+from collections.abc import Sequence
+
+from beem_plugin.commands import (  # noqa: F401  importing them registers them
+    calibrate,
+    count_instances,
+    diff_config,
+    evaluate,
+    predict,
+    print_results,
+    replay,
+    test_install,
+    trace,
+    train,
+)
+from beem_plugin.commands.parser import parse_args
+from beem_plugin.commands.subcommand import Subcommand
+from beem_plugin.common.errors import BeemError
+from beem_plugin.common.logging import debugging, prepare_logging
+from beem_plugin.common.plugins import import_package, import_plugins
+from beem_plugin.common.termination import SigTermReceived, sigterm_raises
+
+__all__ = ["Subcommand", "main"]
+
+_INTERRUPTED, _TERMINATED, _BROKEN_PIPE = 130, 143, 141
+_WRONG_PATH = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
+
+
+def main(prog: str | None = None, argv: Sequence[str] | None = None) -> int:
+    """
+    Runs one command and returns the exit status.
+
+    # Parameters
+
+    prog : `str`, optional
+        The name of the program in help messages.
+    argv : `Sequence[str]`, optional (default = `sys.argv[1:]`)
+    """
+    args = None
+    try:
+        args = parse_args(prog, argv)
+        if args is None:
+            return 0
+        with sigterm_raises():
+            status = _run(args)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        # The reader of our output (`| head`) has gone, which is no error; nothing more may be written at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _BROKEN_PIPE
+    except SigTermReceived:
+        return _TERMINATED
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return _INTERRUPTED
+    except Exception as error:
+        message = _message_for_user(error)
+        if message is None:
+            raise
+        if debugging():
+            traceback.print_exc()
+        print(f"error: {message}", file=sys.stderr)
+        return args.subcommand.error_status if args is not None else 1
+
+
+def _run(args: Namespace) -> int:
+    if args.subcommand.requires_plugins:
+        rank = int(os.environ.get("RANK", "0"))  # set by torchrun and its like
+        prepare_logging(file_friendly=getattr(args, "file_friendly_logging", False), rank=rank)
+        import beem_plugin.components  # noqa: F401
+
+        import_plugins()
+        for name in args.include_package:
+            import_package(name)
+    status = args.func(args)
+    return status if isinstance(status, int) else 0
+
+
+def _message_for_user(error: Exception) -> str | None:
+    """One line for an error that is the user's to mend, `None` for one that is a fault of the program."""
+    if isinstance(error, BeemError):
+        return " ".join(str(error).split("\n"))
+    if isinstance(error, _WRONG_PATH) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    tango = sys.modules.get("tango.common.exceptions")
+    if tango is not None and isinstance(error, tango.ConfigurationError):
+        return " ".join(str(error).split())
+    return None

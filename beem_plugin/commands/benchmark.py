@@ -1,0 +1,47 @@
+"""`allennlp benchmark`"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from beem_plugin.commands.subcommand import Subcommand, add_overrides
+
+
+@Subcommand.register("benchmark")
+class Benchmark(Subcommand):
+    """Measures how fast a trained model really is."""
+
+    def add_subparser(self, parser: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
+        description = (
+            "Measure an archived model in seconds: each engine with its exits, with exits off and with exits that "
+            "nobody uses, and transformers at full depth, in turns, beside the layers and multiply-accumulates counted."
+        )
+        subparser = parser.add_parser(self.name, description=description, help="measure the speed of a trained model")
+        subparser.add_argument("archive_file", metavar="ARCHIVE", help="model.tar.gz, or the directory of a run")
+        subparser.add_argument("input_file", metavar="DATA", help="what the archive's dataset reader reads")
+        subparser.add_argument("--batch-sizes", default="1,32", metavar="N,N", help="sizes, separated by commas")
+        subparser.add_argument(
+            "--engines",
+            default="single,compaction,depth_pools",
+            metavar="E,E",
+            help="engines, separated by commas; single always runs at batch size 1",
+        )
+        subparser.add_argument("--repeats", type=int, default=5, metavar="N", help="timed runs of each case")
+        subparser.add_argument("--max-instances", type=int, metavar="N", help="read no more of the data than this")
+        subparser.add_argument(
+            "--dtype", default="float32", choices=["float32", "bfloat16", "float16"], help="precision of the layers"
+        )
+        subparser.add_argument("--output-file", metavar="B.json", help="JSON; B.csv and B.svg are written beside it")
+        subparser.add_argument("--cuda-device", type=int, default=-1, help="number of the GPU, -1 for the CPU")
+        subparser.add_argument("--weights-file", metavar="FILE", help="weights to use instead of the archive's")
+        add_overrides(subparser, "the archived config")
+        subparser.set_defaults(func=benchmark_from_args)
+        return subparser
+
+
+def benchmark_from_args(args: argparse.Namespace) -> Any:
+    from beem_plugin.reports import benchmark
+
+    benchmark.benchmark_from_args(args)
+    return 0

@@ -1,0 +1,54 @@
+"""`allennlp evaluate`"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from beem_plugin.commands.subcommand import Subcommand, add_file_friendly_logging, add_overrides
+
+
+@Subcommand.register("evaluate")
+class Evaluate(Subcommand):
+    """Evaluates a trained model on labelled data."""
+
+    def add_subparser(self, parser: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
+        description = "Evaluate an archived model, as it runs: samples leave early."
+        subparser = parser.add_parser(self.name, description=description, help="evaluate a trained model")
+        subparser.add_argument("archive_file", help="model.tar.gz, or the directory of a run")
+        subparser.add_argument(
+            "input_file",
+            help="what the dataset reader reads; several are separated by a comma, and metrics get their name",
+        )
+        subparser.add_argument("--output-file", metavar="FILE", help="where the metrics go, as JSON; several: comma")
+        subparser.add_argument(
+            "--predictions-output-file", metavar="FILE", help="where predictions go, as JSON lines; several: comma"
+        )
+        subparser.add_argument("--weights-file", metavar="FILE", help="weights to use instead of the archive's")
+        subparser.add_argument("--cuda-device", type=int, default=-1, help="number of the GPU, -1 for the CPU")
+        add_overrides(subparser, "the archived config")
+        subparser.add_argument("--batch-size", type=int, metavar="N", help="instead of the data loader's")
+        subparser.add_argument(
+            "--batch-weight-key",
+            default="",
+            metavar="KEY",
+            help="output that weights the loss of a batch in the average",
+        )
+        subparser.add_argument("--engine", metavar="NAME", help="how early exit is executed; default: the archive's")
+        subparser.add_argument("--extend-vocab", action="store_true", help="accepted and ignored: labels are fixed")
+        subparser.add_argument("--embedding-sources-mapping", default="", metavar="JSON", help="accepted and ignored")
+        add_file_friendly_logging(subparser)
+        subparser.add_argument(
+            "--auto-names",
+            default="NONE",
+            choices=["NONE", "METRICS", "PREDS", "ALL"],
+            help="which output files are named after the input files by themselves",
+        )
+        subparser.set_defaults(func=evaluate_from_args)
+        return subparser
+
+
+def evaluate_from_args(args: argparse.Namespace) -> Any:
+    from beem_plugin.reports import evaluate
+
+    return evaluate.evaluate_from_args(args)

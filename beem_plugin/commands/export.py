@@ -1,0 +1,56 @@
+"""`allennlp export`"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from beem_plugin.commands.subcommand import Subcommand, add_overrides
+
+
+@Subcommand.register("export")
+class Export(Subcommand):
+    """Writes a trained model as ONNX graphs, one for each segment between two exits."""
+
+    def add_subparser(self, parser: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
+        description = (
+            "Export an archived model as ONNX: a graph a segment between two exits, with any batch and length, and "
+            "what a runner needs beside them: the calibrated policy, the labels, the tokenizer."
+        )
+        subparser = parser.add_parser(self.name, description=description, help="export a trained model as ONNX")
+        subparser.add_argument("archive_file", metavar="ARCHIVE", help="model.tar.gz, or the directory of a run")
+        subparser.add_argument("folder", metavar="DIR", help="where the graphs go")
+        subparser.add_argument(
+            "--full-depth", action="store_true", help="also one graph without exits, to compare the speed with"
+        )
+        subparser.add_argument("--weights-file", metavar="FILE", help="weights to use instead of the archive's")
+        add_overrides(subparser, "the archived config")
+        subparser.set_defaults(func=export_from_args)
+        return subparser
+
+
+def export_from_args(args: argparse.Namespace) -> Any:
+    from pathlib import Path
+
+    from beem_plugin.archival import load_archive
+    from beem_plugin.common.errors import ConfigurationError
+    from beem_plugin.execution.export import export_network
+    from beem_plugin.models import MultiExitClassifier
+
+    archive = load_archive(args.archive_file, overrides=args.overrides, weights_file=args.weights_file)
+    model, folder = archive.model, Path(args.folder)
+    if not isinstance(model, MultiExitClassifier):
+        raise ConfigurationError(f"export: found a model {type(model).__name__}, allowed: multi_exit_classifier")
+    reader = archive.validation_dataset_reader
+    example = reader.text_to_instance(**{name: "a" for name in reader.text_fields})
+    written = export_network(
+        model.encoder,
+        model.exit_policy,
+        folder,
+        token_types="token_type_ids" in example.encoding,
+        full_depth=args.full_depth,
+        meta={"labels": model.vocab.labels},
+    )
+    reader.tokenizer.save(folder / "tokenizer")
+    print(f"{folder}: {len(written['segments'])} segments")
+    return 0

@@ -1,0 +1,59 @@
+"""`allennlp predict`"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from beem_plugin.commands.subcommand import Subcommand, add_file_friendly_logging, add_overrides
+
+
+@Subcommand.register("predict")
+class Predict(Subcommand):
+    """Predicts unlabelled data with a trained model."""
+
+    def add_subparser(self, parser: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
+        description = (
+            "Predict with an archived model: one JSON object a line, with label, probabilities, exit and score."
+        )
+        subparser = parser.add_parser(self.name, description=description, help="predict with a trained model")
+        subparser.add_argument("archive_file", help="model.tar.gz, or the directory of a run")
+        subparser.add_argument("input_file", help="JSON lines, CSV, TSV or text, gzipped or not; - is standard input")
+        subparser.add_argument("--output-file", metavar="FILE", help="where predictions go, as JSON lines")
+        subparser.add_argument("--weights-file", metavar="FILE", help="weights to use instead of the archive's")
+        subparser.add_argument("--batch-size", type=int, default=32, metavar="N", help="how many inputs at once")
+        subparser.add_argument("--silent", action="store_true", help="do not print predictions")
+        subparser.add_argument("--cuda-device", type=int, default=-1, help="number of the GPU, -1 for the CPU")
+        subparser.add_argument(
+            "--use-dataset-reader", action="store_true", help="read the input with the archive's dataset reader"
+        )
+        subparser.add_argument(
+            "--dataset-reader-choice",
+            default="validation",
+            choices=["train", "validation"],
+            help="which reader, with --use-dataset-reader",
+        )
+        subparser.add_argument(
+            "--format",
+            choices=["jsonl", "csv", "tsv", "text"],
+            help="of the input; if not given, from the name of the file, JSON lines for standard input",
+        )
+        subparser.add_argument(
+            "--input-field",
+            metavar="NAME",
+            help="the reader's field that plain text is, or the column to read",
+        )
+        subparser.add_argument("--engine", metavar="NAME", help="how early exit is executed; default: the archive's")
+        subparser.add_argument("--multitask-head", metavar="NAME", help="accepted and ignored")
+        add_overrides(subparser, "the archived config")
+        subparser.add_argument("--predictor", metavar="NAME", help="the predictor's registered name")
+        subparser.add_argument("--predictor-args", default="", metavar="JSON", help="further arguments for it")
+        add_file_friendly_logging(subparser)
+        subparser.set_defaults(func=predict_from_args)
+        return subparser
+
+
+def predict_from_args(args: argparse.Namespace) -> Any:
+    from beem_plugin.predictors import predict
+
+    return predict.predict_from_args(args)

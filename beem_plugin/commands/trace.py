@@ -1,0 +1,33 @@
+"""`allennlp trace`"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from beem_plugin.commands.subcommand import Subcommand, add_file_friendly_logging, add_overrides
+
+
+@Subcommand.register("trace")
+class Trace(Subcommand):
+    """Stores what every exit says about every sample."""
+
+    def add_subparser(self, parser: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
+        description = "Run an archived model once at full depth and store what each exit says: the input of `replay`."
+        subparser = parser.add_parser(self.name, description=description, help="store what every exit says")
+        subparser.add_argument("archive_file", metavar="ARCHIVE", help="model.tar.gz, or the directory of a run")
+        subparser.add_argument("input_file", metavar="INPUT", help="what the archive's dataset reader reads")
+        subparser.add_argument("--output-file", required=True, metavar="T.npz", help="where the trace goes")
+        subparser.add_argument("--batch-size", type=int, metavar="N", help="instead of the data loader's")
+        subparser.add_argument("--cuda-device", type=int, default=-1, help="number of the GPU, -1 for the CPU")
+        subparser.add_argument("--weights-file", metavar="FILE", help="weights to use instead of the archive's")
+        add_overrides(subparser, "the archived config")
+        add_file_friendly_logging(subparser)
+        subparser.set_defaults(func=trace_from_args)
+        return subparser
+
+
+def trace_from_args(args: argparse.Namespace) -> Any:
+    from beem_plugin.reports import trace
+
+    return trace.trace_from_args(args)

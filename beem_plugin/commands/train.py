@@ -1,0 +1,71 @@
+"""`allennlp train`"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+from beem_plugin.commands.subcommand import Subcommand, add_file_friendly_logging, add_overrides
+from beem_plugin.common.errors import ConfigurationError
+
+RUNS = Path("runs")
+
+
+@Subcommand.register("train")
+class Train(Subcommand):
+    """Trains the model of a config."""
+
+    def add_subparser(self, parser: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
+        description = "Train the model that a config describes, calibrate its exits, and archive it."
+        subparser = parser.add_parser(self.name, description=description, help="train a model")
+        subparser.add_argument("param_path", help="the config: jsonnet, json or yaml")
+        subparser.add_argument(
+            "-s",
+            "--serialization-dir",
+            metavar="DIR",
+            help="where the model, its log and results go; if not given, runs/NAME_OF_CONFIG, numbered if there is one",
+        )
+        subparser.add_argument(
+            "-r", "--recover", action="store_true", help="go on with the interrupted run in the serialization directory"
+        )
+        subparser.add_argument(
+            "-f", "--force", action="store_true", help="delete the serialization directory first if it exists"
+        )
+        add_overrides(subparser)
+        subparser.add_argument(
+            "--node-rank", type=int, default=0, help="rank of this node, for training on several nodes"
+        )
+        subparser.add_argument(
+            "--dry-run", action="store_true", help="build everything and show the data's statistics, but do not train"
+        )
+        add_file_friendly_logging(subparser)
+        subparser.set_defaults(func=train_from_args)
+        return subparser
+
+
+def train_from_args(args: argparse.Namespace) -> Any:
+    if args.serialization_dir is None:
+        args.serialization_dir = str(choose_serialization_dir(args.param_path, args.recover))
+        print(f"writing to {args.serialization_dir}", flush=True)
+    from beem_plugin.training.train import train_model_from_args
+
+    return train_model_from_args(args)
+
+
+def choose_serialization_dir(param_path: str, recover: bool = False) -> Path:
+    """`runs/NAME`, or the first of `runs/NAME_2`, `runs/NAME_3`, ... that is not taken."""
+    name = Path(param_path).stem
+    taken = sorted(str(path) for path in RUNS.glob(f"{name}*") if path.is_dir())
+    if recover:
+        raise ConfigurationError(f"--recover needs -s DIR, the run to go on with; found: {', '.join(taken) or 'none'}")
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        # Each process would choose for itself, and the second would find the directory of the first.
+        raise ConfigurationError("training in several processes needs -s DIR, the same for all of them")
+    number = 1
+    while True:
+        directory = RUNS / (name if number == 1 else f"{name}_{number}")
+        if not directory.exists() or (directory.is_dir() and not any(directory.iterdir())):
+            return directory
+        number += 1

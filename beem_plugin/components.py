@@ -1,0 +1,20 @@
+"""Importing this module imports every component, so that its name can be used in a config."""
+
+from __future__ import annotations
+
+from beem_plugin.common.plugins import import_package
+
+COMPONENT_PACKAGES = (
+    "data",
+    "dataset_readers",
+    "backbones",
+    "exits",
+    "objectives",
+    "models",
+    "execution",
+    "training",
+    "predictors",
+)
+
+for _package in COMPONENT_PACKAGES:
+    import_package(f"beem_plugin.{_package}")

@@ -1,0 +1,4 @@
+from beem_plugin.predictors.early_exit import EarlyExitPredictor
+from beem_plugin.predictors.predictor import Predictor
+
+__all__ = ["EarlyExitPredictor", "Predictor"]

@@ -1,0 +1,151 @@
+"""`allennlp predict`: a file or a pipe through an archive."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any
+
+from tqdm import tqdm
+
+from beem_plugin.archival import load_archive
+from beem_plugin.common.errors import BeemError, ConfigurationError, DataError
+from beem_plugin.common.files import open_text
+from beem_plugin.predictors.inputs import format_of, read_records
+from beem_plugin.predictors.predictor import JsonDict, Predictor
+
+WINDOW_BATCHES = 64
+"""Batches that are read, sorted by length and predicted before they are written: large enough that padding is little."""
+
+
+def predict_from_args(args: argparse.Namespace) -> None:
+    """Runs the command; `args` as `commands/predict.py` parses them."""
+    if args.silent and not args.output_file:
+        print("--silent specified without --output-file.")
+        print("Exiting early because no output will be created.")
+        return
+    if args.batch_size < 1:
+        raise ConfigurationError(f"--batch-size: found {args.batch_size}, allowed: 1 or more")
+    archive = load_archive(
+        args.archive_file, cuda_device=args.cuda_device, overrides=args.overrides, weights_file=args.weights_file
+    )
+    extra = predictor_arguments(args)
+    predictor = Predictor.from_archive(archive, args.predictor, args.dataset_reader_choice, **extra)
+    policy = getattr(archive.model, "exit_policy", None)
+    if policy is not None:
+        policy.check_calibrated()
+    with output(args.output_file) as write:
+        if args.use_dataset_reader:
+            instances = predictor.dataset_reader.read(args.input_file)
+            for part in windows(progress(instances, len(instances)), args.batch_size):
+                write(predictor, predictor.predict_batch_instance(part))
+        else:
+            for part in windows(records(args, predictor), args.batch_size):
+                write(predictor, predict_window(predictor, part, args.input_file))
+
+
+def predictor_arguments(args: argparse.Namespace) -> dict[str, Any]:
+    try:
+        extra = json.loads(args.predictor_args) if args.predictor_args else {}
+    except json.JSONDecodeError as error:
+        raise ConfigurationError(f"--predictor-args: not JSON: {error}") from None
+    if not isinstance(extra, dict):
+        raise ConfigurationError(f"--predictor-args: found {extra!r}, allowed: a JSON object")
+    extra.setdefault("batch_size", args.batch_size)
+    if args.engine:
+        extra.setdefault("engine", {"type": args.engine})
+    return extra
+
+
+def predict_window(predictor: Predictor, part: list[tuple[int, JsonDict]], source: str) -> list[JsonDict]:
+    """Predictions for `(line number, record)` pairs; a record that cannot be used is named by its line."""
+    try:
+        return predictor.predict_batch_json([record for _, record in part])
+    except DataError:
+        for number, record in part:
+            try:
+                predictor._json_to_instance(record)
+            except DataError as error:
+                raise DataError(f"{source}:{number}: {error}") from None
+        raise
+
+
+def records(args: argparse.Namespace, predictor: Predictor) -> Iterator[tuple[int, JsonDict]]:
+    """The input's records, counted beforehand where it is a file so that the progress bar knows the end."""
+    fields = (args.input_field,) if args.input_field else predictor.dataset_reader.text_fields
+    format = format_of(args.input_file, args.format)
+    total = None if args.input_file == "-" else count_lines(args.input_file)
+    with open_text(args.input_file) as file:
+        for number, record in progress(read_records(file, args.input_file, format, fields), total):
+            yield number, rename_field(record, args.input_field, predictor, args.input_file, number)
+
+
+def rename_field(record: JsonDict, field: str | None, predictor: Predictor, source: str, number: int) -> JsonDict:
+    """With `--input-field NAME`, the column NAME is the reader's one text column."""
+    if field is None:
+        return record
+    names = predictor.dataset_reader.text_fields
+    if len(names) != 1:
+        raise ConfigurationError(f"--input-field: allowed for one text column, found the reader's {list(names)}")
+    if field not in record:
+        raise DataError(f"{source}:{number}: the input lacks {field!r} (--input-field); found {sorted(record)}")
+    return {names[0] if name == field else name: value for name, value in record.items()}
+
+
+def count_lines(path: str) -> int:
+    with open_text(path) as file:
+        return sum(1 for _ in file)
+
+
+def progress(items: Iterable[Any], total: int | None) -> Iterable[Any]:
+    return tqdm(items, total=total, desc="predicting", unit=" inputs", file=sys.stderr, mininterval=0.5)
+
+
+def windows(items: Iterable[Any], batch_size: int) -> Iterator[list[Any]]:
+    """The first windows are small, so that the first predictions come soon."""
+    items = iter(items)
+    batches = 1
+    while part := list(islice(items, batches * batch_size)):
+        yield part
+        batches = min(2 * batches, WINDOW_BATCHES)
+
+
+class Writer:
+    """Writes predictions a line each, and counts them."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self.file = file
+        self.written = 0
+
+    def __call__(self, predictor: Predictor, predictions: list[JsonDict]) -> None:
+        self.file.writelines(predictor.dump_line(prediction) for prediction in predictions)
+        self.file.flush()
+        self.written += len(predictions)
+
+
+@contextmanager
+def output(path: str | None) -> Iterator[Writer]:
+    """
+    Standard output, or a file that is written as `path.part` and gets its name when it is complete. After an error the
+    part stays: what was predicted is not lost, and the error says where it is.
+    """
+    if not path:
+        yield Writer(sys.stdout)
+        return
+    part = Path(f"{path}.part")
+    try:
+        file = open(part, "w", encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"--output-file: cannot write {path}: {error.strerror}") from None
+    with file:
+        writer = Writer(file)
+        try:
+            yield writer
+        except BeemError as error:
+            raise type(error)(f"{error} ({writer.written} predictions before it are in {part})") from None
+    part.replace(path)

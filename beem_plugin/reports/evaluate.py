@@ -1,0 +1,176 @@
+"""`allennlp evaluate`: runs the exit policy for real on labelled data."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from beem_plugin.archival import Archive, load_archive
+from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.files import atomic_write, write_json
+from beem_plugin.common.metrics import METRICS
+from beem_plugin.common.registry import Lazy, Params
+from beem_plugin.data.data_loader import DataLoader
+from beem_plugin.data.instance import Instance
+from beem_plugin.execution import Engine
+from beem_plugin.exits.replay import ExitDecisions
+from beem_plugin.exits.speed import depth_summary
+from beem_plugin.models import MultiExitClassifier
+
+logger = logging.getLogger(__name__)
+
+
+def evaluate_from_args(args: argparse.Namespace) -> dict[str, Any]:
+    """Runs the command; `args` as `commands/evaluate.py` parses them."""
+    if args.extend_vocab or args.embedding_sources_mapping or args.batch_weight_key:
+        raise ConfigurationError(
+            "--extend-vocab, --embedding-sources-mapping and --batch-weight-key have no meaning for a multi-exit classifier"
+        )
+    archive = load_archive(
+        args.archive_file, cuda_device=args.cuda_device, overrides=args.overrides, weights_file=args.weights_file
+    )
+    engine = Engine.from_params({"type": args.engine}) if args.engine else None
+    sources = input_files(args.input_file)
+    names = file_names(sources, args.auto_names in ("METRICS", "ALL"), args.output_file)
+    prediction_names = file_names(sources, args.auto_names in ("PREDS", "ALL"), args.predictions_output_file)
+    results: dict[str, Any] = {}
+    for source, name, predictions_name in zip(sources, names, prediction_names, strict=True):
+        metrics = evaluate_archive(archive, source, args.batch_size, engine, predictions_name)
+        prefix = "" if len(sources) == 1 else f"{Path(source).stem}_"
+        results.update({f"{prefix}{key}": value for key, value in metrics.items()})
+        if name is not None and args.auto_names in ("METRICS", "ALL"):
+            write_json(name, metrics)
+    if args.output_file and args.auto_names not in ("METRICS", "ALL"):
+        write_json(args.output_file, results)
+    logger.info("metrics: %s", json.dumps(results, indent=2))
+    print(json.dumps(results, indent=2))
+    return results
+
+
+def input_files(text: str) -> list[str]:
+    """One source, or several separated by commas."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def file_names(sources: list[str], automatic: bool, given: str | None) -> list[str | None]:
+    """An output file for each source: made from the source's name, or listed by commas, or one for all, or none."""
+    if automatic:
+        return [f"{Path(source).name}.outputs" for source in sources]
+    if given is None:
+        return [None] * len(sources)
+    names: list[str | None] = [name.strip() for name in given.split(",")]
+    if len(names) == 1:
+        return names * len(sources) if len(sources) == 1 else [f"{names[0]}.{Path(source).stem}" for source in sources]
+    if len(names) != len(sources):
+        raise ConfigurationError(
+            f"found {len(sources)} input files and {len(names)} output files, allowed: as many, or 1"
+        )
+    return names
+
+
+def evaluate_archive(
+    archive: Archive,
+    source: str,
+    batch_size: int | None = None,
+    engine: Engine | None = None,
+    predictions_file: str | None = None,
+) -> dict[str, Any]:
+    """
+    # Parameters
+
+    archive : `Archive`
+    source : `str`
+        What the validation reader reads: a split, or a file.
+    batch_size : `int`, optional (default = the config's)
+    engine : `Engine`, optional (default = the model's)
+    predictions_file : `str`, optional
+        JSON lines: index, id, label, gold label, exit, score.
+
+    # Returns
+
+    `dict[str, Any]`
+        The task's metrics of what left early, `layer_speedup`, `average_exit`, `exit_histogram`, `samples`, the
+        policy, and which data it was calibrated on.
+    """
+    instances = archive.validation_dataset_reader.read(source)
+    if not instances:
+        raise ConfigurationError(f"{source}: found no sample to evaluate on")
+    model = archive.model
+    if not isinstance(model, MultiExitClassifier):
+        raise ConfigurationError(f"evaluate: found a model {type(model).__name__}, allowed: multi_exit_classifier")
+    decisions = execute(model, evaluation_loader(archive, instances, batch_size), len(instances), engine)
+    labels = torch.tensor(
+        [-1 if instance.label is None else model.vocab.label_index(str(instance.label)) for instance in instances]
+    )
+    if predictions_file is not None:
+        write_predictions(predictions_file, instances, decisions, model)
+    known = labels >= 0
+    metrics: dict[str, Any] = {}
+    if bool(known.any()):
+        metrics.update(METRICS[model.metric](labels[known].numpy(), decisions.predictions[known].numpy()))
+    metrics.update(depth_summary(decisions.exits, model.encoder.exit_layers))
+    metrics["samples"] = len(instances)
+    metrics["labelled_samples"] = int(known.sum())
+    metrics["exit_policy"] = model.exit_policy.to_config()
+    calibration = archive.calibration
+    metrics["calibrated_on"] = calibration.report.get("source") if calibration is not None else None
+    return metrics
+
+
+def evaluation_loader(archive: Archive, instances: list[Instance], batch_size: int | None) -> DataLoader:
+    """The config's loader for validation, with another batch size if one is given."""
+    config = archive.config.as_dict(quiet=True)
+    params = config.get("validation_data_loader") or config.get("data_loader") or {}
+    params = {key: value for key, value in params.items() if key != "batches_per_epoch"}
+    if batch_size is not None:
+        params = {"type": "bucket", "batch_size": batch_size}
+    return Lazy(DataLoader, params=Params(params)).construct(
+        instances=instances,
+        vocab=archive.model.vocab,
+        pad_token_id=archive.validation_dataset_reader.tokenizer.pad_token_id,
+        training=False,
+    )
+
+
+def execute(model: MultiExitClassifier, loader: DataLoader, samples: int, engine: Engine | None) -> ExitDecisions:
+    """What the policy decides for every sample, in the data set's order, computed on the engine."""
+    exits = torch.zeros(samples, dtype=torch.int64)
+    output = torch.zeros(samples, model.encoder.num_labels, dtype=torch.float64)
+    scores: torch.Tensor | None = None
+    engine = engine if engine is not None else model.engine
+    with tqdm(total=samples, desc="evaluating", unit=" samples", mininterval=0.5) as bar:
+        for executed in engine.run(model.encoder, model.exit_policy, loader):
+            decisions = executed.decisions
+            exits[executed.index] = decisions.exits
+            output[executed.index] = decisions.log_probabilities.to(output.dtype)
+            if decisions.scores is not None:
+                scores = torch.zeros(samples, dtype=torch.float64) if scores is None else scores
+                scores[executed.index] = decisions.scores.to(scores.dtype)
+            bar.update(len(executed.index))
+    if int((exits == 0).sum()):
+        raise RuntimeError(f"{int((exits == 0).sum())} of {samples} samples came out of no exit")
+    return ExitDecisions(exits, output.argmax(-1), output, scores)
+
+
+def write_predictions(
+    path: str, instances: list[Instance], decisions: ExitDecisions, model: MultiExitClassifier
+) -> None:
+    with atomic_write(path) as file:
+        for row, instance in enumerate(instances):
+            line: dict[str, Any] = {"index": row}
+            if instance.id is not None:
+                line["id"] = instance.id
+            line["exit"] = int(decisions.exits[row])
+            line["label"] = model.vocab.label_name(int(decisions.predictions[row]))
+            if instance.label is not None:
+                line["gold_label"] = instance.label
+            line["probabilities"] = decisions.log_probabilities[row].exp().tolist()
+            if decisions.scores is not None:
+                line["score"] = float(decisions.scores[row])
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")

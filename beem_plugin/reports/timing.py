@@ -1,0 +1,107 @@
+"""Seconds on a clock: synchronised, warmed up, the cases taken in turns so that a drifting machine hits all alike."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+
+@dataclass
+class Timing:
+    """
+    # Parameters
+
+    seconds : `list[float]`
+        Of each repeat.
+    latencies : `list[float]`
+        Seconds until each answer of the last repeat, from one answer to the next.
+    peak_memory : `int`, optional
+        Bytes allocated on the GPU at most; `None` on a CPU.
+    """
+
+    seconds: list[float] = field(default_factory=list)
+    latencies: list[float] = field(default_factory=list)
+    peak_memory: int | None = None
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.seconds)
+
+    def summary(self) -> dict[str, Any]:
+        """`seconds` (the median), `seconds_min`, `seconds_max`, and every repeat."""
+        return {
+            "seconds": self.median,
+            "seconds_min": min(self.seconds),
+            "seconds_max": max(self.seconds),
+            "seconds_all": list(self.seconds),
+            "peak_memory_mib": None if self.peak_memory is None else self.peak_memory / 2**20,
+        }
+
+
+def ratio(numerator: Timing, denominator: Timing) -> float:
+    """The median of the repeats' own ratios: two cases of one repeat ran next to each other."""
+    return statistics.median(a / b for a, b in zip(numerator.seconds, denominator.seconds, strict=True))
+
+
+def percentiles(values: list[float]) -> dict[str, float]:
+    """p50, p95 and p99 in milliseconds, by the nearest rank."""
+    ordered = sorted(values)
+    ranks = {name: min(len(ordered) - 1, int(share * len(ordered))) for name, share in PERCENTILES.items()}
+    return {f"latency_ms_{name}": 1000 * ordered[rank] for name, rank in ranks.items()}
+
+
+PERCENTILES = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
+
+
+def measure(
+    cases: Mapping[str, Callable[[], Iterable[Any]]], repeats: int, device: torch.device, seed: int = 0
+) -> dict[str, Timing]:
+    """
+    # Parameters
+
+    cases : `Mapping[str, Callable[[], Iterable]]`
+        Each gives an iterable that does the work as it is consumed and yields once an answer is on the host.
+    repeats : `int`
+        After one warm-up of every case. Each repeat runs all cases, in an order of its own.
+    device : `torch.device`
+    seed : `int`, optional (default = `0`)
+        Of the orders.
+    """
+    timings = {name: Timing() for name in cases}
+    for name, case in cases.items():
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+        _consume(case, device)
+        if device.type == "cuda":
+            timings[name].peak_memory = torch.cuda.max_memory_allocated(device)
+    order = list(cases)
+    shuffle = random.Random(seed)
+    for _ in range(repeats):
+        shuffle.shuffle(order)
+        for name in order:
+            seconds, timings[name].latencies = _consume(cases[name], device)
+            timings[name].seconds.append(seconds)
+    return timings
+
+
+def _consume(case: Callable[[], Iterable[Any]], device: torch.device) -> tuple[float, list[float]]:
+    latencies = []
+    _synchronize(device)
+    start = before = time.perf_counter()
+    for _ in case():
+        now = time.perf_counter()
+        latencies.append(now - before)
+        before = now
+    _synchronize(device)
+    return time.perf_counter() - start, latencies
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

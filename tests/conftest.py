@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.tiny_project import CONFIGS, write_backbone, write_glue
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """Tiny models run faster on one thread, and the same on every machine."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def tiny_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment variables under which the shipped GLUE configs train a tiny model on tiny data."""
+    folder = tmp_path_factory.mktemp("project")
+    return {
+        "BEEM_BACKBONE": str(write_backbone(folder / "backbone")),
+        "GLUE_DIR": str(write_glue(folder / "glue")),
+    }
+
+
+@pytest.fixture(scope="session")
+def trained(tiny_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The serialization directory of a tiny model that was trained on SST-2 and calibrated through the shipped config."""
+    import beem_plugin.components  # noqa: F401
+    from beem_plugin.common.params import load_config
+    from beem_plugin.training.train import train_model
+
+    directory = tmp_path_factory.mktemp("trained") / "run"
+    overrides = {
+        "trainer.num_epochs": 6,
+        "trainer.optimizer.lr": 2e-3,
+        "trainer.cuda_device": -1,
+        "trainer.callbacks.0.data": "train[holdout]",
+        "dataset_reader.holdout_fraction": 0.3,
+    }
+    params = load_config(CONFIGS / "sst2_beem.jsonnet", overrides, ext_vars=tiny_environment)
+    train_model(params, directory)
+    return directory

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from beem_plugin.archival import load_archive
+from beem_plugin.common.errors import DataError
+from beem_plugin.predictors import EarlyExitPredictor, Predictor
+from beem_plugin.predictors.inputs import format_of, read_records
+from tests.tiny_project import run, sentences
+
+TEXTS = [text for text, _ in sentences(70, seed=5)]
+
+
+@pytest.fixture(scope="module")
+def predictor(trained: Path) -> Predictor:
+    return Predictor.from_path(trained / "model.tar.gz")
+
+
+def test_a_prediction_says_label_probabilities_exit_and_score(predictor: Predictor) -> None:
+    result = predictor.predict_json({"id": "x7", "sentence": "the film is great", "note": 3})
+    assert result["id"] == "x7" and result["sentence"] == "the film is great" and result["note"] == 3
+    assert result["label"] in predictor.model.vocab.labels
+    assert sum(result["probabilities"]) == pytest.approx(1)
+    best = max(range(2), key=result["probabilities"].__getitem__)
+    assert predictor.model.vocab.label_name(best) == result["label"]
+    assert 1 <= result["exit"] <= 3 and isinstance(result["score"], float)
+
+
+def test_batches_give_what_single_inputs_give(predictor: Predictor) -> None:
+    inputs = [{"sentence": text} for text in TEXTS]
+    together = predictor.predict_batch_json(inputs)
+    assert [row["sentence"] for row in together] == TEXTS
+    assert len({row["exit"] for row in together}) > 1, "the test needs samples that leave at different exits"
+    for whole, single in zip(together, map(predictor.predict_json, inputs), strict=True):
+        assert whole["label"] == single["label"] and whole["exit"] == single["exit"]
+        assert whole["probabilities"] == pytest.approx(single["probabilities"], abs=1e-5)
+
+
+def test_registered_under_both_names(trained: Path) -> None:
+    archive = load_archive(trained)
+    for name in ("early_exit", "beem_exit"):
+        assert isinstance(Predictor.from_archive(archive, name), EarlyExitPredictor)
+
+
+def test_an_input_label_is_kept_as_gold(predictor: Predictor) -> None:
+    result = predictor.predict_json({"sentence": "a dull story", "label": "negative"})
+    assert result["gold_label"] == "negative" and "label" in result
+
+
+def test_missing_and_wrong_fields_are_named(predictor: Predictor) -> None:
+    with pytest.raises(DataError, match=r"lacks \['sentence'\]; found \['text'\]"):
+        predictor.predict_json({"text": "the film"})
+    with pytest.raises(DataError, match="sentence: found 3"):
+        predictor.predict_json({"sentence": 3})
+
+
+def write_inputs(folder: Path) -> dict[str, Path]:
+    """The same sentences in every format."""
+    files = {name: folder / f"in.{name}" for name in ("jsonl", "csv", "tsv", "txt", "jsonl.gz")}
+    lines = "".join(json.dumps({"id": row, "sentence": text}) + "\n" for row, text in enumerate(TEXTS))
+    files["jsonl"].write_text(lines)
+    with gzip.open(files["jsonl.gz"], "wt") as file:
+        file.write(lines)
+    for name, delimiter in (("csv", ","), ("tsv", "\t")):
+        with open(files[name], "w", newline="") as file:
+            writer = csv.writer(file, delimiter=delimiter)
+            writer.writerow(["id", "sentence"])
+            writer.writerows(enumerate(TEXTS))
+    files["txt"].write_text("\n".join(TEXTS) + "\n\n")
+    return files
+
+
+def test_predict_reads_every_format(trained: Path, tmp_path: Path) -> None:
+    results = {}
+    for name, path in write_inputs(tmp_path).items():
+        output = tmp_path / f"{name}.out"
+        run("predict", str(trained / "model.tar.gz"), str(path), "--output-file", str(output), "--batch-size", "8")
+        rows = [json.loads(line) for line in output.read_text().splitlines()]
+        assert [row["sentence"] for row in rows] == TEXTS
+        results[name] = [(row["label"], row["exit"]) for row in rows]
+        assert not output.with_name(output.name + ".part").exists()
+    assert len({tuple(rows) for rows in results.values()}) == 1
+
+
+def test_predict_reads_standard_input_and_writes_json_lines(trained: Path) -> None:
+    result = run("predict", str(trained / "model.tar.gz"), "-", stdin="the film is great\na dull story\n")
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [row["sentence"] for row in rows] == ["the film is great", "a dull story"]
+    assert all(set(row) == {"sentence", "label", "probabilities", "exit", "layer", "score"} for row in rows)
+
+
+def test_a_bad_line_is_named_and_what_was_predicted_is_kept(trained: Path, tmp_path: Path) -> None:
+    source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text('{"sentence": "the film"}\n{"sentence": "a story"}\n{"sentence": \n')
+    command = ["predict", str(trained / "model.tar.gz"), str(source), "--output-file", str(output), "--batch-size", "1"]
+    result = run(*command, check=False)
+    assert result.returncode == 1 and "in.jsonl:3: not JSON" in result.stderr and "Traceback" not in result.stderr
+    assert not output.exists()
+    part = tmp_path / "out.jsonl.part"
+    assert part.name in result.stderr
+    assert all(json.loads(line)["label"] for line in part.read_text().splitlines())
+
+
+def test_silent_without_a_file_does_nothing(trained: Path) -> None:
+    result = run("predict", str(trained / "model.tar.gz"), "-", "--silent", stdin="the film\n")
+    assert len(result.stdout.splitlines()) == 2
+
+
+def records(text: str, format: str | None, fields: tuple[str, ...] = ("sentence",)) -> list[dict[str, object]]:
+    return [record for _, record in read_records(io.StringIO(text), "in", format, fields)]
+
+
+def test_formats_are_told_by_name_or_by_the_first_line() -> None:
+    assert format_of("a.jsonl.gz", None) == "jsonl" and format_of("a.tsv", None) == "tsv"
+    assert format_of("-", None) is None and format_of("x", "csv") == "csv"
+    assert records('{"sentence": "a"}\n', None) == records("a\n", None) == [{"sentence": "a"}]
+    assert records("one\ttwo\n", None, ("a", "b")) == [{"a": "one", "b": "two"}]
+
+
+@pytest.mark.parametrize(
+    "text, format, message",
+    [
+        ("[1]\n", "jsonl", "in:1: found a JSON list"),
+        ("a\nb\tc\n", "tsv", "in:1: the header lacks"),
+        ("sentence,id\nx\n", "csv", "in:2: found 1 columns, allowed: 2"),
+    ],
+)
+def test_bad_records_are_named_by_line(text: str, format: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        records(text, format)

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import json
+import shutil
+import tarfile
+from pathlib import Path
+
+import pytest
+import torch
+
+from beem_plugin.archival import archive_model, load_archive, load_weights, save_state, with_calibration
+from beem_plugin.common.errors import ConfigurationError, DataError, NotCalibratedError
+from beem_plugin.exits.policies import Beem, Patience
+from beem_plugin.exits.replay import replay
+
+
+def test_archive_holds_all_that_prediction_needs(trained: Path) -> None:
+    with tarfile.open(trained / "model.tar.gz") as archive:
+        names = archive.getnames()
+    for name in (
+        "config.json",
+        "meta.json",
+        "weights.safetensors",
+        "vocabulary/labels.txt",
+        "tokenizer/tokenizer.json",
+        "backbone/config.json",
+        "calibration/policy.json",
+        "calibration/report.json",
+        "calibration/trace.npz",
+    ):
+        assert name in names
+
+
+def test_archive_works_where_the_backbone_is_gone(trained: Path, tmp_path: Path) -> None:
+    copy = shutil.copy(trained / "model.tar.gz", tmp_path)
+    config = json.loads((trained / "config.json").read_text())
+    moved = Path(config["model"]["encoder"]["backbone"]["model_name"])
+    hidden = moved.rename(moved.with_name("hidden"))
+    try:
+        archive = load_archive(copy)
+    finally:
+        hidden.rename(moved)
+    from_directory = load_archive(trained)
+    batch = {"input_ids": torch.tensor([[2, 5, 9, 3]]), "attention_mask": torch.ones(1, 4, dtype=torch.int64)}
+    assert torch.equal(archive.model(**batch)["logits"], from_directory.model(**batch)["logits"])
+    assert archive.validation_dataset_reader.text_to_instance(sentence="the film is good").encoding["input_ids"]
+
+
+def test_the_calibrated_policy_comes_back(trained: Path) -> None:
+    archive = load_archive(trained / "model.tar.gz")
+    assert archive.calibration is not None and archive.calibration.trace is not None
+    policy = archive.model.exit_policy
+    assert isinstance(policy, Beem) and policy.is_calibrated
+    assert policy.to_config() == archive.calibration.policy
+    report = archive.calibration.report
+    assert report["source"] == "train[holdout]" and report["samples"] == len(archive.calibration.trace)
+    histogram = torch.bincount(replay(policy, archive.calibration.trace).exits - 1, minlength=3)
+    assert histogram.tolist() == report["exit_histogram"]
+
+
+def test_another_policy_is_calibrated_on_the_archives_trace(trained: Path) -> None:
+    overrides = (
+        '{"model.exit_policy": {"type": "max_probability", "thresholds": {"type": "error_rate", "grid": "observed"}}}'
+    )
+    archive = load_archive(trained / "model.tar.gz", overrides=overrides)
+    assert archive.model.exit_policy.is_calibrated
+    assert archive.calibration is not None and archive.calibration.trace is not None
+    fresh = type(archive.model.exit_policy)(thresholds=archive.model.exit_policy.strategy)
+    fresh.calibrate(archive.calibration.trace)
+    assert fresh.values == archive.model.exit_policy.values
+
+
+def test_a_policy_without_open_numbers_needs_no_calibration(trained: Path) -> None:
+    archive = load_archive(trained, overrides='{"model.exit_policy": {"type": "patience", "patience": 1}}')
+    assert isinstance(archive.model.exit_policy, Patience)
+
+
+def test_an_uncalibrated_policy_refuses_and_says_how(trained: Path, tmp_path: Path) -> None:
+    bare = tmp_path / "bare"
+    shutil.copytree(trained, bare, ignore=shutil.ignore_patterns("calibration", "*.tar.gz"))
+    archive = load_archive(bare)
+    with pytest.raises(NotCalibratedError, match="calibrate_exits"):
+        archive.model.exit_policy.check_calibrated()
+
+
+def test_with_calibration_replaces_policy_and_config(trained: Path, tmp_path: Path) -> None:
+    overrides = '{"model.exit_policy": {"type": "max_probability", "thresholds": 0.8}}'
+    archive = load_archive(trained, overrides=overrides)
+    assert archive.calibration is not None and archive.calibration.trace is not None
+    report = archive.model.exit_policy.calibrate(archive.calibration.trace)
+    changed = archive.calibration
+    changed.policy, changed.config = report.policy, {"type": "max_probability", "thresholds": 0.8}
+    changed.report = report.to_json()
+    new = with_calibration(trained / "model.tar.gz", tmp_path / "new.tar.gz", changed)
+    again = load_archive(new)
+    assert again.model.exit_policy.to_config() == report.policy
+    assert again.config["model"]["exit_policy"]["type"] == "max_probability"
+
+
+def test_wrong_archives_are_named(trained: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no such archive"):
+        load_archive(tmp_path / "missing.tar.gz")
+    damaged = tmp_path / "damaged.tar.gz"
+    damaged.write_bytes((trained / "model.tar.gz").read_bytes()[:5000])
+    with pytest.raises(DataError, match="damaged.tar.gz"):
+        load_archive(damaged)
+    with pytest.raises(DataError, match="config.json"):
+        load_archive(tmp_path)
+    with pytest.raises(DataError, match="no such weights file"):
+        load_archive(trained, weights_file=tmp_path / "w.th")
+    with pytest.raises(ConfigurationError, match="--cuda-device"):
+        load_archive(trained, cuda_device=99)
+
+
+def test_weights_that_do_not_fit_are_named(trained: Path, tmp_path: Path) -> None:
+    state = torch.load(trained / "best.th", weights_only=True)
+    name = next(iter(state))
+    torch.save({key: value for key, value in state.items() if key != name}, tmp_path / "w.th")
+    with pytest.raises(DataError, match=name):
+        load_archive(trained, weights_file=tmp_path / "w.th")
+
+
+def test_shared_tensors_survive_safetensors(tmp_path: Path) -> None:
+    model = torch.nn.ModuleDict({"a": torch.nn.Linear(3, 3), "b": torch.nn.Linear(3, 3)})
+    model["b"].weight = model["a"].weight
+    save_state(model.state_dict(), tmp_path / "w.safetensors")
+    other = torch.nn.ModuleDict({"a": torch.nn.Linear(3, 3), "b": torch.nn.Linear(3, 3)})
+    load_weights(other, tmp_path / "w.safetensors")
+    for name, value in model.state_dict().items():
+        assert torch.equal(other.state_dict()[name], value)
+
+
+def test_archiving_before_an_epoch_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="best.th"):
+        archive_model(tmp_path)

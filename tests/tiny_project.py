@@ -1,0 +1,117 @@
+"""A tiny pretrained encoder and tiny GLUE tasks on disk: what the tests that run whole commands need."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import random
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from tokenizers.processors import TemplateProcessing
+from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+ROOT = Path(__file__).resolve().parent.parent
+CONFIGS = ROOT / "training_configs"
+
+GOOD = ["good", "great", "fine", "lovely"]
+BAD = ["bad", "poor", "awful", "dull"]
+PLAIN = ["the", "film", "a", "story", "is", "and", "was", "of", "it", "very"]
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+
+
+def write_backbone(folder: Path, layers: int = 3) -> Path:
+    """A random BERT of hidden size 32 with a word tokenizer, as `from_pretrained` takes it."""
+    words = {word: index for index, word in enumerate([*SPECIAL, *GOOD, *BAD, *PLAIN])}
+    tokenizer = Tokenizer(WordLevel(words, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    tokenizer.post_processor = TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        model_max_length=64,
+    ).save_pretrained(str(folder))
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(words),
+        hidden_size=32,
+        num_hidden_layers=layers,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=64,
+    )
+    BertModel(config).save_pretrained(str(folder))
+    return folder
+
+
+def sentences(count: int, seed: int) -> list[tuple[str, int]]:
+    """Sentences of 3 to 12 words, and whether they hold more good words than bad ones. Labels alternate."""
+    rng = random.Random(seed)
+    rows = []
+    for number in range(count):
+        label = number % 2
+        kind = GOOD if label else BAD
+        words = [rng.choice(kind)] + [rng.choice(PLAIN) for _ in range(rng.randint(2, 11))]
+        rng.shuffle(words)
+        rows.append((" ".join(words), label))
+    return rows
+
+
+def write_glue(folder: Path, train: int = 120, dev: int = 40) -> Path:
+    """RTE, MRPC, CoLA and SST-2 in GLUE's own layout, all of them about good and bad words."""
+    for split, count, seed in (("train", train, 1), ("dev", dev, 2)):
+        rows = sentences(count, seed)
+        names = ["not_entailment", "entailment"]
+        tables = {
+            "RTE": (
+                "index\tsentence1\tsentence2\tlabel",
+                [f"{number}\t{text}\tit is good\t{names[label]}" for number, (text, label) in enumerate(rows)],
+            ),
+            "MRPC": (
+                "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String",
+                [f"{label}\t{number}\t{number}\t{text}\tit is good" for number, (text, label) in enumerate(rows)],
+            ),
+            "CoLA": (None, [f"src\t{label}\t\t{text}" for text, label in rows]),
+            "SST-2": ("sentence\tlabel", [f"{text}\t{label}" for text, label in rows]),
+        }
+        for task, (header, lines) in tables.items():
+            (folder / task).mkdir(parents=True, exist_ok=True)
+            text = "\n".join(([] if header is None else [header]) + lines) + "\n"
+            (folder / task / f"{split}.tsv").write_text(text, encoding="utf-8")
+    return folder
+
+
+@dataclass
+class Result:
+    """What a command said."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def run(*arguments: str, check: bool = True, stdin: str = "") -> Result:
+    """A command as a user types it, in this process: starting one anew for each costs seconds."""
+    from beem_plugin.commands import main
+
+    stdout, stderr, before = io.StringIO(), io.StringIO(), sys.stdin
+    sys.stdin = io.TextIOWrapper(io.BytesIO(stdin.encode()), encoding="utf-8")
+    try:
+        with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
+            status = main(argv=list(arguments))
+    finally:
+        sys.stdin = before
+    result = Result(status, stdout.getvalue(), stderr.getvalue())
+    if check:
+        assert result.returncode == 0, result.stderr[-4000:]
+    return result
