@@ -1,0 +1,1 @@
+(import '../lib/policies.libsonnet')['beem-release-albert']

@@ -1,0 +1,1 @@
+(import '../lib/policies.libsonnet')['full_depth']
