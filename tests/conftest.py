@@ -26,7 +26,7 @@ def tiny_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]
 
 @pytest.fixture(scope="session")
 def trained(tiny_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The serialization directory of a tiny model that was trained on SST-2 and calibrated through the shipped config."""
+    """The serialization directory of a tiny model, trained on SST-2 and calibrated through the shipped config."""
     import beem_plugin.components  # noqa: F401
     from beem_plugin.common.params import load_config
     from beem_plugin.training.train import train_model

@@ -96,4 +96,3 @@ def compute_metrics(name: str, labels: np.ndarray, predictions: np.ndarray) -> d
 def main_score(name: str, labels: np.ndarray, predictions: np.ndarray) -> float:
     """The number of metric `name` by which exits and thresholds are compared; higher is better."""
     return compute_metrics(name, labels, predictions)[MAIN_SCORE[name]]
-

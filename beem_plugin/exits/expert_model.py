@@ -35,7 +35,8 @@ class ExpertModel:
     bias : `list[list[float]]`
         b_i, for each label.
     change : `list[list[float]]`
-        The weights of the vote's and the exit's own log-odds for the vote's label, in the log-odds of a change.
+        The weights of the log-odds of the vote's label under the vote, this exit and the one before, in the log-odds of
+        a change.
     change_bias : `list[list[float]]`
         d_i, for each label of the vote.
     gain : `list[float]`
@@ -65,7 +66,7 @@ class ExpertModel:
             "memory": (num_exits - 1,),
             "trust": (num_exits - 1,),
             "bias": (num_exits - 1, num_labels),
-            "change": (num_exits - 1, 2),
+            "change": (num_exits - 1, 3),
             "change_bias": (num_exits - 1, num_labels),
             "gain": (num_exits - 1,),
         }
@@ -114,7 +115,8 @@ def fit_experts(trace: ExitTrace, ridge: float, label_share: float) -> ExpertMod
     changes = given[:, :-1] != given[:, -1:]
     change, change_bias = [], []
     for column in range(trace.num_exits - 1):
-        evidence = np.stack([log_odds(values[:, column], given[:, column]) for values in (votes, opinions)], 1)
+        voices = (votes[:, column], opinions[:, column], opinions[:, max(column - 1, 0)])
+        evidence = np.stack([log_odds(voice, given[:, column]) for voice in voices], 1)
         weights, offsets = fit_change(evidence, given[:, column], changes[:, column], trace.num_labels, ridge)
         change.append(weights.tolist())
         change_bias.append(offsets.tolist())

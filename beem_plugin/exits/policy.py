@@ -54,7 +54,7 @@ class ExitPolicy(Registrable):
         """
         if num_labels < 2:
             raise ConfigurationError(
-                f"exit policies compare labels: found num_labels = {num_labels}, allowed: 2 or more (regression has none)"
+                f"exit policies compare labels: found num_labels = {num_labels}, allowed: 2 or more"
             )
         self.exit_layers = list(exit_layers)
         self.num_labels = num_labels
@@ -87,7 +87,7 @@ class ExitPolicy(Registrable):
 
     def score(self, state: ExitState) -> Tensor | None:
         """`(batch,)` the number that was compared with the threshold, after `step`; `None` if the rule has none."""
-        return state["score"] if "score" in state else None
+        return state.tensors.get("score")
 
     def calibrate(self, trace: ExitTrace) -> CalibrationReport:
         """Fits on `trace` whatever was left open. A policy without open numbers only reports what it does there."""
@@ -104,8 +104,8 @@ class ExitPolicy(Registrable):
         if not self.is_calibrated:
             raise NotCalibratedError(
                 f"{type(self).__name__} has no thresholds or weights yet: give them in the config "
-                "(model.exit_policy.thresholds: a number, or a list with one entry an exit but the last), train with the "
-                "callback `calibrate_exits`, or calibrate it on a trace (`allennlp replay TRACE --policy P "
+                "(model.exit_policy.thresholds: a number, or a list with one entry an exit but the last), train with "
+                "the callback `calibrate_exits`, or calibrate it on a trace (`allennlp replay TRACE --policy P "
                 "--calibrate-on OTHER`)"
             )
 

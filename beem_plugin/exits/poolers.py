@@ -57,5 +57,5 @@ class BertPooler(Seq2VecEncoder):
         elif mask is None:
             vector = tokens.mean(1)
         else:
-            vector = masked_mean(tokens, mask.unsqueeze(-1), 1)
+            vector = masked_mean(tokens, mask.bool().unsqueeze(-1), 1)  # type: ignore[arg-type]
         return torch.tanh(self.dense(vector))

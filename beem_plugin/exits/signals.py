@@ -57,8 +57,8 @@ class ExitSignals:
 
     @cached_property
     def prediction(self) -> Tensor:
-        """`(batch,)` int64: the label with the largest logit, the first of several equal ones."""
-        return self.logits.argmax(-1)
+        """`(batch,)` int64: the most probable label, the first of several equally probable ones."""
+        return self.log_probabilities.argmax(-1)
 
     @cached_property
     def confidence(self) -> Tensor:

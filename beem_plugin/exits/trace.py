@@ -43,6 +43,10 @@ class ExitTrace:
     meta: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        # Logits that were transformed in float64 keep their precision; a file always holds float32.
+        if self.logits.dtype != torch.float64:
+            self.logits = self.logits.to(torch.float32)
+        self.labels = as_labels(self.labels, "trace")
         check_trace(self, "trace")
 
     def __len__(self) -> int:
@@ -76,8 +80,9 @@ class ExitTrace:
         return ExitSignals(self.logits[:, column], {name: value[:, column] for name, value in self.signals.items()})
 
     def select(self, index: Tensor | Sequence[int]) -> ExitTrace:
-        """The trace of the samples at `index`, in that order."""
-        rows = torch.as_tensor(index, dtype=torch.int64)
+        """The trace of the samples at `index`, in that order, or of those where a bool `index` is true."""
+        rows = torch.as_tensor(index)
+        rows = rows.nonzero().squeeze(1) if rows.dtype == torch.bool else rows.to(torch.int64)
         return ExitTrace(
             logits=self.logits[rows],
             labels=self.labels[rows],
@@ -100,7 +105,7 @@ class ExitTrace:
         for name, value in self.signals.items():
             arrays[f"signal_{name}"] = value.numpy().astype(np.float32, copy=False)
         with atomic_write(path, "wb") as file:
-            np.savez_compressed(file, allow_pickle=False, **arrays)
+            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]  # no object arrays, so nothing is pickled
 
     @classmethod
     def load(cls, path: str | Path) -> ExitTrace:
@@ -118,6 +123,8 @@ class ExitTrace:
                 return cls._read(file, path)
         except FileNotFoundError:
             raise DataError(f"{path}: no such trace file; write one with `allennlp trace`") from None
+        except (IsADirectoryError, PermissionError) as error:
+            raise DataError(f"{path}: not a readable trace file: {error.strerror}") from None
 
     @classmethod
     def _read(cls, file: BinaryIO, path: str | Path) -> ExitTrace:
@@ -140,8 +147,11 @@ class ExitTrace:
             meta = json.loads(str(arrays["meta"])) if "meta" in arrays else {}
         except json.JSONDecodeError as error:
             raise DataError(f"{path}: meta is not JSON: {error}") from None
+        if not isinstance(meta, dict):
+            raise DataError(f"{path}: meta is a JSON {type(meta).__name__}, allowed: an object")
         trace = object.__new__(cls)
-        trace.logits = torch.from_numpy(arrays["logits"].astype(np.float32))
+        with np.errstate(over="ignore"):  # what overflows is refused below
+            trace.logits = torch.from_numpy(arrays["logits"].astype(np.float32))
         trace.labels = torch.from_numpy(arrays["labels"].astype(np.int64))
         trace.ids = [str(name) for name in arrays["ids"]] if "ids" in arrays else None
         trace.signals = {
@@ -172,15 +182,32 @@ def check_trace(trace: ExitTrace, where: str) -> None:
         raise DataError(f"{where}: {samples} samples in logits, but {len(trace.ids)} ids")
     if samples and (int(labels.max()) >= num_labels or int(labels.min()) < -1):
         row = int(((labels >= num_labels) | (labels < -1)).nonzero()[0])
-        raise DataError(f"{where}: sample {row} has label {int(labels[row])}, allowed: -1 (unknown) to {num_labels - 1}")
+        raise DataError(
+            f"{where}: sample {row} has label {int(labels[row])}, allowed: -1 (unknown) to {num_labels - 1}"
+        )
     _check_finite(logits, "logits", where)
     for name, value in trace.signals.items():
         if value.shape != (samples, exits):
             raise DataError(f"{where}: signal {name!r} has shape {tuple(value.shape)}, allowed: {(samples, exits)}")
         _check_finite(value, f"signal {name!r}", where)
     layers = trace.meta.get("exit_layers")
-    if layers is not None and (len(layers) != exits or list(layers) != sorted(set(layers)) or layers[0] < 1):
+    if layers is not None and not _are_layers(layers, exits):
         raise DataError(f"{where}: meta.exit_layers must be {exits} rising layer numbers from 1, found {layers}")
+
+
+def as_labels(labels: Tensor, where: str) -> Tensor:
+    """Whole numbers of any type as int64; anything else is a `DataError`."""
+    if labels.dtype.is_floating_point or labels.dtype == torch.bool:
+        raise DataError(f"{where}: labels must be integers, found {labels.dtype}")
+    return labels.to(torch.int64)
+
+
+def _are_layers(layers: Any, exits: int) -> bool:
+    if not isinstance(layers, list | tuple) or len(layers) != exits:
+        return False
+    if any(isinstance(layer, bool) or not isinstance(layer, int) for layer in layers):
+        return False
+    return list(layers) == sorted(set(layers)) and layers[0] >= 1
 
 
 def _check_finite(values: Tensor, what: str, where: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -98,15 +99,18 @@ class FixedWeights(ExitWeights):
     # Parameters
 
     values : `list[float]`
-        One an exit, the last included.
+        Finite numbers, one an exit, the last included.
     """
 
-    def __init__(self, values: list[float]) -> None:
-        self.values = values
+    def __init__(self, values: list) -> None:
+        for index, value in enumerate(values):
+            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+                raise ConfigurationError(f"weights.{index}: found {value!r}, allowed: a finite number")
+        self.values = [float(value) for value in values]
 
     def resolve(self, exit_layers: Sequence[int]) -> list[float]:
         if len(self.values) != len(exit_layers):
             raise ConfigurationError(
                 f"weights: found a list of {len(self.values)}, allowed: {len(exit_layers)} entries, one for every exit"
             )
-        return [float(value) for value in self.values]
+        return list(self.values)

@@ -82,7 +82,7 @@ class MultiExitClassifier(Model):
         self.exit_policy.bind(self.encoder.exit_layers, vocab.num_labels)
         check_signals(self.exit_policy, self.encoder.available_signals, "the model")
 
-    def forward(
+    def forward(  # type: ignore[override]  # named, where the base class takes any tensors
         self,
         input_ids: Tensor,
         attention_mask: Tensor,

@@ -46,7 +46,7 @@ class MultiExitEncoder(torch.nn.Module, Registrable):
         num_labels: int,
         backbone: Backbone,
         exit_layers: list[int] | None = None,
-        pooler: Lazy[Seq2VecEncoder] = Lazy(BertPooler),
+        pooler: Lazy[Seq2VecEncoder] = Lazy(BertPooler),  # noqa: B008 (how AllenNLP writes a default)
         share_pooler: bool = True,
         dropout: float = 0.1,
     ) -> None:
@@ -122,6 +122,6 @@ def check_exit_layers(exit_layers: Sequence[int] | None, num_layers: int) -> lis
     layers = list(exit_layers)
     if not layers or layers != sorted(set(layers)) or layers[0] < 1 or layers[-1] != num_layers:
         raise ConfigurationError(
-            f"exit_layers: found {layers}, allowed: rising layer numbers from 1 that end with the last layer, {num_layers}"
+            f"exit_layers: found {layers}, allowed: rising layer numbers from 1, the last of them {num_layers}"
         )
     return layers

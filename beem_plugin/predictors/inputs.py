@@ -91,7 +91,7 @@ def _table_records(
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     # GLUE's TSV files hold single, unbalanced quotes, so that only CSV knows quoting.
     quoting = csv.QUOTE_MINIMAL if delimiter == "," else csv.QUOTE_NONE
-    rows = csv.reader(lines, delimiter=delimiter, quoting=quoting)
+    rows = csv.reader(lines, delimiter=delimiter, quoting=quoting)  # type: ignore[arg-type]
     header = [name.removeprefix("\ufeff").strip() for name in next(rows, [])]
     if not header:
         return

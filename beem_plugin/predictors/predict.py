@@ -20,7 +20,7 @@ from beem_plugin.predictors.inputs import format_of, read_records
 from beem_plugin.predictors.predictor import JsonDict, Predictor
 
 WINDOW_BATCHES = 64
-"""Batches that are read, sorted by length and predicted before they are written: large enough that padding is little."""
+"""Batches that are read, sorted by length and predicted before they are written: many, so that padding is little."""
 
 
 def predict_from_args(args: argparse.Namespace) -> None:
@@ -139,7 +139,7 @@ def output(path: str | None) -> Iterator[Writer]:
         return
     part = Path(f"{path}.part")
     try:
-        file = open(part, "w", encoding="utf-8")
+        file = open(part, "w", encoding="utf-8")  # noqa: SIM115 (closed below, kept after an error)
     except OSError as error:
         raise ConfigurationError(f"--output-file: cannot write {path}: {error.strerror}") from None
     with file:

@@ -99,8 +99,8 @@ def answers_of(
     _, full = _run_counted(config, FullDepth(network), Final(), batches)
     if bool((decisions.exits < network.num_exits).all()) and computed >= full:
         raise ConfigurationError(
-            f"--engines: {config['type']!r} computes all layers of samples that have left: it simulates early exit, and "
-            "simulated seconds are not reported as measured"
+            f"--engines: {config['type']!r} computes all layers of samples that have left: it simulates early exit, "
+            "and simulated seconds are not reported as measured"
         )
     return decisions, full / computed
 

@@ -30,7 +30,7 @@ def evaluate_from_args(args: argparse.Namespace) -> dict[str, Any]:
     """Runs the command; `args` as `commands/evaluate.py` parses them."""
     if args.extend_vocab or args.embedding_sources_mapping or args.batch_weight_key:
         raise ConfigurationError(
-            "--extend-vocab, --embedding-sources-mapping and --batch-weight-key have no meaning for a multi-exit classifier"
+            "--extend-vocab, --embedding-sources-mapping, --batch-weight-key: allowed: none of them with this model"
         )
     archive = load_archive(
         args.archive_file, cuda_device=args.cuda_device, overrides=args.overrides, weights_file=args.weights_file

@@ -109,12 +109,13 @@ class ExpectedGain(ThresholdPolicy):
 
     def start(self, batch_size: int, num_exits: int, device: torch.device | str = "cpu") -> ExitState:
         zeros = self.zeros(batch_size, device)
-        return ExitState(score=zeros, vote=zeros.unsqueeze(1).repeat(1, self.num_labels))
+        nothing = zeros.unsqueeze(1).repeat(1, self.num_labels)
+        return ExitState(score=zeros, vote=nothing, before=nothing)
 
     def update(self, exit_number: int, signals: ExitSignals, state: ExitState) -> ExitState:
         own = signals.log_probabilities
         if exit_number >= self.num_exits:
-            return ExitState(score=torch.zeros_like(own[:, 0]), vote=own)
+            return ExitState(score=torch.zeros_like(own[:, 0]), vote=own, before=own)
         assert self.model is not None, "calibrated before use"
         i = exit_number - 1
         own = own.clamp(min=LOG_FLOOR)
@@ -122,9 +123,11 @@ class ExpectedGain(ThresholdPolicy):
         heard = self.model.memory[i] * state["vote"] + self.model.trust[i] * own + bias
         vote = heard.log_softmax(-1).clamp(min=LOG_FLOOR)
         label = vote.argmax(-1, keepdim=True)  # (batch, 1)
-        weights = self.model.change[i]
-        evidence = weights[0] * log_odds(vote, label) + weights[1] * log_odds(own, label)
-        return ExitState(score=self.model.gain[i] * (evidence + change_bias[label.squeeze(1)]).sigmoid(), vote=vote)
+        change = change_bias[label.squeeze(1)]
+        voices = (vote, own, own if exit_number == 1 else state["before"])
+        for weight, voice in zip(self.model.change[i], voices, strict=True):
+            change = change + weight * log_odds(voice, label)
+        return ExitState(score=self.model.gain[i] * change.sigmoid(), vote=vote, before=own)
 
     def output(self, exit_number: int, signals: ExitSignals, state: ExitState) -> Tensor:
         # Clipped ones do not add up to 1.

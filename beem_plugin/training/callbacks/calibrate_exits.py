@@ -118,10 +118,10 @@ def held_out(train_data_path: str | None) -> str:
     """The slice that the training data leave out."""
     if train_data_path and train_data_path.endswith(FIT):
         return train_data_path.removesuffix(FIT) + HOLDOUT
+    base = train_data_path or "train"
     raise ConfigurationError(
-        f"calibrate_exits.data: not given, and train_data_path {train_data_path!r} holds nothing out; allowed: train on "
-        f'"{train_data_path or "train"}{FIT}", which leaves "{train_data_path or "train"}{HOLDOUT}" for calibration, or name '
-        "other labelled data"
+        f"calibrate_exits.data: not given, and train_data_path {train_data_path!r} holds nothing out; allowed: train "
+        f'on "{base}{FIT}", which leaves "{base}{HOLDOUT}" for calibration, or name other labelled data'
     )
 
 
@@ -135,8 +135,8 @@ def warn_of_overlap(calibration: list[Instance], train: list[Instance], source: 
     shared = sum(key(instance) in seen for instance in calibration)
     if shared > 0.05 * len(calibration):
         logger.warning(
-            "calibrate_exits: %d of the %d calibration samples in %s are training data as well; thresholds fitted on them "
-            "will be too low",
+            "calibrate_exits: %d of the %d calibration samples in %s are training data as well; thresholds fitted on "
+            "them will be too low",
             shared,
             len(calibration),
             source,

@@ -1,0 +1,90 @@
+"""Exported segments give the exits, labels and probabilities of the network, under every engine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import beem_plugin.commands.export  # noqa: F401  registers the command
+from beem_plugin.common.errors import ConfigurationError, DataError
+from beem_plugin.exits.policies import Beem, Final
+from beem_plugin.models.multi_exit_encoder import MultiExitEncoder
+from tests.backbones.tiny_models import tiny
+from tests.execution.worlds import Wanted, World, make_batches, reference, same
+from tests.tiny_project import run
+
+pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+
+from beem_plugin.execution import Compaction, DepthPools, Engine, Single
+from beem_plugin.execution.engine import gather_decisions
+from beem_plugin.execution.export import export_network
+from beem_plugin.execution.onnx_network import OnnxNetwork
+
+ENGINES = [Single(), Compaction(), DepthPools(tokens_per_chunk=30, window_tokens=80)]
+
+
+def beem(exits: int) -> Beem:
+    return Beem(thresholds=0.15, weights=[0.1 * (number + 1) for number in range(exits)])
+
+
+@pytest.mark.parametrize("family", ["bert", "mpnet", "albert", "modernbert-local", "deberta-v2"])
+def test_same_answers_as_the_network(family: str, tmp_path: Path) -> None:
+    world = World(family)
+    export_network(world, beem(4), tmp_path)
+    network = OnnxNetwork(tmp_path, threads=1)
+    batches = make_batches(14, 5)
+    expected = reference(world, beem(4), batches)
+    for engine in ENGINES:
+        _, found = gather_decisions(engine.run(network, network.exit_policy, batches), 3, total=14)
+        same(found, expected)
+
+
+def test_exits_at_some_layers_token_types_and_full_depth(tmp_path: Path) -> None:
+    world = World("bert", exit_layers=[2, 4])
+    export_network(world, beem(2), tmp_path, token_types=True, full_depth=True)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        *("segment_1.onnx", "segment_2.onnx", "full_depth.onnx", "export.json")
+    }
+    batches = make_batches(6, 3)
+    for batch in batches:
+        batch["token_type_ids"] = (torch.arange(batch["input_ids"].shape[1]) % 2) * batch["attention_mask"]
+    network, full = OnnxNetwork(tmp_path, threads=1), OnnxNetwork(tmp_path, threads=1, full_depth=True)
+    _, found = gather_decisions(Single().run(network, network.exit_policy, batches), 3, total=6)
+    same(found, reference(world, beem(2), batches))
+    _, last = gather_decisions(Compaction().run(full, Final(), batches), 3, total=6)
+    torch.testing.assert_close(
+        last.log_probabilities, reference(world, Final(), batches).log_probabilities, atol=1e-4, rtol=1e-4
+    )
+
+
+def test_policies_that_read_more_than_logits_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="logits alone"):
+        export_network(World(), Wanted(), tmp_path)
+
+
+def test_a_folder_without_an_export(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="export.json"):
+        OnnxNetwork(tmp_path)
+
+
+def test_command(trained: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "onnx"
+    result = run("export", str(trained), str(folder))
+    assert "3 segments" in result.stdout
+    meta = json.loads((folder / "export.json").read_text())
+    assert meta["labels"] and meta["exit_policy"]["type"] == "beem" and (folder / "tokenizer").is_dir()
+    network = OnnxNetwork(folder, threads=1)
+    engine: Engine = Single()
+    batch = {"input_ids": torch.tensor([[2, 4, 5, 3]])}
+    (executed,) = engine.run(network, network.exit_policy, [batch])
+    assert executed.decisions.log_probabilities.shape == (1, 2)
+
+
+def test_an_encoder_of_any_kind_steps_alike(tmp_path: Path) -> None:
+    network = MultiExitEncoder(3, tiny("distilbert")).eval()
+    meta = export_network(network, beem(4), tmp_path)
+    assert meta["segments"] == [f"segment_{number}.onnx" for number in (1, 2, 3, 4)]

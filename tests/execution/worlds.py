@@ -1,0 +1,171 @@
+"""Networks, policies and inputs for the engines, and the slow reference that they are held against."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from beem_plugin.backbones import BackboneState
+from beem_plugin.execution.engine import Engine, gather_decisions
+from beem_plugin.execution.samples import unpad
+from beem_plugin.exits.policy import ExitPolicy
+from beem_plugin.exits.replay import ExitDecisions, replay
+from beem_plugin.exits.signals import ExitSignals
+from beem_plugin.exits.state import ExitState
+from beem_plugin.exits.trace import ExitTrace
+from beem_plugin.models.multi_exit_encoder import MultiExitEncoder
+from tests.backbones.tiny_models import tiny
+
+SIGNALS = ("wanted", "similarity", "gate", "halt", "predicted_error")
+
+
+class World(MultiExitEncoder):
+    """A multi-exit encoder whose further signals are drawn from each sample's tokens, the same in every batch."""
+
+    def __init__(self, family: str = "bert", exit_layers: list[int] | None = None, num_labels: int = 3) -> None:
+        super().__init__(num_labels, tiny(family), exit_layers)
+        with torch.no_grad():
+            for head in self.exits:
+                head.classifier.weight.mul_(40)
+        self.eval()
+
+    @property
+    def available_signals(self) -> set[str]:
+        return set(SIGNALS)
+
+    def embed(self, batch: dict[str, Tensor]) -> BackboneState:
+        state = super().embed(batch)
+        real = state.attention_mask.long()
+        key = (batch["input_ids"] * real * (torch.arange(real.shape[1], device=real.device) + 7)).sum(1)
+        return BackboneState(
+            state.hidden_states, state.attention_mask, {**state.batched, "key": key}, state.shared, state.token_dims
+        )
+
+    def exit_signals(self, exit_number: int, state: BackboneState) -> ExitSignals:
+        # An exported segment starts from hidden states alone.
+        key = state.batched.get("key", torch.zeros(len(state.hidden_states), dtype=torch.int64))
+        extra = {
+            name: ((key * (31 + 2 * number) + exit_number * 17 * number) % 97).float() / 97
+            for number, name in enumerate(SIGNALS)
+        }
+        extra["wanted"] = (key % self.num_exits).float() + 1
+        return ExitSignals(self.exit_logits(exit_number, state), extra)
+
+
+class Wanted(ExitPolicy):
+    """Each sample leaves at the exit that its tokens say; `shift` moves all of them, up to everybody or nobody."""
+
+    required_signals: ClassVar[tuple[str, ...]] = ("wanted",)
+
+    def __init__(self, shift: int = 0) -> None:
+        self.shift = shift
+
+    def start(self, batch_size: int, num_exits: int, device: torch.device | str = "cpu") -> ExitState:
+        return ExitState(score=self.zeros(batch_size, device))
+
+    def step(self, exit_number: int, signals: ExitSignals, state: ExitState) -> tuple[Tensor, ExitState]:
+        # The score counts exits, so that a state that is not carried along with its sample shows.
+        return signals.signal("wanted") + self.shift <= exit_number, ExitState(score=state["score"] + exit_number)
+
+
+def make_batches(count: int, batch_size: int, seed: int = 0, longest: int = 14, shuffled: bool = True) -> list[dict]:
+    """`count` samples of random lengths in batches as the collator makes them, in any order."""
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(1, longest + 1, (count,), generator=generator)
+    tokens = torch.randint(3, 60, (count, longest), generator=generator)
+    order = torch.randperm(count, generator=generator) if shuffled else torch.arange(count)
+    batches = []
+    for start in range(0, count, batch_size):
+        index = order[start : start + batch_size]
+        width = int(lengths[index].max())
+        mask = (torch.arange(width) < lengths[index, None]).long()
+        input_ids = tokens[index, :width].masked_fill(mask == 0, 0)
+        batches.append({"input_ids": input_ids, "attention_mask": mask, "index": index, "label": index % 3})
+    return batches
+
+
+def reference(network: World, policy: ExitPolicy, batches: Iterable[dict[str, Tensor]]) -> ExitDecisions:
+    """Every sample alone, without padding, at full depth; then replay. In the order of the index."""
+    logits, extra, indices = [], [], []
+    with torch.inference_mode():
+        for batch in batches:
+            samples = unpad(batch)
+            indices.append(samples.index)
+            for number in range(len(samples)):
+                state = network.embed(samples.batch(number, number + 1))
+                said = []
+                for exit_number in range(1, network.num_exits + 1):
+                    state = network.advance(exit_number, state)
+                    said.append(network.exit_signals(exit_number, state))
+                logits.append(torch.stack([signals.logits for signals in said], 1))
+                extra.append({name: torch.stack([s.extra[name] for s in said], 1) for name in SIGNALS})
+    order = torch.cat(indices).argsort()
+    trace = ExitTrace(
+        torch.cat(logits)[order],
+        torch.full((len(order),), -1),
+        signals={name: torch.cat([values[name] for values in extra])[order] for name in SIGNALS},
+        meta={"exit_layers": network.exit_layers},
+    )
+    return replay(policy, trace)
+
+
+def check(engine: Engine, network: World, policy: ExitPolicy, batches: list[dict[str, Tensor]]) -> ExitDecisions:
+    """The engine's answers, after they have been found equal to the reference's."""
+    expected = reference(network, policy, batches)
+    total = sum(len(batch["input_ids"]) for batch in batches)
+    index, found = gather_decisions(engine.run(network, policy, batches), network.num_labels, total)
+    assert index.tolist() == list(range(total))
+    same(found, expected)
+    return found
+
+
+def same(found: ExitDecisions, expected: ExitDecisions) -> None:
+    assert found.exits.tolist() == expected.exits.tolist()
+    assert found.predictions.tolist() == expected.predictions.tolist()
+    torch.testing.assert_close(found.log_probabilities.double(), expected.log_probabilities, atol=2e-4, rtol=1e-4)
+    assert (found.scores is None) == (expected.scores is None)
+    if found.scores is not None and expected.scores is not None:
+        torch.testing.assert_close(found.scores.double(), expected.scores, atol=2e-4, rtol=1e-4)
+
+
+def some_policies(num_exits: int) -> list[ExitPolicy]:
+    """One of each rule, with thresholds at which some leave and some stay."""
+    numbers = {"beem": 0.15, "max_probability": 0.8, "margin": 0.6, "entropy": 0.4, "voting": 0.9, "similarity": 0.7}
+    numbers |= {"cascaded_ensemble": 0.8, "predicted_error": 0.3}
+    needed: dict[str, dict] = {
+        "beem": {"weights": [0.1 * (number + 1) for number in range(num_exits)]},
+        "patience": {"patience": 1},
+        "confident_patience": {"patience": 1, "entropy_threshold": 0.6},
+        "fixed_exit": {"exit": 2},
+    }
+    policies = []
+    for name in sorted(ExitPolicy.list_available()):
+        config = {"type": name, **needed.get(name, {})}
+        if name in numbers:
+            config["thresholds"] = numbers[name]
+        try:
+            policy = ExitPolicy.from_params(config)
+            policy.bind(list(range(1, num_exits + 1)), 3)
+        except Exception:  # a rule that this table does not know how to configure
+            continue
+        if policy.is_calibrated:
+            policies.append(policy)
+    return policies
+
+
+def random_engine(rng: random.Random) -> Engine:
+    name = rng.choice(["single", "compaction", "depth_pools"])
+    config: dict = {"type": name}
+    if name == "compaction":
+        config |= {"check_every": rng.choice([1, 2, 3]), "min_leaving": rng.choice([0.0, 0.3])}
+    if name == "depth_pools":
+        config |= {
+            "tokens_per_chunk": rng.choice([1, 16, 40, 400]),
+            "window_tokens": rng.choice([1, 60, 100000]),
+            "min_leaving": rng.choice([0.0, 0.02, 0.4]),
+        }
+    return Engine.from_params(config)

@@ -1,0 +1,65 @@
+"""Every shipped config trains, with tiny overrides; every shipped policy file builds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import beem_plugin.components  # noqa: F401
+from beem_plugin.archival import load_archive
+from beem_plugin.common.params import load_config
+from beem_plugin.exits.policy import ExitPolicy
+from beem_plugin.exits.replay import replay
+from beem_plugin.exits.trace import ExitTrace
+from beem_plugin.training.train import train_model
+from tests.tiny_project import CONFIGS
+
+RUNNABLE = sorted(CONFIGS.glob("*.jsonnet"))
+POLICIES = sorted((CONFIGS / "policies").glob("*.jsonnet"))
+TINY = {"trainer.num_epochs": 1, "trainer.cuda_device": -1, "trainer.callbacks.0.batch_size": 32}
+
+
+@pytest.mark.parametrize("path", RUNNABLE, ids=lambda path: path.stem)
+def test_config_trains_calibrates_and_loads(path: Path, tiny_environment: dict[str, str], tmp_path: Path) -> None:
+    tiny = dict(TINY)
+    if path.stem == "quickstart":
+        # The real packaged encoder and data, but few of them.
+        tiny["dataset_reader.max_instances"] = 24
+    params = load_config(path, tiny, ext_vars=tiny_environment)
+    train_model(params, tmp_path / "run")
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert metrics["calibration_source"].endswith("[holdout]")
+    assert sum(metrics["calibration_exit_histogram"]) == metrics["calibration_samples"]
+    assert metrics["test_early_exit_layer_speedup"] >= 1
+    archive = load_archive(tmp_path / "run" / "model.tar.gz")
+    assert archive.model.exit_policy.is_calibrated
+
+
+@pytest.mark.parametrize("path", RUNNABLE, ids=lambda path: path.stem)
+def test_config_names_hub_models_without_the_environment(path: Path) -> None:
+    config = load_config(path, ext_vars={"BEEM_BACKBONE": "", "GLUE_DIR": ""})
+    name = config["model"]["encoder"]["backbone"]["model_name"]
+    assert name in ("albert-base-v2", "bert-base-uncased", "package:minilm")
+    assert config["dataset_reader"]["tokenizer"]["model_name"] == name
+
+
+@pytest.mark.parametrize("path", POLICIES, ids=lambda path: path.stem)
+def test_policy_file_calibrates_and_decides(path: Path) -> None:
+    torch.manual_seed(0)
+    labels = torch.randint(2, (400,))
+    noise = torch.randn(400, 6, 2).cumsum(1) + 2 * torch.nn.functional.one_hot(labels, 2).unsqueeze(1)
+    trace = ExitTrace(noise, labels)
+    policy = ExitPolicy.from_params(load_config(path))
+    report = policy.calibrate(trace)
+    exits = replay(policy, trace).exits
+    assert torch.bincount(exits - 1, minlength=6).tolist() == report.exit_histogram
+    rebuilt = ExitPolicy.from_params(report.policy)
+    assert torch.equal(replay(rebuilt, trace).exits, exits)
+
+
+def test_there_is_a_config_for_each_promised_task() -> None:
+    names = {path.stem for path in RUNNABLE}
+    assert {"rte_beem", "mrpc_beem", "cola_beem", "sst2_beem", "quickstart"} <= names
