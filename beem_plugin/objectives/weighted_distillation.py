@@ -50,7 +50,9 @@ class WeightedDistillation(Objective):
         super().__init__()
         if isinstance(layer_weights, str) and layer_weights not in WEIGHTINGS:
             raise ConfigurationError(not_allowed("objective.layer_weights", layer_weights, WEIGHTINGS))
-        if not isinstance(layer_weights, str) and (not layer_weights or min(layer_weights) < 0 or not any(layer_weights)):
+        if not isinstance(layer_weights, str) and (
+            not layer_weights or min(layer_weights) < 0 or not any(layer_weights)
+        ):
             raise ConfigurationError(
                 f"objective.layer_weights: found {layer_weights}, allowed: numbers from 0, not all of them 0"
             )

@@ -1,0 +1,6 @@
+from beem_plugin.execution.compaction import Compaction
+from beem_plugin.execution.depth_pools import DepthPools
+from beem_plugin.execution.engine import Engine, ExecutedBatch
+from beem_plugin.execution.single import Single
+
+__all__ = ["Compaction", "DepthPools", "Engine", "ExecutedBatch", "Single"]

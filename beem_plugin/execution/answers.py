@@ -1,0 +1,52 @@
+"""Where the samples of one batch or window left, filled in as they leave."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from beem_plugin.exits.replay import ExitDecisions
+from beem_plugin.exits.signals import decision_dtype
+
+
+class Answers:
+    """
+    # Parameters
+
+    samples : `int`
+    num_labels : `int`
+    device : `torch.device`
+    """
+
+    def __init__(self, samples: int, num_labels: int, device: torch.device) -> None:
+        self.exits = torch.zeros(samples, dtype=torch.int64, device=device)
+        self.output = torch.zeros(samples, num_labels, dtype=decision_dtype(device), device=device)
+        self.scores: Tensor | None = None
+
+    def store(self, rows: Tensor, exits: Tensor | int, output: Tensor, scores: Tensor | None) -> None:
+        """
+        The samples at `rows` have left.
+
+        # Parameters
+
+        rows : `Tensor`
+            `(leaving,)` int64, their places in the batch or window.
+        exits : `Tensor` or `int`
+            `(leaving,)` int64, or one number for all of them.
+        output : `Tensor`
+            `(leaving, labels)` log-probabilities.
+        scores : `Tensor`, optional
+            `(leaving,)`
+        """
+        self.exits[rows] = exits
+        self.output[rows] = output.to(self.output.dtype)
+        if scores is not None:
+            if self.scores is None:
+                self.scores = torch.zeros_like(self.output[:, 0])
+            self.scores[rows] = scores.to(self.output.dtype)
+
+    def decisions(self) -> ExitDecisions:
+        """What was recorded, on the CPU. It is an error if a sample was not."""
+        exits, output = self.exits.cpu(), self.output.cpu()
+        assert bool((exits > 0).all()), "the last exit accepts everybody"
+        return ExitDecisions(exits, output.argmax(-1), output, None if self.scores is None else self.scores.cpu())

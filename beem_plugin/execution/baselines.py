@@ -1,0 +1,92 @@
+"""The same network and policy with parts of early exiting switched off, to measure what each part costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from beem_plugin.backbones import BackboneState
+from beem_plugin.execution.engine import SteppedNetwork
+from beem_plugin.exits.policy import ExitPolicy
+from beem_plugin.exits.signals import ExitSignals
+from beem_plugin.exits.state import ExitState
+
+
+class FullDepth:
+    """
+    A multi-exit network with nothing but its last exit: under any engine, with the policy `final`, it is that engine
+    at full depth, exits off.
+
+    # Parameters
+
+    network : `SteppedNetwork`
+    """
+
+    def __init__(self, network: SteppedNetwork) -> None:
+        self.network = network
+        self.num_labels = network.num_labels
+        self.exit_layers = [network.exit_layers[-1]]
+
+    @property
+    def backbone(self) -> Any:
+        return self.network.backbone
+
+    @property
+    def num_exits(self) -> int:
+        return 1
+
+    @property
+    def available_signals(self) -> set[str]:
+        return set()
+
+    def parameters(self) -> Iterator[torch.nn.Parameter]:
+        return self.network.parameters()
+
+    def embed(self, batch: dict[str, Tensor]) -> BackboneState:
+        return self.network.embed(batch)
+
+    def advance(self, exit_number: int, state: BackboneState) -> BackboneState:
+        for number in range(1, self.network.num_exits + 1):
+            state = self.network.advance(number, state)
+        return state
+
+    def exit_signals(self, exit_number: int, state: BackboneState) -> ExitSignals:
+        return self.network.exit_signals(self.network.num_exits, state)
+
+
+class NeverLeaves(ExitPolicy):
+    """
+    Evaluates another policy at every exit and lets nobody go: what the exits cost when nobody uses them.
+
+    # Parameters
+
+    policy : `ExitPolicy`
+    """
+
+    def __init__(self, policy: ExitPolicy) -> None:
+        self.policy = policy
+        self.required_signals = policy.required_signals  # type: ignore[misc]
+
+    def bind(self, exit_layers: Sequence[int], num_labels: int) -> None:
+        super().bind(exit_layers, num_labels)
+        self.policy.bind(exit_layers, num_labels)
+
+    @property
+    def is_calibrated(self) -> bool:
+        return self.policy.is_calibrated
+
+    def start(self, batch_size: int, num_exits: int, device: torch.device | str = "cpu") -> ExitState:
+        return self.policy.start(batch_size, num_exits, device)
+
+    def step(self, exit_number: int, signals: ExitSignals, state: ExitState) -> tuple[Tensor, ExitState]:
+        leaves, state = self.policy.step(exit_number, signals, state)
+        return leaves.logical_and(torch.zeros_like(leaves)), state
+
+    def output(self, exit_number: int, signals: ExitSignals, state: ExitState) -> Tensor:
+        return self.policy.output(exit_number, signals, state)
+
+    def score(self, state: ExitState) -> Tensor | None:
+        return self.policy.score(state)

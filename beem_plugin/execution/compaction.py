@@ -1,0 +1,123 @@
+"""Batch by batch: whoever has left is taken out of the batch before the next layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import torch
+from torch import Tensor
+
+from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.execution.engine import Engine, ExecutedBatch, SteppedNetwork, device_of
+from beem_plugin.execution.ledger import Flags, Ledger
+from beem_plugin.exits.policy import ExitPolicy
+from beem_plugin.exits.replay import ExitDecisions
+
+
+@Engine.register("compaction")
+class Compaction(Engine):
+    """
+    Runs each batch layer by layer and drops the samples that leave, so that the next layer only computes the others.
+    Works for every backbone and every policy, at any batch size.
+
+    The host asks who has left every `check_every` exits. On a GPU it reads the answer one exit later, while that exit's
+    layers already run, so that the queue never runs dry; whoever left is computed a little too long, and their later
+    answers are not used. When a batch loses its longest samples, it is also cut to the longest that remains.
+
+    Registered as an `Engine` with name "compaction", which is the default.
+
+    # Parameters
+
+    check_every : `int`, optional (default = `1`)
+        Exits between two looks at who has left.
+    min_leaving : `float`, optional (default = `0.0`)
+        The share of the running batch that must have left before it is compacted; less is not worth the copy on a GPU
+        whose layer takes the same time for a few samples more.
+    """
+
+    def __init__(self, check_every: int = 1, min_leaving: float = 0.0) -> None:
+        if check_every < 1:
+            raise ConfigurationError(f"check_every: found {check_every}, allowed: 1 or more")
+        if not 0 <= min_leaving < 1:
+            raise ConfigurationError(f"min_leaving: found {min_leaving}, allowed: 0 up to, not including, 1")
+        self.check_every = check_every
+        self.min_leaving = min_leaving
+
+    @torch.inference_mode()
+    def run(
+        self, network: SteppedNetwork, policy: ExitPolicy, batches: Iterable[dict[str, Tensor]]
+    ) -> Iterator[ExecutedBatch]:
+        self.prepare(network, policy)
+        device = device_of(network)
+        seen = 0
+        for batch in batches:
+            size = len(batch["input_ids"])
+            index = batch["index"].cpu() if "index" in batch else torch.arange(seen, seen + size)
+            seen += size
+            if size == 0:
+                continue
+            lengths = batch["attention_mask"].cpu().sum(1) if "attention_mask" in batch else None
+            moved = {
+                name: value.to(device, non_blocking=True)
+                for name, value in batch.items()
+                if name not in ("index", "label")
+            }
+            yield ExecutedBatch(index, run_batch(network, policy, moved, self.check_every, self.min_leaving, lengths))
+
+
+def run_batch(
+    network: SteppedNetwork,
+    policy: ExitPolicy,
+    batch: dict[str, Tensor],
+    check_every: int = 1,
+    min_leaving: float = 0.0,
+    lengths: Tensor | None = None,
+) -> ExitDecisions:
+    """
+    # Parameters
+
+    network : `SteppedNetwork`
+    policy : `ExitPolicy`
+        Bound to the network's exits.
+    batch : `dict[str, Tensor]`
+        On the network's device, at least one sample.
+    check_every : `int`, optional (default = `1`)
+    min_leaving : `float`, optional (default = `0.0`)
+    lengths : `Tensor`, optional (default = `None`)
+        `(batch,)` on the CPU: the samples' tokens, for cutting the batch without asking the device.
+    """
+    state = network.embed(batch)
+    device = state.hidden_states.device
+    ledger = Ledger(policy, state.hidden_states.shape[0], network.num_exits, network.num_labels, device)
+    flags = Flags(device)
+
+    def compact(left: Tensor) -> None:
+        nonlocal state, lengths
+        leaving = int(left.sum())
+        if leaving == len(left):
+            ledger.settle()
+            return
+        if leaving == 0 or leaving < min_leaving * len(left):
+            return
+        kept, gone = (~left).nonzero().squeeze(1), left.nonzero().squeeze(1)
+        kept_here = kept.to(device, non_blocking=True)
+        ledger.take_out(gone.to(device, non_blocking=True), kept_here)
+        state = state.index_select(kept_here)
+        if lengths is not None:
+            lengths = lengths[kept]
+            state = state.narrow(int(lengths.max()))
+
+    for exit_number in range(1, network.num_exits + 1):
+        state = network.advance(exit_number, state)
+        ledger.step(exit_number, network.exit_signals(exit_number, state))
+        if flags.pending:
+            compact(flags.read())
+        if exit_number < network.num_exits and exit_number % check_every == 0 and len(ledger):
+            flags.ask(ledger.left)
+            if flags.is_immediate:
+                compact(flags.read())
+        if len(ledger) == 0:
+            break
+    if len(ledger):
+        ledger.settle()
+    return ledger.answers.decisions()

@@ -1,0 +1,101 @@
+"""
+Multiply-accumulates, counted rather than timed.
+
+Counted by torch's `FlopCounterMode`, which sees every matrix product, convolution and attention that runs and takes two
+floating-point operations for one multiply-accumulate. Attention is counted in its unfused form, as two batched matrix
+products, whatever kernel ran. Element-wise work (normalisation, activations, the policy's few numbers) is not counted,
+as in every published count. A segment costs a + b T + c T^2 at T tokens, so three lengths determine it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from beem_plugin.execution.engine import SteppedNetwork, device_of
+
+LENGTHS = (8, 16, 24)
+
+
+@dataclass
+class NetworkMacs:
+    """
+    # Parameters
+
+    layers : `Tensor`
+        `(exits, 3)` float64: coefficients of 1, T and T^2 for the layers from one exit to the next, embeddings with
+        the first.
+    heads : `Tensor`
+        `(exits, 3)` float64: the same for each exit's head.
+    """
+
+    layers: Tensor
+    heads: Tensor
+
+    def spent(self, exits: Tensor, lengths: Tensor) -> Tensor:
+        """
+        `(samples,)` float64: what each sample cost that left at `exits`, all heads up to there included.
+
+        # Parameters
+
+        exits, lengths : `Tensor`
+            `(samples,)` int64
+        """
+        powers = torch.stack([torch.ones_like(lengths), lengths, lengths**2], 1).double()  # (samples, 3)
+        upto = (self.layers + self.heads).cumsum(0)[exits - 1]  # (samples, 3)
+        return (upto * powers).sum(1)
+
+    def full(self, lengths: Tensor) -> Tensor:
+        """`(samples,)` float64: full depth with the last head alone, as a network without exits."""
+        powers = torch.stack([torch.ones_like(lengths), lengths, lengths**2], 1).double()
+        return ((self.layers.sum(0) + self.heads[-1]) * powers).sum(1)
+
+    def speedup(self, exits: Tensor, lengths: Tensor) -> float:
+        """`mac_speedup`: multiply-accumulates of full depth over those spent, heads included; 1.0 without samples."""
+        return float(self.full(lengths).sum() / self.spent(exits, lengths).sum()) if len(exits) else 1.0
+
+
+def count_macs(network: SteppedNetwork) -> NetworkMacs:
+    """Runs `network` on made-up samples of three lengths and counts."""
+    layers, heads = [], []
+    for length in LENGTHS:
+        counts = _count_at(network, length)
+        layers.append([layer for layer, _ in counts])
+        heads.append([head for _, head in counts])
+    powers = torch.tensor([[1, length, length**2] for length in LENGTHS], dtype=torch.float64)
+
+    def fit(values: list[list[float]]) -> Tensor:
+        coefficients = torch.linalg.solve(powers, torch.tensor(values, dtype=torch.float64)).T
+        # Counts are whole and powers of T do not go below zero: what is off is the solver's rounding.
+        return coefficients.mul(1e4).round().div(1e4).clamp(min=0)
+
+    return NetworkMacs(fit(layers), fit(heads))
+
+
+@torch.no_grad()
+def _count_at(network: SteppedNetwork, length: int) -> list[tuple[float, float]]:
+    batch = {"input_ids": torch.full((1, length), 3, device=device_of(network))}
+    counts = []
+    for exit_number in range(1, network.num_exits + 1):
+        with _counting() as layer:
+            if exit_number == 1:
+                state = network.embed(batch)
+            state = network.advance(exit_number, state)
+        with _counting() as head:
+            network.exit_signals(exit_number, state)
+        counts.append((layer.get_total_flops() / 2, head.get_total_flops() / 2))
+    return counts
+
+
+@contextmanager
+def _counting() -> Iterator[Any]:
+    # Fused attention kernels have no formula on every device; the plain one is two matrix products.
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        yield counter
