@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 _FORMAT = "%(asctime)s - %(levelname)s - %(name)s - %(message)s"
-_NOISY = ("fsspec", "filelock", "httpcore", "httpx", "matplotlib", "urllib3")
+_NOISY = ("fsspec", "filelock", "httpcore", "httpx", "matplotlib", "tango.common", "urllib3")
 _installed: list[logging.Handler] = []
 _file_friendly = False
 

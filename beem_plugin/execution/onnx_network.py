@@ -50,6 +50,8 @@ class OnnxNetwork:
         names = [FULL_DEPTH_NAME] if full_depth else self.meta["segments"]
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads or torch.get_num_threads()
+        # Every session has threads of its own: those of the segment before must not spin while the next one runs.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         self.sessions = [
             onnxruntime.InferenceSession(str(folder / name), options, providers=["CPUExecutionProvider"])
             for name in names

@@ -76,6 +76,8 @@ def replay_policy(
     decisions = replay(policy, trace)
     final = trace.logits[:, -1].argmax(-1)
     resolved = policy.to_config()
+    # A policy that wraps another one keeps the numbers in the inner block.
+    inner = resolved["policy"] if isinstance(resolved.get("policy"), dict) else resolved
     result: dict[str, Any] = {
         "n": len(trace),
         "num_exits": trace.num_exits,
@@ -83,8 +85,8 @@ def replay_policy(
         "final_metrics": measure(trace, final),
         **depth_summary(decisions.exits, trace.exit_layers),
         "policy": resolved,
-        "weights": resolved.get("weights"),
-        "thresholds": resolved.get("thresholds"),
+        "weights": inner.get("weights"),
+        "thresholds": inner.get("thresholds"),
         "warnings": [] if report is None else report.warnings,
         "calibration": None if report is None else report.to_json(),
     }

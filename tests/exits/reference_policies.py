@@ -189,6 +189,36 @@ def cascaded_ensemble(logits, signals, *, thresholds, weights="uniform", bias=No
     return Outcome(number, labels, scores[number - 1], unsure)
 
 
+def expected_gain(logits, signals, *, thresholds, model, min_exit=1) -> Outcome:
+    least = math.log(1e-4)
+    num_exits, num_labels = len(logits), len(logits[0])
+
+    def odds(logs: Sequence[float], label: int) -> float:
+        others = [value for c, value in enumerate(logs) if c != label]
+        top = max(others)
+        return logs[label] - top - math.log(math.fsum(math.exp(value - top) for value in others))
+
+    vote, before = [0.0] * num_labels, None
+    scores, labels, close = [], [], []
+    for i in range(num_exits - 1):
+        own = [max(value, least) for value in log_softmax(logits[i])]
+        heard = [
+            model["memory"][i] * vote[c] + model["trust"][i] * own[c] + model["bias"][i][c] for c in range(num_labels)
+        ]
+        vote = [max(value, least) for value in log_softmax(heard)]
+        label = first_best(vote)
+        close.append(len(best_up_to_rounding(vote)) > 1)
+        weights, voices = model["change"][i], (vote, own, before or own)
+        z = model["change_bias"][i][label] + math.fsum(w * odds(v, label) for w, v in zip(weights, voices))
+        scores.append(model["gain"][i] * (1 / (1 + math.exp(-z)) if z > -500 else 0.0))
+        labels.append(label)
+        before = own
+    scores.append(0.0)
+    labels.append(first_best(logits[-1]))
+    number, unsure = first_exit(scores, thresholds, lambda score, threshold: score <= threshold, min_exit)
+    return Outcome(number, {labels[number - 1]}, scores[number - 1], unsure or any(close[:number]))
+
+
 def halting(logits, signals, *, threshold=None, thresholds=0.5, min_exit=1) -> Outcome:
     limits = as_list(thresholds if threshold is None else threshold, len(logits))
     chances = [Fraction(value) for value in signals["halt"]]

@@ -73,6 +73,23 @@ def ensemble_case(rng: random.Random, num_exits: int, num_labels: int) -> dict[s
     return config
 
 
+def expected_gain_case(rng: random.Random, num_exits: int, num_labels: int) -> dict[str, Any]:
+    config = probability_rule(0, 0.05, [0.0])(rng, num_exits, num_labels)
+
+    def rows(count: int, scale: float) -> list[list[float]]:
+        return [[rng.gauss(0, scale) for _ in range(count)] for _ in range(num_exits - 1)]
+
+    config["model"] = {
+        "memory": [2 * rng.random() for _ in range(num_exits - 1)],
+        "trust": [2 * rng.random() for _ in range(num_exits - 1)],
+        "bias": rows(num_labels, 1.0),
+        "change": rows(3, 0.5),
+        "change_bias": rows(num_labels, 1.0),
+        "gain": [0.1 * rng.random() for _ in range(num_exits - 1)],
+    }
+    return config
+
+
 def halting_case(rng: random.Random, num_exits: int, num_labels: int) -> dict[str, Any]:
     if rng.random() < 0.3:
         return {"threshold": rng.choice([0.5, 0.25, 0.9])} if rng.random() < 0.5 else {}
@@ -96,6 +113,7 @@ CASES: dict[str, Case] = {
     "confident_patience": confident_patience_case,
     "voting": probability_rule(0.1, 3, [0.5, 0.6, 0.75, 1.0, 2.0, 3.0], exponent=[0, 1, 1, 0.5]),
     "cascaded_ensemble": ensemble_case,
+    "expected_gain": expected_gain_case,
     "halting": halting_case,
     "gate": probability_rule(0, 1, [0.5, 0.5, 0.25, 1.0]),
     "predicted_error": probability_rule(0, 1, [0.0, 0.25, 0.5, 1.0]),

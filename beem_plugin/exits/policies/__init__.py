@@ -3,6 +3,7 @@ from beem_plugin.exits.policies.calibrated import Calibrated
 from beem_plugin.exits.policies.cascaded_ensemble import CascadedEnsemble
 from beem_plugin.exits.policies.confident_patience import ConfidentPatience
 from beem_plugin.exits.policies.entropy import Entropy
+from beem_plugin.exits.policies.expected_gain import ExpectedGain
 from beem_plugin.exits.policies.gate import Gate
 from beem_plugin.exits.policies.halting import Halting
 from beem_plugin.exits.policies.margin import Margin
@@ -22,6 +23,7 @@ __all__ = [
     "ConfidentPatience",
     "Entropy",
     "ExitPolicy",
+    "ExpectedGain",
     "Final",
     "FixedExit",
     "Gate",

@@ -90,6 +90,7 @@ class CalibrateExits(TrainerCallback):
         )
         found["calibration_source"] = self.data
         found["calibration_samples"] = report.samples
+        found["calibration_warnings"] = report.warnings
         found.update({f"calibration_{name}": value for name, value in figures(model, trace).items()})
         for warning in report.warnings:
             logger.warning("calibration on %s: %s", self.data, warning)
