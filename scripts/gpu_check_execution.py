@@ -212,12 +212,12 @@ def throughput(shape: str, device: torch.device, dtype: str, samples: int, repea
     trace = make_trace(network, batches)
     policy = make_policy(trace)
     speedup = depth_summary(replay(policy, trace).exits, network.exit_layers)["layer_speedup"]
-    cases = {
-        f"{PLAIN}, batch {size}": plain_case(network, make_batches(lengths, size)) for size in (64, 256, 1024, 4096)
-    }
-    for kind, run in engine_cases({"type": "compaction"}, network, policy, batches).items():
-        cases[f"compaction 256, {kind}"] = run
-    chunks = (8192, 32768, 65536, 131072) if device.type == "cuda" else (512, 1024, 2048)
+    sizes = (64, 256, 1024, 4096) if device.type == "cuda" else (16, 32, 64)
+    cases = {f"{PLAIN}, batch {size}": plain_case(network, make_batches(lengths, size)) for size in sizes}
+    middle = make_batches(lengths, sizes[1])
+    for kind, run in engine_cases({"type": "compaction"}, network, policy, middle).items():
+        cases[f"compaction {sizes[1]}, {kind}"] = run
+    chunks = (8192, 32768, 65536, 131072) if device.type == "cuda" else (256, 512, 1024)
     for tokens in chunks:
         config = {"type": "depth_pools", "tokens_per_chunk": tokens, "window_tokens": 524288}
         for kind, run in engine_cases(config, network, policy, batches).items():

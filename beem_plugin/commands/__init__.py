@@ -9,10 +9,12 @@ from argparse import Namespace
 from collections.abc import Sequence
 
 from beem_plugin.commands import (  # noqa: F401  importing them registers them
+    benchmark,
     calibrate,
     count_instances,
     diff_config,
     evaluate,
+    export,
     predict,
     print_results,
     replay,

@@ -22,5 +22,7 @@
     type: 'max_probability',
     thresholds: { type: 'error_rate', grid: 'observed', constraint: 'same_samples' },
   },
+  // Leaves when no later exit is expected to gain enough accuracy for its layers; here at twice the speed.
+  'expected-gain':: { type: 'expected_gain', thresholds: { type: 'budget', speedup: 2.0 } },
   full_depth:: { type: 'final' },
 }
