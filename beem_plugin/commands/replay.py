@@ -36,6 +36,6 @@ class Replay(Subcommand):
 
 
 def replay_from_args(args: argparse.Namespace) -> Any:
-    from beem_plugin.reports import replay
+    import beem_plugin.reports.replay as replay
 
     return replay.replay_from_args(args)

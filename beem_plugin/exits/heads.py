@@ -29,4 +29,6 @@ class ExitHead(torch.nn.Module):
 
     def forward(self, hidden_states: Tensor, attention_mask: Tensor) -> Tensor:
         """`(batch, tokens, hidden)` and a bool mask `(batch, tokens)` to `(batch, labels)` logits."""
-        return self.classifier(self.dropout(self.pooler(hidden_states, attention_mask)))
+        # Poolers that divide by a count of tokens give float32, whatever the precision of the layers.
+        pooled = self.pooler(hidden_states, attention_mask).to(self.classifier.weight.dtype)
+        return self.classifier(self.dropout(pooled))

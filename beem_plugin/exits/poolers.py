@@ -58,4 +58,4 @@ class BertPooler(Seq2VecEncoder):
             vector = tokens.mean(1)
         else:
             vector = masked_mean(tokens, mask.bool().unsqueeze(-1), 1)  # type: ignore[arg-type]
-        return torch.tanh(self.dense(vector))
+        return torch.tanh(self.dense(vector.to(self.dense.weight.dtype)))

@@ -62,8 +62,8 @@ class MultiExitClassifier(Model):
         super().__init__(vocab)
         if is_regression:
             raise ConfigurationError(
-                "multi_exit_classifier: found a regression task (STS-B), allowed: classification; exit policies compare "
-                "labels and confidences, which a regression does not have"
+                "multi_exit_classifier: found a regression task (STS-B), allowed: classification; exit policies "
+                "compare labels and confidences, which a regression does not have"
             )
         if vocab.num_labels < 2:
             raise ConfigurationError(

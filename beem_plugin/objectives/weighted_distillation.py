@@ -20,8 +20,8 @@ class WeightedDistillation(Objective):
 
         loss = sum_i i (CE(p_i, y) + KL_i) / sum_i i,
 
-    KL_i between the probabilities of exit i and of the last exit; the last exit has none. The paper prints KL(p_i, p_L);
-    the default is KL(p_L || p_i), the direction in which all related code distils, with p_L detached.
+    KL_i between the probabilities of exit i and of the last exit; the last exit has none. The paper prints
+    KL(p_i, p_L); the default is KL(p_L || p_i), the direction in which all related code distils, with p_L detached.
 
     Registered as an `Objective` with name "weighted_distillation".
 
@@ -75,7 +75,7 @@ class WeightedDistillation(Objective):
         else:
             if len(self.layer_weights) != num_exits:
                 raise ConfigurationError(
-                    f"objective.layer_weights: found {len(self.layer_weights)} numbers, allowed: {num_exits}, one an exit"
+                    f"objective.layer_weights: found {len(self.layer_weights)} numbers, allowed: {num_exits}"
                 )
             values = torch.tensor(self.layer_weights, dtype=torch.float32, device=device)
         return values / values.sum()

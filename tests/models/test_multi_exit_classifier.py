@@ -61,6 +61,18 @@ def test_poolers_of_allennlp_light_and_a_working_bert_pooler(pooler: Any, shared
     output["loss"].backward()
 
 
+@pytest.mark.parametrize(
+    "pooler", ["cls_pooler", {"type": "bert_pooler", "pooling": "mean"}, {"type": "boe", "averaged": True}]
+)
+def test_half_precision_layers_give_float32_logits(pooler: Any) -> None:
+    model = build({"pooler": pooler, "share_pooler": False}).eval()
+    whole = model(**batch())["logits"]
+    assert isinstance(model, MultiExitClassifier)
+    model.encoder.to(torch.bfloat16)
+    half = model(**batch())["logits"]
+    assert half.dtype == torch.float32 and torch.allclose(half, whole, atol=0.05)
+
+
 def test_padding_does_not_change_a_prediction() -> None:
     for pooler in ("bert_pooler", {"type": "bert_pooler", "pooling": "mean"}, {"type": "boe", "averaged": True}):
         model = build({"pooler": pooler}).eval()
