@@ -95,6 +95,8 @@ class Archive(NamedTuple):
     meta : `dict[str, Any]`
     calibration : `Calibration`, optional
         What is stored in the archive; an overridden policy may have been calibrated anew on its trace.
+    calibrated_on : `str`, optional
+        Which data the model's policy was calibrated on; `None` if its numbers were given.
     """
 
     model: Model
@@ -103,6 +105,7 @@ class Archive(NamedTuple):
     validation_dataset_reader: DatasetReader
     meta: dict[str, Any]
     calibration: Calibration | None
+    calibrated_on: str | None = None
 
 
 def save_resources(serialization_dir: Path, model: Model, dataset_reader: DatasetReader) -> None:
@@ -244,15 +247,26 @@ def load_archive(
         calibration = Calibration.load(folder / "calibration")
         model_config = localised["model"]
         policy_config = as_policy_config(model_config.get("exit_policy"))
+        calibrated_on = None
         if calibration is not None and policy_config == as_policy_config(calibration.config):
+            calibrated_on = calibration.report.get("source")
             model_config["exit_policy"] = calibration.policy
         model = Model.from_params(
-            Params(model_config), vocab=vocab, metric=reader.metric, is_regression=reader.is_regression
+            Params(model_config, history="model."),
+            vocab=vocab,
+            metric=reader.metric,
+            is_regression=reader.is_regression,
         )
         load_weights(model, find_weights(folder, weights_file))
-        calibrate_if_open(model, calibration)
+        calibrated_on = calibrate_if_open(model, calibration) or calibrated_on
     return Archive(
-        model.eval().to(device_of(cuda_device)), Params(config), reader, validation_reader, meta, calibration
+        model.eval().to(device_of(cuda_device)),
+        Params(config),
+        reader,
+        validation_reader,
+        meta,
+        calibration,
+        calibrated_on,
     )
 
 
@@ -261,15 +275,16 @@ def as_policy_config(policy: Any) -> Any:
     return {"type": policy} if isinstance(policy, str) else policy
 
 
-def calibrate_if_open(model: Model, calibration: Calibration | None) -> None:
-    """Calibrates a policy with open numbers on the archive's trace, if there is one."""
+def calibrate_if_open(model: Model, calibration: Calibration | None) -> str | None:
+    """Calibrates a policy with open numbers on the archive's trace, if there is one; returns which data it is of."""
     policy = getattr(model, "exit_policy", None)
     if not isinstance(policy, ExitPolicy) or policy.is_calibrated or calibration is None or calibration.trace is None:
-        return
+        return None
     report = policy.calibrate(calibration.trace)
     logger.info("calibrated %s on the archive's trace (%s)", type(policy).__name__, report.source)
     for warning in report.warnings:
         logger.warning("calibration: %s", warning)
+    return report.source
 
 
 def localise(config: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -312,17 +327,27 @@ def find_weights(folder: Path, weights_file: str | Path | None) -> Path:
 
 def load_weights(model: Model, path: Path) -> None:
     """Loads a state dict; a missing or unexpected tensor is an error that names it."""
-    if path.suffix == ".safetensors":
-        with safe_open(str(path), framework="pt") as file:
-            aliases = json.loads((file.metadata() or {}).get("aliases", "{}"))
-            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no dict)
-        state.update({name: state[first] for name, first in aliases.items()})
-    else:
-        state = torch.load(path, map_location="cpu", weights_only=True)
+    try:
+        state = read_state(path)
+    except Exception as error:  # a file that is no checkpoint fails in the reader in any way
+        kind = type(error).__name__
+        raise DataError(
+            f"{path}: not a weights file ({kind}); allowed: .safetensors, or .th with tensors alone"
+        ) from None
     try:
         model.load_state_dict(state)
     except RuntimeError as error:
         raise DataError(f"{path}: the weights do not fit the model: {' '.join(str(error).split())}") from None
+
+
+def read_state(path: Path) -> dict[str, torch.Tensor]:
+    """A state dict from safetensors, or from what `torch.save` wrote; nothing but tensors is unpickled."""
+    if path.suffix != ".safetensors":
+        return torch.load(path, map_location="cpu", weights_only=True)
+    with safe_open(str(path), framework="pt") as file:
+        aliases = json.loads((file.metadata() or {}).get("aliases", "{}"))
+        state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    return {**state, **{name: state[first] for name, first in aliases.items()}}
 
 
 def device_of(cuda_device: int) -> torch.device:

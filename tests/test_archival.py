@@ -120,6 +120,13 @@ def test_weights_that_do_not_fit_are_named(trained: Path, tmp_path: Path) -> Non
         load_archive(trained, weights_file=tmp_path / "w.th")
 
 
+def test_a_file_that_holds_no_weights_is_named(trained: Path, tmp_path: Path) -> None:
+    for name in ("w.th", "w.safetensors"):
+        (tmp_path / name).write_text("text,label\n")
+        with pytest.raises(DataError, match="not a weights file"):
+            load_archive(trained, weights_file=tmp_path / name)
+
+
 def test_shared_tensors_survive_safetensors(tmp_path: Path) -> None:
     model = torch.nn.ModuleDict({"a": torch.nn.Linear(3, 3), "b": torch.nn.Linear(3, 3)})
     model["b"].weight = model["a"].weight

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from beem_plugin.common.errors import DataError
+from beem_plugin.common.errors import ConfigurationError, DataError
 
 
 @contextmanager
@@ -32,6 +32,8 @@ def atomic_write(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
     if mode not in ("w", "wb"):
         raise ValueError(f"mode is {mode!r}, not 'w' or 'wb'")
     path = Path(path)
+    if path.is_dir():
+        raise ConfigurationError(f"{path}: is a directory, a file is to be written")
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     try:

@@ -115,4 +115,9 @@ def text_value(fields: Mapping[str, Any], name: str, place: str) -> str:
         raise DataError(f"{place}: no column {name!r}; found: {', '.join(nearest_first(name, fields)) or 'none'}")
     if not isinstance(fields[name], str):
         raise DataError(f"{place}: column {name!r} holds {type(fields[name]).__name__}, a text is expected")
+    try:
+        fields[name].encode("utf-8")
+    except UnicodeEncodeError as error:
+        # JSON can spell half a surrogate pair, which no encoding of Unicode can hold.
+        raise DataError(f"{place}: column {name!r} holds a lone surrogate at character {error.start}") from None
     return fields[name]

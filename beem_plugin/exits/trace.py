@@ -132,7 +132,8 @@ class ExitTrace:
             with np.load(file, allow_pickle=False) as archive:
                 arrays = {name: archive[name] for name in archive.files}
         except (ValueError, OSError, EOFError) as error:
-            raise DataError(f"{path}: not a trace file (.npz without pickled objects): {error}") from None
+            reason = "it is no .npz, or holds pickled objects" if isinstance(error, ValueError) else error
+            raise DataError(f"{path}: not a trace file: {reason}") from None
         except Exception as error:  # zipfile.BadZipFile and zlib.error share no narrower base class
             raise DataError(f"{path}: damaged trace file: {error}") from None
         missing = {"logits", "labels"} - set(arrays)

@@ -7,6 +7,7 @@ from typing import Any
 
 from beem_plugin.common.errors import ConfigurationError, DataError
 from beem_plugin.data import DatasetReader, Instance, collate
+from beem_plugin.data.dataset_reader import text_value
 from beem_plugin.execution import Engine
 from beem_plugin.models import Model, MultiExitClassifier
 from beem_plugin.predictors.predictor import JsonDict, Predictor
@@ -97,6 +98,8 @@ def check_texts(fields: JsonDict, names: Sequence[str], record: JsonDict) -> Non
     wrong = [name for name in names if not isinstance(fields[name], str)]
     if wrong:
         raise DataError(f"{wrong[0]}: found {fields[wrong[0]]!r}, allowed: a text")
+    for name in names:
+        text_value(fields, name, "the input")
 
 
 def input_fields(instance: Instance) -> dict[str, Any]:

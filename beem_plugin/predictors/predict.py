@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import sys
 from collections.abc import Iterable, Iterator
@@ -16,6 +17,7 @@ from tqdm import tqdm
 from beem_plugin.archival import load_archive
 from beem_plugin.common.errors import BeemError, ConfigurationError, DataError
 from beem_plugin.common.files import open_text
+from beem_plugin.data import Instance
 from beem_plugin.predictors.inputs import format_of, read_records
 from beem_plugin.predictors.predictor import JsonDict, Predictor
 
@@ -46,7 +48,10 @@ def predict_from_args(args: argparse.Namespace) -> None:
                 write(predictor, predictor.predict_batch_instance(part))
         else:
             for part in windows(records(args, predictor), args.batch_size):
-                write(predictor, predict_window(predictor, part, args.input_file))
+                instances, error = usable(predictor, part, args.input_file)
+                write(predictor, predictor.predict_batch_instance(instances))
+                if error is not None:
+                    raise error
 
 
 def predictor_arguments(args: argparse.Namespace) -> dict[str, Any]:
@@ -62,16 +67,22 @@ def predictor_arguments(args: argparse.Namespace) -> dict[str, Any]:
     return extra
 
 
-def predict_window(predictor: Predictor, part: list[tuple[int, JsonDict]], source: str) -> list[JsonDict]:
-    """Predictions for `(line number, record)` pairs; a record that cannot be used is named by its line."""
+def usable(
+    predictor: Predictor, part: list[tuple[int, JsonDict]], source: str
+) -> tuple[list[Instance], DataError | None]:
+    """
+    The instances of `(line number, record)` pairs up to the first record that cannot be used, and the error that names
+    its line.
+    """
     try:
-        return predictor.predict_batch_json([record for _, record in part])
+        return predictor._batch_json_to_instances([record for _, record in part]), None
     except DataError:
+        instances: list[Instance] = []
         for number, record in part:
             try:
-                predictor._json_to_instance(record)
+                instances.append(predictor._json_to_instance(record))
             except DataError as error:
-                raise DataError(f"{source}:{number}: {error}") from None
+                return instances, DataError(f"{source}:{number}: {error}")
         raise
 
 
@@ -110,8 +121,20 @@ def windows(items: Iterable[Any], batch_size: int) -> Iterator[list[Any]]:
     """The first windows are small, so that the first predictions come soon."""
     items = iter(items)
     batches = 1
-    while part := list(islice(items, batches * batch_size)):
-        yield part
+    while True:
+        part: list[Any] = []
+        failure: BeemError | None = None
+        try:
+            for item in islice(items, batches * batch_size):
+                part.append(item)  # one by one: what came before an error is kept
+        except BeemError as error:
+            failure = error
+        if part:
+            yield part
+        if failure is not None:
+            raise failure
+        if not part:
+            return
         batches = min(2 * batches, WINDOW_BATCHES)
 
 
@@ -137,9 +160,13 @@ def output(path: str | None) -> Iterator[Writer]:
     if not path:
         yield Writer(sys.stdout)
         return
+    if Path(path).is_dir():
+        raise ConfigurationError(f"--output-file: {path} is a directory")
     part = Path(f"{path}.part")
+    part.parent.mkdir(parents=True, exist_ok=True)
+    opener = gzip.open if path.endswith(".gz") else open
     try:
-        file = open(part, "w", encoding="utf-8")  # noqa: SIM115 (closed below, kept after an error)
+        file = opener(part, "wt", encoding="utf-8")
     except OSError as error:
         raise ConfigurationError(f"--output-file: cannot write {path}: {error.strerror}") from None
     with file:

@@ -42,7 +42,9 @@ def evaluate_from_args(args: argparse.Namespace) -> dict[str, Any]:
     results: dict[str, Any] = {}
     for source, name, predictions_name in zip(sources, names, prediction_names, strict=True):
         metrics = evaluate_archive(archive, source, args.batch_size, engine, predictions_name)
-        prefix = "" if len(sources) == 1 else f"{Path(source).stem}_"
+        stems = [Path(other).stem for other in sources]
+        stem = Path(source).stem if stems.count(Path(source).stem) == 1 else source
+        prefix = "" if len(sources) == 1 else f"{stem}_"
         results.update({f"{prefix}{key}": value for key, value in metrics.items()})
         if name is not None and args.auto_names in ("METRICS", "ALL"):
             write_json(name, metrics)
@@ -118,8 +120,7 @@ def evaluate_archive(
     metrics["samples"] = len(instances)
     metrics["labelled_samples"] = int(known.sum())
     metrics["exit_policy"] = model.exit_policy.to_config()
-    calibration = archive.calibration
-    metrics["calibrated_on"] = calibration.report.get("source") if calibration is not None else None
+    metrics["calibrated_on"] = archive.calibrated_on
     return metrics
 
 

@@ -73,6 +73,8 @@ def replay_policy(
     report = None
     if calibration is not None:
         report = policy.calibrate(calibration)
+        if calibration.logits.shape == trace.logits.shape and bool((calibration.logits == trace.logits).all()):
+            report.warnings.append("calibrated on the very data it is judged on: these figures are too good")
     decisions = replay(policy, trace)
     final = trace.logits[:, -1].argmax(-1)
     resolved = policy.to_config()

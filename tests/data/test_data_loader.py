@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 from beem_plugin.common.errors import ConfigurationError, DataError
 from beem_plugin.common.registry import Lazy, Params
 from beem_plugin.data import DataLoader, Instance, Vocabulary, collate
+from tests.tiny_project import ROOT
 
 VOCAB = Vocabulary(["no", "yes"])
 
@@ -162,7 +164,10 @@ def test_a_label_that_training_lacks_is_found_at_once() -> None:
 def test_two_processes_see_every_row_exactly_once(tmp_path: Path) -> None:
     script = Path(__file__).parent / "two_processes.py"
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(script)]
-    result = subprocess.run([*command, str(tmp_path / "out.json")], capture_output=True, text=True, timeout=240)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    result = subprocess.run(
+        [*command, str(tmp_path / "out.json")], env=environment, capture_output=True, text=True, timeout=240
+    )
     assert result.returncode == 0, result.stderr[-3000:]
     found = json.loads((tmp_path / "out.json").read_text())
     for case in found:

@@ -103,8 +103,25 @@ def test_a_bad_line_is_named_and_what_was_predicted_is_kept(trained: Path, tmp_p
     assert result.returncode == 1 and "in.jsonl:3: not JSON" in result.stderr and "Traceback" not in result.stderr
     assert not output.exists()
     part = tmp_path / "out.jsonl.part"
-    assert part.name in result.stderr
-    assert all(json.loads(line)["label"] for line in part.read_text().splitlines())
+    assert f"2 predictions before it are in {part}" in result.stderr
+    assert [json.loads(line)["sentence"] for line in part.read_text().splitlines()] == ["the film", "a story"]
+
+
+def test_good_rows_before_a_bad_one_are_predicted(trained: Path, tmp_path: Path) -> None:
+    source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text('{"sentence": "the film"}\n{"sentence": "\\ud83d half"}\n{"sentence": "a story"}\n')
+    result = run(
+        "predict", str(trained / "model.tar.gz"), str(source), "--output-file", str(output), check=False
+    )  # fmt: skip
+    assert "in.jsonl:2:" in result.stderr and "lone surrogate" in result.stderr
+    assert len((tmp_path / "out.jsonl.part").read_text().splitlines()) == 1
+
+
+def test_an_output_named_gz_is_compressed(trained: Path, tmp_path: Path) -> None:
+    output = tmp_path / "new" / "out.jsonl.gz"
+    run("predict", str(trained / "model.tar.gz"), "-", "--output-file", str(output), stdin="the film\n")
+    with gzip.open(output, "rt") as file:
+        assert json.loads(file.read())["sentence"] == "the film"
 
 
 def test_silent_without_a_file_does_nothing(trained: Path) -> None:
