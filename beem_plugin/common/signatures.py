@@ -107,5 +107,5 @@ def _evaluated(hint: Any, function: Callable[..., Any]) -> Any:
         return hint
     try:
         return eval(hint, getattr(inspect.unwrap(function), "__globals__", {}))
-    except Exception:
+    except Exception:  # a name that exists for type checkers alone: the argument is taken as it is
         return Any

@@ -52,3 +52,5 @@ if __name__ == "__main__":
             results.append(gathered(dropping, 103, training, split_batches, instances))
     if Accelerator(cpu=True).is_main_process:
         Path(sys.argv[1]).write_text(json.dumps(results))
+    # Without it gloo's threads may still run when the interpreter ends, and abort the process.
+    Accelerator(cpu=True).end_training()
