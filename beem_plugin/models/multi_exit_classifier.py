@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import torch
@@ -81,6 +82,7 @@ class MultiExitClassifier(Model):
         # Both look at the network's shape only, so that a wrong list or a missing signal is found before training.
         self.exit_policy.bind(self.encoder.exit_layers, vocab.num_labels)
         check_signals(self.exit_policy, self.encoder.available_signals, "the model")
+        check_objective(self.objective, self.encoder)
 
     def forward(  # type: ignore[override]  # named, where the base class takes any tensors
         self,
@@ -106,9 +108,10 @@ class MultiExitClassifier(Model):
         batch = {"input_ids": input_ids, "attention_mask": attention_mask}
         if token_type_ids is not None:
             batch["token_type_ids"] = token_type_ids
-        output: dict[str, Any] = {"logits": self.encoder(batch)}
+        outputs = self.encoder.outputs(batch)
+        output: dict[str, Any] = {"logits": outputs.logits}
         if label is not None:
-            output.update(self.objective(output["logits"], label))
+            output.update(self.objective.loss(outputs, label))
             if self.training:
                 self.metrics.update(output["logits"], label)
         return output
@@ -129,3 +132,13 @@ class MultiExitClassifier(Model):
     @property
     def device(self) -> torch.device:
         return next(self.parameters()).device
+
+
+def check_objective(objective: Objective, encoder: MultiExitEncoder) -> None:
+    """Raises a `ConfigurationError` if the objective trains a signal that the encoder does not produce."""
+    missing = sorted(set(objective.required_signals) - encoder.available_signals)
+    if missing:
+        raise ConfigurationError(
+            f"model.objective: {type(objective).__name__} trains the signals {missing}, found "
+            f"{sorted(encoder.available_signals) or 'none'}; allowed: an encoder with `signals: {json.dumps(missing)}`"
+        )

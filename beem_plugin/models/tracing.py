@@ -35,9 +35,13 @@ def trace_model(
     was_training = model.training
     model.eval()
     indices, logits, labels = [], [], []
+    signals: dict[str, list[Tensor]] = {name: [] for name in sorted(model.encoder.available_signals)}
     for batch in batches:
         inputs = {name: value.to(model.device) for name, value in batch.items() if name not in ("index", "label")}
-        logits.append(model.encoder(inputs).cpu())
+        outputs = model.encoder.outputs(inputs)
+        logits.append(outputs.logits.cpu())
+        for name, values in signals.items():
+            values.append(outputs.signals[name].float().cpu())
         indices.append(batch["index"].cpu())
         labels.append(batch["label"].cpu() if "label" in batch else torch.full((len(batch["index"]),), -1))
     model.train(was_training)
@@ -49,6 +53,8 @@ def trace_model(
     }
     if not indices:
         empty = torch.zeros(0, model.encoder.num_exits, model.encoder.num_labels)
-        return ExitTrace(empty, torch.zeros(0, dtype=torch.int64), ids, meta=meta)
+        none = {name: torch.zeros(0, model.encoder.num_exits) for name in signals}
+        return ExitTrace(empty, torch.zeros(0, dtype=torch.int64), ids, none, meta)
     order = torch.cat(indices).argsort()
-    return ExitTrace(torch.cat(logits)[order], torch.cat(labels)[order], ids, meta=meta)
+    said = {name: torch.cat(values)[order] for name, values in signals.items()}
+    return ExitTrace(torch.cat(logits)[order], torch.cat(labels)[order], ids, said, meta)

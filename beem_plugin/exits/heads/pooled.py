@@ -1,0 +1,52 @@
+"""Pooler, dropout, linear classifier: the head of BEEM, PABEE, DeeBERT, ElasticBERT and most others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from allennlp_light.modules.seq2vec_encoders.seq2vec_encoder import Seq2VecEncoder
+from torch import Tensor
+
+from beem_plugin.exits.heads.head import ExitHead, HeadFamily, HeadSizes
+from beem_plugin.exits.outputs import HeadOutput
+
+
+class PooledHead(ExitHead):
+    """
+    # Parameters
+
+    pooler : `Seq2VecEncoder`
+    classifier : `torch.nn.Linear`
+        Several exits may share either.
+    dropout : `float`
+    """
+
+    def __init__(self, pooler: Seq2VecEncoder, classifier: torch.nn.Linear, dropout: float) -> None:
+        super().__init__()
+        self.pooler = pooler
+        self.dropout = torch.nn.Dropout(dropout)
+        self.classifier = classifier
+        self.pooled_size = pooler.get_output_dim()
+
+    def forward(self, hidden_states: Tensor, attention_mask: Tensor, memory: Mapping[str, Tensor]) -> HeadOutput:
+        # Poolers that divide by a count of tokens give float32, whatever the precision of the layers.
+        pooled = self.pooler(hidden_states, attention_mask).to(self.classifier.weight.dtype)
+        return HeadOutput(self.classifier(self.dropout(pooled)), pooled)
+
+
+@HeadFamily.register("pooled")
+class PooledHeads(HeadFamily):
+    """
+    The encoder's `pooler`, dropout, and a linear classifier at every exit.
+
+    Registered as a `HeadFamily` with name "pooled", the default.
+    """
+
+    def build(self, sizes: HeadSizes) -> list[ExitHead]:
+        poolers = sizes.poolers()
+        classifiers = sizes.classifiers(poolers[0].get_output_dim())
+        return [
+            PooledHead(pooler, classifier, sizes.dropout)
+            for pooler, classifier in zip(poolers, classifiers, strict=True)
+        ]

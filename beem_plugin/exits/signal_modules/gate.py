@@ -1,0 +1,44 @@
+"""A learned gate on how sure an exit is."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from beem_plugin.exits.signal_modules.signal_module import ExitView, SignalModule
+
+
+@SignalModule.register("gate")
+class GateModule(SignalModule):
+    """
+    JEI-DNN's gates (Regol et al. 2024): at every exit a linear map from four measures of its uncertainty to g_i, after
+    the sigmoid. The measures are taken from the logits, which get no gradient from it: the largest probability, the
+    entropy, the gap between the two largest probabilities, and the entropy of the squared probabilities, normalised.
+
+    Registered as a `SignalModule` with name "gate".
+    """
+
+    name: ClassVar[str] = "gate"
+
+    def __init__(self, num_exits: int, pooled_size: int, num_labels: int) -> None:
+        super().__init__(num_exits, pooled_size, num_labels)
+        self.gates = torch.nn.ModuleList(torch.nn.Linear(4, 1) for _ in range(num_exits))
+
+    def forward(self, view: ExitView) -> Tensor:
+        gate = self.gates[view.exit_number - 1]
+        features = uncertainty_features(view.logits.detach()).to(gate.weight.dtype)  # type: ignore[arg-type]
+        return gate(features).squeeze(-1).float().sigmoid()
+
+
+def uncertainty_features(logits: Tensor) -> Tensor:
+    """`(batch, labels)` to `(batch, 4)`; see `GateModule`."""
+    log_p = logits.float().log_softmax(-1)
+    top = log_p.exp().topk(2, dim=-1).values
+    squared = (2 * log_p).log_softmax(-1)
+
+    def entropy(log_q: Tensor) -> Tensor:
+        return -(log_q.exp() * log_q).nan_to_num(nan=0.0).sum(-1)
+
+    return torch.stack([top[:, 0], entropy(log_p), top[:, 0] - top[:, 1], entropy(squared)], -1)
