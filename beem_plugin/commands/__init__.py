@@ -9,6 +9,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 
 from beem_plugin.commands import (  # noqa: F401  importing them registers them
+    ablate,
     benchmark,
     calibrate,
     count_instances,

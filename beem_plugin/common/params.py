@@ -57,14 +57,19 @@ def load_config_dict(
 
 def evaluate_jsonnet(path: str | Path, ext_vars: Mapping[str, str] | None = None) -> dict[str, Any]:
     """The content of a jsonnet, json or yaml file. `std.extVar` reads `ext_vars` and the environment."""
+    config = evaluate_document(path, ext_vars)
+    if not isinstance(config, dict):
+        raise ConfigurationError(f"config {path}: found a {type(config).__name__}, expected an object {{...}}")
+    return config
+
+
+def evaluate_document(path: str | Path, ext_vars: Mapping[str, str] | None = None) -> Any:
+    """Like `evaluate_jsonnet`, of a file that may hold a list, or anything else."""
     path = Path(path)
     if not path.is_file():
         what = "is a directory" if path.is_dir() else "no such file"
         raise ConfigurationError(f"config {path}: {what}")
-    config = _evaluate_yaml(path) if path.suffix in (".yml", ".yaml") else _evaluate_json(path, ext_vars)
-    if not isinstance(config, dict):
-        raise ConfigurationError(f"config {path}: found a {type(config).__name__}, expected an object {{...}}")
-    return config
+    return _evaluate_yaml(path) if path.suffix in (".yml", ".yaml") else _evaluate_json(path, ext_vars)
 
 
 def parse_overrides(overrides: str | Mapping[str, Any], ext_vars: Mapping[str, str] | None = None) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from beem_plugin.commands import Subcommand, main
 from beem_plugin.common.errors import ConfigurationError
 
 CONTRACT = {
+    "ablate": "-s --serialization-dir --seeds --jobs -r --recover -f --force -o --overrides --include-package",
     "train": "-s --serialization-dir -r --recover -f --force -o --overrides --node-rank --dry-run "
     "--file-friendly-logging --include-package",
     "evaluate": "--output-file --predictions-output-file --weights-file --cuda-device -o --overrides --batch-size "

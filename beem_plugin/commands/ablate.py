@@ -1,0 +1,48 @@
+"""`allennlp ablate`"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from beem_plugin.commands.subcommand import Subcommand, add_overrides
+
+
+@Subcommand.register("ablate")
+class Ablate(Subcommand):
+    """Compares a config with variants of it."""
+
+    def add_subparser(self, parser: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
+        description = (
+            "Compare a config with variants of it, on one table. Variants that differ only in the exit policy, its "
+            "calibration or the engine share one training. What is done is kept: the same command goes on with an "
+            "interrupted ablation, and takes further variants and seeds."
+        )
+        subparser = parser.add_parser(self.name, description=description, help="compare a config with variants of it")
+        subparser.add_argument("base", metavar="BASE", help="the config: jsonnet, json or yaml")
+        subparser.add_argument(
+            "variants",
+            metavar="VARIANTS",
+            help="a file with an object, name -> what differs from BASE: blocks are merged, dotted keys change one "
+            'value; {"grid": {KEY: [VALUES]}, "select": "best" or "all"} tries all combinations',
+        )
+        subparser.add_argument(
+            "-s", "--serialization-dir", required=True, metavar="DIR", help="where trainings, traces and tables go"
+        )
+        subparser.add_argument(
+            "--seeds", type=int, default=1, metavar="N", help="trainings of each variant, counted from its own seeds"
+        )
+        subparser.add_argument("--jobs", type=int, default=1, metavar="N", help="trainings at a time")
+        subparser.add_argument(
+            "-r", "--recover", action="store_true", help="DIR must hold an ablation; going on with it is the default"
+        )
+        subparser.add_argument("-f", "--force", action="store_true", help="delete the ablation in DIR first")
+        add_overrides(subparser, "BASE")
+        subparser.set_defaults(func=ablate_from_args)
+        return subparser
+
+
+def ablate_from_args(args: argparse.Namespace) -> int:
+    from beem_plugin.reports.ablation.ablate import ablate_from_args
+
+    return ablate_from_args(args)

@@ -1,0 +1,1 @@
+"""A config and its variants: trained once where only the exit policy differs, compared on one table."""

@@ -1,0 +1,63 @@
+"""Every file in `training_configs/ablations` runs, on a tiny model and tiny data."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from beem_plugin.reports.calibration_plots import plots_available
+from tests.ablation_in_process import train_in_process
+from tests.tiny_project import CONFIGS, run
+
+ABLATIONS = sorted((CONFIGS / "ablations").glob("*.jsonnet"))
+TINY = {"trainer.num_epochs": 1, "trainer.cuda_device": -1, "dataset_reader.max_instances": 40}
+TRAININGS = {"distillation": 5, "pooling": 6, "hyperparameters": 12}
+"""How many trainings each needs; the others differ in the policy only and share the base's."""
+
+
+def ablate(path: Path, folder: Path) -> dict[str, Any]:
+    files = [str(CONFIGS / "mrpc_beem.jsonnet"), str(path), "-s", str(folder)]
+    run("ablate", *files, "-o", json.dumps(TINY))
+    content: dict[str, Any] = json.loads((folder / "ablation.json").read_text())
+    return content
+
+
+@pytest.mark.parametrize("path", ABLATIONS, ids=lambda path: path.stem)
+def test_ablation_runs(
+    path: Path, tiny_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name, value in tiny_environment.items():
+        monkeypatch.setenv(name, value)
+    commands = train_in_process(monkeypatch)
+    content = ablate(path, tmp_path / "out")
+    assert len(commands) == TRAININGS.get(path.stem, 1)
+    assert not any(row["errors"] for row in content["rows"])
+    for row in content["rows"]:
+        assert 1 <= row["layer_speedup"]["median"] <= 3 and 0 <= row["metrics"]["accuracy_f1"]["median"] <= 1
+        assert row["judged_on"] == "validation" and row["calibrated_on"] in ("train[holdout]", None)
+    keys = {sweep["key"] for sweep in content["sweeps"]}
+    assert keys == SWEPT.get(path.stem, set())
+    for key in keys if plots_available() else ():
+        name = "ablation_" + "_".join(key.split(".")[-2:])
+        assert (tmp_path / "out" / f"{name}.png").is_file() and (tmp_path / "out" / f"{name}.svg").is_file()
+    if path.stem == "hyperparameters":
+        base, row = content["rows"]
+        assert len(row["settings"]) == 12 and sum(entry["is_chosen"] for entry in row["settings"]) == 1
+        best = max(entry["validation_score"] for entry in row["settings"])
+        assert row["validation_score"]["median"] == best >= base["validation_score"]["median"]
+
+
+SWEPT = {
+    "alpha": {"model.exit_policy.thresholds.values", "model.exit_policy.patience"},
+    "lambda": {"model.exit_policy.weights.scale"},
+}
+
+
+def test_the_papers_ablations_are_there() -> None:
+    names = {path.stem for path in ABLATIONS}
+    assert names == {
+        "weights", "thresholds", "lambda", "alpha", "distillation", "pooling", "reset", "hyperparameters",
+    }  # fmt: skip
