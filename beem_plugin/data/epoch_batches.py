@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -41,6 +42,7 @@ class EpochBatches:
         self._shuffle = training and sampler.shuffle
         self._batches_per_epoch = batches_per_epoch if training else None
         self._epoch = 0
+        self._rows: np.ndarray | None = None
         self._cached: tuple[int, Batches] | None = None
         # The three names below are what accelerate looks at.
         self.batch_size = sampler.batch_size
@@ -58,6 +60,16 @@ class EpochBatches:
         """Several processes: accelerate hands the epoch on only to `.batch_sampler.sampler` of what it wraps."""
         return self
 
+    def subset(self, rows: Sequence[int]) -> EpochBatches:
+        """Batches of the same kind over some of the rows, which keep their numbers."""
+        subset = copy.copy(self)
+        subset._lengths = self._lengths[rows]
+        subset._rows = np.asarray(rows if self._rows is None else self._rows[rows])
+        subset._cached = None
+        if not len(subset):
+            raise ConfigurationError(f"drop_last: leaves nothing of {len(rows)} rows with batch_size {self.batch_size}")
+        return subset
+
     def set_epoch(self, epoch: int) -> None:
         self._epoch = epoch
 
@@ -71,7 +83,10 @@ class EpochBatches:
     def _batches(self) -> Batches:
         key = self._epoch if self._shuffle or self._batches_per_epoch else 0
         if self._cached is None or self._cached[0] != key:
-            self._cached = (key, self._drawn(key))
+            drawn = self._drawn(key)
+            if self._rows is not None:
+                drawn = [self._rows[batch].tolist() for batch in drawn]
+            self._cached = (key, drawn)
         return self._cached[1]
 
     def _drawn(self, epoch: int) -> Batches:

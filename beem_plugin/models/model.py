@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from beem_plugin.common.registry import Registrable
+from beem_plugin.data.instance import Instance
 from beem_plugin.data.vocabulary import Vocabulary
 
 
@@ -27,6 +29,7 @@ class Model(torch.nn.Module, Registrable):
     """
 
     default_predictor: str | None = None
+    default_evaluation: str | None = None
 
     def __init__(self, vocab: Vocabulary) -> None:
         super().__init__()
@@ -36,9 +39,35 @@ class Model(torch.nn.Module, Registrable):
         """Logits, and the mean loss over the batch when it has labels."""
         raise TypeError(f"{type(self).__name__} does not define forward")
 
+    def prepare(self, instances: Sequence[Instance]) -> None:
+        """
+        Called once before training, for what is counted rather than trained.
+
+        # Parameters
+
+        instances : `Sequence[Instance]`
+            The training data.
+        """
+
+    def start_step(self, step: int, total_steps: int) -> None:
+        """
+        Called in training before each optimizer step's first batch, for what changes in the course of training.
+
+        # Parameters
+
+        step : `int`
+            How many optimizer steps are done.
+        total_steps : `int`
+            How many are planned.
+        """
+
     def update_metrics(self, logits: Tensor, label: Tensor) -> None:
         """Counts the samples of one (gathered) batch in; samples without a label (-1) do not count."""
         raise TypeError(f"{type(self).__name__} does not define update_metrics")
+
+    def parts(self) -> dict[str, list[torch.nn.Parameter]]:
+        """Parameters that belong together by a name that `no_grad` takes after an "@"."""
+        return {}
 
     def get_metrics(self, reset: bool = False) -> dict[str, float]:
         """The metrics over all samples since the last reset."""

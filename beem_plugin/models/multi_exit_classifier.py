@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 from beem_plugin.common.errors import ConfigurationError, not_allowed
 from beem_plugin.common.metrics import METRICS
 from beem_plugin.common.registry import Lazy
+from beem_plugin.data.instance import Instance
 from beem_plugin.data.vocabulary import Vocabulary
 from beem_plugin.execution.engine import Engine
 from beem_plugin.exits.policy import ExitPolicy
@@ -116,11 +118,36 @@ class MultiExitClassifier(Model):
                 self.metrics.update(output["logits"], label)
         return output
 
+    def prepare(self, instances: Sequence[Instance]) -> None:
+        self.encoder.prepare(instances)
+
+    def start_step(self, step: int, total_steps: int) -> None:
+        self.objective.start_step(step, total_steps)
+        self.encoder.start_step(step, total_steps)
+
     def update_metrics(self, logits: Tensor, label: Tensor) -> None:
         self.metrics.update(logits, label)
 
     def get_metrics(self, reset: bool = False) -> dict[str, float]:
         return self.metrics.compute(reset)
+
+    def parts(self) -> dict[str, list[torch.nn.Parameter]]:
+        """
+        `backbone`, `exits` (all heads), `last_exit`, `early_exits` (what is in a head but not in the last one: of a
+        pooler that all share, nothing), `signals`, `objective`.
+        """
+        last = list(self.encoder.exits[-1].parameters())
+        exits = list(self.encoder.exits.parameters())
+        in_last = {id(parameter) for parameter in last}
+        parts = {
+            "backbone": list(self.encoder.backbone.parameters()),
+            "exits": exits,
+            "last_exit": last,
+            "early_exits": [parameter for parameter in exits if id(parameter) not in in_last],
+            "signals": list(self.encoder.signal_modules.parameters()),
+            "objective": list(self.objective.parameters()),
+        }
+        return {name: parameters for name, parameters in parts.items() if parameters}
 
     def metric_state(self) -> dict[str, Any]:
         """The running metrics, for a checkpoint in the middle of an epoch."""
@@ -135,10 +162,14 @@ class MultiExitClassifier(Model):
 
 
 def check_objective(objective: Objective, encoder: MultiExitEncoder) -> None:
-    """Raises a `ConfigurationError` if the objective trains a signal that the encoder does not produce."""
+    """
+    Tells the objective the network's shape; raises a `ConfigurationError` if it trains a signal that the encoder does
+    not produce, or does not fit the network.
+    """
     missing = sorted(set(objective.required_signals) - encoder.available_signals)
     if missing:
         raise ConfigurationError(
             f"model.objective: {type(objective).__name__} trains the signals {missing}, found "
             f"{sorted(encoder.available_signals) or 'none'}; allowed: an encoder with `signals: {json.dumps(missing)}`"
         )
+    objective.bind(encoder.exit_layers, encoder.num_labels)

@@ -1,4 +1,29 @@
+from beem_plugin.objectives.alternating import Alternating
+from beem_plugin.objectives.annealed import Annealed
+from beem_plugin.objectives.diverse import Diverse
+from beem_plugin.objectives.early_exits import EarlyExits
+from beem_plugin.objectives.final_exit import FinalExit
+from beem_plugin.objectives.imitation import Imitation
+from beem_plugin.objectives.joint_gates import JointGates
+from beem_plugin.objectives.learned_exit import LearnedExit
+from beem_plugin.objectives.mutual_distillation import MutualDistillation
 from beem_plugin.objectives.objective import Objective
+from beem_plugin.objectives.pondering import Pondering
+from beem_plugin.objectives.self_distillation import SelfDistillation
 from beem_plugin.objectives.weighted_distillation import WeightedDistillation
 
-__all__ = ["Objective", "WeightedDistillation"]
+__all__ = [
+    "Alternating",
+    "Annealed",
+    "Diverse",
+    "EarlyExits",
+    "FinalExit",
+    "Imitation",
+    "JointGates",
+    "LearnedExit",
+    "MutualDistillation",
+    "Objective",
+    "Pondering",
+    "SelfDistillation",
+    "WeightedDistillation",
+]

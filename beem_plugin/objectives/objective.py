@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.registry import Registrable
 from beem_plugin.exits.outputs import ExitOutputs
 
@@ -19,8 +20,52 @@ class Objective(torch.nn.Module, Registrable):
 
     default_implementation = "weighted_distillation"
 
-    required_signals: ClassVar[tuple[str, ...]] = ()
+    required_signals: tuple[str, ...] = ()
     """Signals beside the logits that it trains: the encoder must produce them."""
+
+    serves_regression: bool = False
+    """Whether it makes sense where an exit gives one value and labels are values, not probabilities and classes."""
+
+    exit_layers: tuple[int, ...] | None = None
+    """The layers that carry an exit, once it is bound; until then it takes every layer to."""
+
+    def bind(self, exit_layers: Sequence[int], num_labels: int) -> None:
+        """
+        Called once, before training, with the network's shape, so that a list of the wrong length is found then. An
+        objective that has a parameter an exit makes it here.
+
+        # Parameters
+
+        exit_layers : `list[int]`
+            The layer of each exit, rising; the last is the network's depth.
+        num_labels : `int`
+            1 for a regression.
+
+        # Raises
+
+        `ConfigurationError`
+            For a regression, if the objective does not serve one.
+        """
+        if num_labels == 1 and not self.serves_regression:
+            raise ConfigurationError(
+                f"objective {type(self).__name__}: found a regression, whose exits give no probabilities; allowed: "
+                f"{', '.join(regression_objectives())}"
+            )
+        self.exit_layers = tuple(exit_layers)
+
+    def start_step(self, step: int, total_steps: int) -> None:
+        """
+        Called in training before each optimizer step's first batch: what alternates or is annealed follows from here
+        alone, so that a recovered run goes on as it would have. In evaluation (`self.training` is false) the last
+        step's state still holds; an objective that alternates should then have one loss for all steps.
+
+        # Parameters
+
+        step : `int`
+            How many optimizer steps are done: 0 before the first.
+        total_steps : `int`
+            How many are planned.
+        """
 
     def loss(self, outputs: ExitOutputs, label: Tensor) -> dict[str, Tensor]:
         """
@@ -44,7 +89,7 @@ class Objective(torch.nn.Module, Registrable):
         logits : `Tensor`
             `(batch, exits, labels)`
         label : `Tensor`
-            `(batch,)` int64; samples with label -1 do not count.
+            `(batch,)` int64; samples with label -1 do not count. Of a regression floating, NaN where unknown.
 
         # Returns
 
@@ -52,3 +97,9 @@ class Objective(torch.nn.Module, Registrable):
             `loss`, a scalar, the mean over the samples; and its components by name, detached, for the log.
         """
         raise TypeError(f"{type(self).__name__} does not define forward")
+
+
+def regression_objectives() -> list[str]:
+    """The registered objectives that serve a regression."""
+    names = Objective.list_available()
+    return sorted(name for name in names if Objective.resolve_class_name(name)[0].serves_regression)

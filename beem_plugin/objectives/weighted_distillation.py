@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from beem_plugin.common.errors import ConfigurationError, not_allowed
+from beem_plugin.objectives.cross_entropy import mean_over_known
+from beem_plugin.objectives.divergence import DIRECTIONS, distillation_divergence
+from beem_plugin.objectives.exit_loss import exit_loss, loss_name, squared_distance
+from beem_plugin.objectives.exit_weights import check_exit_weights, exit_weights
 from beem_plugin.objectives.objective import Objective
 
-DISTILLATIONS = ("teacher_student", "student_teacher", "symmetric", "off")
-WEIGHTINGS = ("linear", "uniform")
+DISTILLATIONS = (*DIRECTIONS, "off")
 
 
 @Objective.register("weighted_distillation")
@@ -23,12 +28,19 @@ class WeightedDistillation(Objective):
     KL_i between the probabilities of exit i and of the last exit; the last exit has none. The paper prints
     KL(p_i, p_L); the default is KL(p_L || p_i), the direction in which all related code distils, with p_L detached.
 
+    Without distillation it is the joint training of most methods: PABEE with `"linear"` weights; PCEE-BERT with
+    `"linear"`, `"uniform"` or `"descending"`; BranchyNet with a list and `reduction: "sum"`; ElasticBERT with
+    `"uniform"` and `reduction: "sum"`, on an encoder with `gradient_equilibrium`; MuE on text with `"uniform"`.
+
+    In a regression, CE is (y_i - y)^2 and KL_i, whatever its direction, (y_i - y_L)^2.
+
     Registered as an `Objective` with name "weighted_distillation".
 
     # Parameters
 
     layer_weights : `str` or `list[float]`, optional (default = `"linear"`)
-        `"linear"`: i; `"uniform"`: 1; or one number an exit. They are divided by their sum.
+        `"linear"`: i; `"descending"`: L - i + 1; `"uniform"`: 1; or one number an exit. `"descending_release"`: what
+        PCEE-BERT's code makes of its `desc`, see `exit_weights`.
     distillation : `str`, optional (default = `"teacher_student"`)
         `"teacher_student"`: KL(p_L || p_i). `"student_teacher"`: KL(p_i || p_L), as the paper prints it. `"symmetric"`:
         half of each. `"off"`: cross-entropy alone, as PABEE and BEEM's released code.
@@ -37,7 +49,11 @@ class WeightedDistillation(Objective):
         Both distributions are softened by it, and the KL multiplied by its square.
     detach_teacher : `bool`, optional (default = `True`)
         Whether the KL leaves the last exit alone.
+    reduction : `str`, optional (default = `"mean"`)
+        `"mean"`: the weights are divided by their sum; `"sum"`: as they are.
     """
+
+    serves_regression = True
 
     def __init__(
         self,
@@ -46,16 +62,10 @@ class WeightedDistillation(Objective):
         distillation_weight: float = 1.0,
         temperature: float = 1.0,
         detach_teacher: bool = True,
+        reduction: str = "mean",
     ) -> None:
         super().__init__()
-        if isinstance(layer_weights, str) and layer_weights not in WEIGHTINGS:
-            raise ConfigurationError(not_allowed("objective.layer_weights", layer_weights, WEIGHTINGS))
-        if not isinstance(layer_weights, str) and (
-            not layer_weights or min(layer_weights) < 0 or not any(layer_weights)
-        ):
-            raise ConfigurationError(
-                f"objective.layer_weights: found {layer_weights}, allowed: numbers from 0, not all of them 0"
-            )
+        check_exit_weights(layer_weights, reduction)
         if distillation not in DISTILLATIONS:
             raise ConfigurationError(not_allowed("objective.distillation", distillation, DISTILLATIONS))
         if temperature <= 0:
@@ -65,56 +75,44 @@ class WeightedDistillation(Objective):
         self.distillation_weight = distillation_weight
         self.temperature = temperature
         self.detach_teacher = detach_teacher
+        self.reduction = reduction
+
+    def bind(self, exit_layers: Sequence[int], num_labels: int) -> None:
+        super().bind(exit_layers, num_labels)
+        if num_labels == 1 and self.temperature != 1:
+            raise ConfigurationError(
+                f"objective.temperature: found {self.temperature}, allowed: 1, as values have no probabilities to soften"
+            )
+        self.exit_weights(len(exit_layers), torch.device("cpu"))
 
     def exit_weights(self, num_exits: int, device: torch.device) -> Tensor:
-        """`(exits,)`, summing to 1."""
-        if self.layer_weights == "linear":
-            values = torch.arange(1, num_exits + 1, dtype=torch.float32, device=device)
-        elif self.layer_weights == "uniform":
-            values = torch.ones(num_exits, device=device)
-        else:
-            if len(self.layer_weights) != num_exits:
-                raise ConfigurationError(
-                    f"objective.layer_weights: found {len(self.layer_weights)} numbers, allowed: {num_exits}"
-                )
-            values = torch.tensor(self.layer_weights, dtype=torch.float32, device=device)
-        return values / values.sum()
+        """`(exits,)`, summing to 1 unless they are to be summed as they are."""
+        return exit_weights(self.layer_weights, num_exits, device, self.reduction)
 
     def forward(self, logits: Tensor, label: Tensor) -> dict[str, Tensor]:
         logits = logits.float()
-        samples, num_exits, num_labels = logits.shape
-        weights = self.exit_weights(num_exits, logits.device)
-        known = label >= 0
-        counted = known.sum().clamp_min(1)
-        target = label.clamp_min(0).unsqueeze(1).expand(samples, num_exits)
-        # (batch, exits)
-        cross_entropy = functional.cross_entropy(logits.reshape(-1, num_labels), target.reshape(-1), reduction="none")
-        cross_entropy = cross_entropy.reshape(samples, num_exits)
-        divergence = self.divergence(logits)
-        # A mean over the samples for each exit, (exits,)
-        cross_entropy = (cross_entropy * known.unsqueeze(1)).sum(0) / counted
-        divergence = (divergence * known.unsqueeze(1)).sum(0) / counted
+        weights = self.exit_weights(logits.shape[1], logits.device)
+        # Each a mean over the samples, (exits,)
+        cross_entropy = mean_over_known(exit_loss(logits, label), label)
+        divergence = mean_over_known(self.divergence(logits), label)
         loss = (weights * (cross_entropy + self.distillation_weight * divergence)).sum()
         return {
             "loss": loss,
-            "cross_entropy": (weights * cross_entropy).sum().detach(),
+            loss_name(label): (weights * cross_entropy).sum().detach(),
             "divergence": (weights * divergence).sum().detach(),
         }
 
     def divergence(self, logits: Tensor) -> Tensor:
-        """`(batch, exits)` the KL term of each exit; 0 for the last."""
+        """`(batch, exits)` the KL term of each exit, or the squared distance from the last; 0 for the last."""
         if self.distillation == "off":
             return logits.new_zeros(logits.shape[:2])
+        if logits.shape[-1] == 1:
+            last = logits[:, -1:].detach() if self.detach_teacher else logits[:, -1:]
+            return functional.pad(squared_distance(logits[:, :-1], last), (0, 1))
         log_p = (logits / self.temperature).log_softmax(-1)
         student = log_p[:, :-1]
         teacher = log_p[:, -1:].expand_as(student)
         if self.detach_teacher:
             teacher = teacher.detach()
-        teacher_student = (teacher.exp() * (teacher - student)).sum(-1)
-        student_teacher = (student.exp() * (student - teacher)).sum(-1)
-        value = {
-            "teacher_student": teacher_student,
-            "student_teacher": student_teacher,
-            "symmetric": (teacher_student + student_teacher) / 2,
-        }[self.distillation]
+        value = distillation_divergence(student, teacher, self.distillation)
         return functional.pad(value * self.temperature**2, (0, 1))

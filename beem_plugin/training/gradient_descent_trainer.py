@@ -147,6 +147,7 @@ class GradientDescentTrainer(Trainer):
         self._loss_sum = 0.0
         self._samples = 0
         self._start_time = time.monotonic()
+        self._steps_per_epoch = math.ceil(len(self._plan(0)) / num_gradient_accumulation_steps)
 
     @classmethod
     def from_partial_objects(
@@ -188,6 +189,11 @@ class GradientDescentTrainer(Trainer):
             cuda_device, mixed_precision or ("fp16" if use_amp else "no"), find_unused_parameters
         )
         model.to(accelerator.device)
+        built_callbacks = [callback.construct(serialization_dir=serialization_dir) for callback in callbacks or []]
+        if enable_default_callbacks and not any(isinstance(c, ConsoleLoggerCallback) for c in built_callbacks):
+            built_callbacks.append(ConsoleLoggerCallback(serialization_dir))
+        for callback in built_callbacks:
+            data_loader = callback.training_data(data_loader)
         freeze(model, no_grad or [])
         built_optimizer = (optimizer or Lazy(Optimizer)).construct(model_parameters=list(model.named_parameters()))
         log_parameter_counts(model)
@@ -199,9 +205,6 @@ class GradientDescentTrainer(Trainer):
             num_epochs=num_epochs,
             num_steps_per_epoch=math.ceil(batches / num_gradient_accumulation_steps),
         )
-        built_callbacks = [callback.construct(serialization_dir=serialization_dir) for callback in callbacks or []]
-        if enable_default_callbacks and not any(isinstance(c, ConsoleLoggerCallback) for c in built_callbacks):
-            built_callbacks.append(ConsoleLoggerCallback(serialization_dir))
         return cls(
             model=model,
             optimizer=built_optimizer,
@@ -226,6 +229,23 @@ class GradientDescentTrainer(Trainer):
         """The model itself, not the form that the accelerator made of it."""
         return self.model
 
+    @property
+    def total_steps(self) -> int:
+        """How many optimizer steps `num_epochs` epochs are."""
+        return self._steps_per_epoch * self.num_epochs
+
+    @property
+    def seconds(self) -> float:
+        """How long the training has taken, with what a run that was recovered took before."""
+        return time.monotonic() - self._start_time
+
+    def release(self) -> None:
+        """Gives the model back as it was handed in, so that another trainer can have it."""
+        self.accelerator.unwrap_model(self._prepared_model, keep_fp32_wrapper=False)
+        self._prepared_model = self.model
+        self.model.zero_grad(set_to_none=True)
+        self.accelerator.free_memory()
+
     def train(self) -> dict[str, Any]:
         """
         Trains to the last epoch or until patience runs out, goes on from the newest checkpoint if there is one, loads
@@ -237,7 +257,7 @@ class GradientDescentTrainer(Trainer):
         """
         self._start_time = time.monotonic()
         separate_ranks(self.accelerator.process_index)
-        self._check_validation()
+        self.check_validation()
         self._restore()
         for callback in self.callbacks:
             callback.on_start(self, is_primary=self.is_primary)
@@ -293,7 +313,7 @@ class GradientDescentTrainer(Trainer):
             self._save_checkpoint()
 
     def _train_epoch(self, epoch: int) -> dict[str, float]:
-        plan = EpochPlan(self.data_loader, epoch, self.accelerator.process_index, self.accelerator.num_processes)
+        plan = self._plan(epoch)
         self._prepared_model.train()
         self.model.train()
         frozen_modules_to_eval(self.model)
@@ -305,6 +325,7 @@ class GradientDescentTrainer(Trainer):
         with bar:
             for start in range(first, len(plan), self.num_gradient_accumulation_steps):
                 rounds = range(start, min(start + self.num_gradient_accumulation_steps, len(plan)))
+                self.model.start_step(self.steps_completed, self.total_steps)
                 inputs, outputs, batch_loss = self._forward_and_backward(epoch, plan, rounds, batches)
                 grad_norm = self._step()
                 self.steps_completed += 1
@@ -334,6 +355,9 @@ class GradientDescentTrainer(Trainer):
         self._merge_metrics()
         metrics = {name: float(value) for name, value in self.model.get_metrics(reset=True).items()}
         return {"loss": self._loss_sum / self._samples, **metrics}
+
+    def _plan(self, epoch: int) -> EpochPlan:
+        return EpochPlan(self.data_loader, epoch, self.accelerator.process_index, self.accelerator.num_processes)
 
     def _forward_and_backward(
         self, epoch: int, plan: EpochPlan, rounds: range, batches: Iterator[dict[str, torch.Tensor]]
@@ -414,7 +438,7 @@ class GradientDescentTrainer(Trainer):
     def _epoch_metrics(self, epoch: int, training: dict[str, float], validation: dict[str, float]) -> dict[str, Any]:
         metrics: dict[str, Any] = {"best_epoch": self.metric_tracker.best_epoch}
         metrics.update(self._peak_memory())
-        metrics["training_duration"] = str(datetime.timedelta(seconds=time.monotonic() - self._start_time))
+        metrics["training_duration"] = str(datetime.timedelta(seconds=self.seconds))
         metrics["epoch"] = epoch
         metrics.update({f"training_{name}": value for name, value in training.items()})
         metrics.update({f"validation_{name}": value for name, value in validation.items()})
@@ -434,10 +458,12 @@ class GradientDescentTrainer(Trainer):
 
     # Before the first and after the last epoch
 
-    def _check_validation(self) -> None:
-        """Validates one batch, so that an unknown metric or a shape that does not fit costs no epoch."""
+    def check_validation(self) -> dict[str, float] | None:
+        """
+        Validates one batch, so that an unknown metric or a shape that does not fit costs no epoch; returns its metrics.
+        """
         if self.validation_data_loader is None or not self.run_confidence_checks:
-            return
+            return None
         random_state = get_random_state()
         metrics = evaluate(
             self.model,
@@ -449,6 +475,7 @@ class GradientDescentTrainer(Trainer):
         )
         self.metric_tracker.combined_score(metrics)
         set_random_state(random_state)
+        return metrics
 
     def _finish(self) -> Exception | None:
         """Loads the best weights and runs `on_end`; returns the first error of a callback."""
@@ -494,7 +521,7 @@ class GradientDescentTrainer(Trainer):
                 "steps_completed": self.steps_completed,
                 "loss_sum": self._loss_sum,
                 "samples": self._samples,
-                "seconds": time.monotonic() - self._start_time,
+                "seconds": self.seconds,
             }
             self.checkpointer.save(self.epochs_completed, self.batches_in_epoch_completed, model_state, training_state)
         self.accelerator.wait_for_everyone()
@@ -524,6 +551,9 @@ class GradientDescentTrainer(Trainer):
         self.steps_completed = state["steps_completed"]
         self._loss_sum, self._samples = state["loss_sum"], state["samples"]
         self._start_time -= state["seconds"]
+        if self.steps_completed > 0:
+            # The model is as it was in the last step: a run that was complete is evaluated as it was before.
+            self.model.start_step(self.steps_completed - 1, self.total_steps)
         self.checkpointer.mark_saved(self.batches_in_epoch_completed)
         own = state["processes"][self.accelerator.process_index]
         if own["metrics"] is not None:

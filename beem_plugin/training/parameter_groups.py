@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.nn import Parameter
 
-from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.errors import ConfigurationError, not_allowed
 
 logger = logging.getLogger(__name__)
 
@@ -19,13 +19,17 @@ ParameterGroups = list[tuple[list[str], dict[str, Any]]]
 
 def freeze(model: torch.nn.Module, regexes: Iterable[str]) -> None:
     """
-    Takes the parameters whose name matches (`re.search`) one of the regexes out of training.
+    Takes the parameters whose name matches (`re.search`) one of the regexes out of training. `"@NAME"` in place of a
+    regex means a part of the model, see `Model.parts`, so that a config need not know how many layers there are.
 
     Must run before the model is handed to the accelerator: data parallelism decides then what it synchronizes.
     """
     named = list(model.named_parameters())
     for regex in regexes:
-        matched = [parameter for name, parameter in named if re.search(regex, name)]
+        if regex.startswith("@"):
+            matched = _part(model, regex)
+        else:
+            matched = [parameter for name, parameter in named if re.search(regex, name)]
         if not matched:
             raise ConfigurationError(
                 f"trainer.no_grad: {regex!r} matches no parameter; their names start with: "
@@ -43,10 +47,16 @@ def frozen_modules_to_eval(model: torch.nn.Module) -> None:
             module.eval()
 
 
-def log_parameter_counts(model: torch.nn.Module) -> tuple[int, int]:
-    """Logs and returns how many numbers are trained and how many are frozen."""
+def count_parameters(model: torch.nn.Module) -> tuple[int, int]:
+    """How many numbers are trained and how many are frozen."""
     trainable = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     frozen = sum(parameter.numel() for parameter in model.parameters() if not parameter.requires_grad)
+    return trainable, frozen
+
+
+def log_parameter_counts(model: torch.nn.Module) -> tuple[int, int]:
+    """Logs and returns how many numbers are trained and how many are frozen."""
+    trainable, frozen = count_parameters(model)
     logger.info("Trainable parameters: %s, frozen parameters: %s", f"{trainable:,}", f"{frozen:,}")
     if trainable == 0:
         raise ConfigurationError("the model has no trainable parameter left: see trainer.no_grad and requires_grad")
@@ -104,6 +114,13 @@ def make_parameter_groups(
         elif group["params"]:
             kept.append(group)
     return kept
+
+
+def _part(model: Any, name: str) -> list[Parameter]:
+    parts: dict[str, list[Parameter]] = model.parts() if hasattr(model, "parts") else {}
+    if name[1:] not in parts:
+        raise ConfigurationError(not_allowed("trainer.no_grad", name, [f"@{part}" for part in parts]))
+    return parts[name[1:]]
 
 
 def _prefixes(named: list[tuple[str, Parameter]]) -> list[str]:

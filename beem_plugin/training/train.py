@@ -33,6 +33,7 @@ from beem_plugin.training.serialization import (
     prepared_directory,
     write_config,
 )
+from beem_plugin.training.staged_trainer import StagedTrainer  # noqa: F401  registers "staged"
 from beem_plugin.training.trainer import Trainer
 from beem_plugin.training.training_data import TrainingData
 
@@ -94,7 +95,7 @@ class TrainModel(Registrable):
     include_in_archive : `list[str]`, optional (default = `None`)
         Globs of further files of the serialization directory.
     evaluation : `dict`, optional (default = `None`)
-        Not for training.
+        Options of `allennlp evaluate`; not for training.
     random_seed, numpy_seed, pytorch_seed : `int`, optional (default = `13370`, `1337`, `133`)
         Seeds of Python's, numpy's and torch's generators; taken out before this object is built.
     distributed : optional
@@ -168,25 +169,45 @@ class TrainModel(Registrable):
             serialization_dir=directory,
             metric=dataset_reader.metric,
             is_regression=dataset_reader.is_regression,
+            tokenizer=getattr(dataset_reader, "tokenizer", None),
         )
+        built_model.prepare(datasets["train"])
         if invocation.is_primary:
             save_resources(directory, built_model, dataset_reader)
         pad_token_id = getattr(getattr(dataset_reader, "tokenizer", None), "pad_token_id", 0)
         loaders: dict[str, DataLoader] = {}
         for split, instances in datasets.items():
             lazy = data_loader if split == "train" else validation_data_loader or data_loader
+            reader = dataset_reader if split == "train" else evaluation_reader
             loaders[split] = lazy.construct(
                 instances=instances,
                 vocab=vocab,
                 pad_token_id=pad_token_id,
                 training=split == "train",
                 seed=invocation.seed,
+                collator=reader.collator(vocab, pad_token_id),
             )
+
+        def make_training_loader(source: str | None, lazy: Lazy[DataLoader] | None) -> DataLoader:
+            """For a trainer that trains on other data for a while."""
+            instances = datasets["train"] if source is None else dataset_reader.read(source)
+            if not instances:
+                raise ConfigurationError(f"train_data_path: there is no instance in {source}")
+            return (lazy or data_loader).construct(
+                instances=instances,
+                vocab=vocab,
+                pad_token_id=pad_token_id,
+                training=True,
+                seed=invocation.seed,
+                collator=dataset_reader.collator(vocab, pad_token_id),
+            )
+
         built_trainer = trainer.construct(
             serialization_dir=directory,
             model=built_model,
             data_loader=loaders["train"],
             validation_data_loader=loaders.get("validation"),
+            make_training_loader=make_training_loader,
         )
         built_trainer.data = TrainingData(
             dataset_reader=dataset_reader,

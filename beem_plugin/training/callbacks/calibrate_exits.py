@@ -15,8 +15,8 @@ from beem_plugin.data.instance import Instance
 from beem_plugin.exits.replay import replay
 from beem_plugin.exits.speed import depth_summary
 from beem_plugin.exits.trace import ExitTrace
-from beem_plugin.models import MultiExitClassifier
-from beem_plugin.models.tracing import trace_model
+from beem_plugin.models import MultiExitCaptioner, MultiExitClassifier
+from beem_plugin.models.tracing import trace_any_model
 from beem_plugin.training.callbacks.callback import TrainerCallback
 
 if TYPE_CHECKING:
@@ -58,9 +58,10 @@ class CalibrateExits(TrainerCallback):
 
     def on_start(self, trainer: GradientDescentTrainer, is_primary: bool = True, **kwargs: Any) -> None:
         super().on_start(trainer, is_primary)
-        if not isinstance(trainer.model, MultiExitClassifier):
+        if not isinstance(trainer.model, MultiExitClassifier | MultiExitCaptioner):
             raise ConfigurationError(
-                f"calibrate_exits: found a model {type(trainer.model).__name__}, allowed: multi_exit_classifier"
+                f"calibrate_exits: found a model {type(trainer.model).__name__}, allowed: multi_exit_classifier, "
+                "multi_exit_captioner"
             )
         # Read before training, so that a wrong name does not cost the training.
         self.data = self.data or held_out(trainer.data.train_data_path)
@@ -81,7 +82,7 @@ class CalibrateExits(TrainerCallback):
         if not is_primary or not self.instances or epoch is None:
             return
         model = trainer.model
-        assert isinstance(model, MultiExitClassifier) and self.data is not None
+        assert isinstance(model, MultiExitClassifier | MultiExitCaptioner) and self.data is not None
         found = metrics if metrics is not None else {}
         trace = self.trace(trainer, model, self.instances, self.data)
         report = model.exit_policy.calibrate(trace)
@@ -105,14 +106,22 @@ class CalibrateExits(TrainerCallback):
                 found.update({f"{prefix}_early_exit_{key}": value for key, value in values.items()})
 
     def trace(
-        self, trainer: GradientDescentTrainer, model: MultiExitClassifier, instances: list[Instance], source: str
+        self,
+        trainer: GradientDescentTrainer,
+        model: MultiExitClassifier | MultiExitCaptioner,
+        instances: list[Instance],
+        source: str,
     ) -> ExitTrace:
         """Runs all exits over `instances`."""
         loader = Lazy(DataLoader, params=Params({"type": "bucket", "batch_size": self.batch_size})).construct(
-            instances=instances, vocab=model.vocab, pad_token_id=trainer.data.pad_token_id, training=False
+            instances=instances,
+            vocab=model.vocab,
+            pad_token_id=trainer.data.pad_token_id,
+            training=False,
+            collator=trainer.data.dataset_reader.collator(model.vocab, trainer.data.pad_token_id),
         )
         ids = [str(instance.id) for instance in instances] if instances[0].id is not None else None
-        return trace_model(model, loader, ids, source)
+        return trace_any_model(model, loader, ids, source)
 
 
 def held_out(train_data_path: str | None) -> str:
@@ -144,7 +153,7 @@ def warn_of_overlap(calibration: list[Instance], train: list[Instance], source: 
         )
 
 
-def figures(model: MultiExitClassifier, trace: ExitTrace) -> dict[str, Any]:
+def figures(model: MultiExitClassifier | MultiExitCaptioner, trace: ExitTrace) -> dict[str, Any]:
     """The task's metrics, layer speed-up and exit histogram of the model's policy on a trace."""
     decisions = replay(model.exit_policy, trace)
     depth = depth_summary(decisions.exits, trace.exit_layers)

@@ -29,6 +29,13 @@ class TrainerCallback(Registrable):
         self.serialization_dir = Path(serialization_dir)
         self.trainer: GradientDescentTrainer | None = None
 
+    def training_data(self, data_loader: Any) -> Any:
+        """
+        Before there is a trainer: the loader of the data that the model shall be trained on, `data_loader` itself or
+        one over fewer of its rows.
+        """
+        return data_loader
+
     def on_start(self, trainer: GradientDescentTrainer, is_primary: bool = True, **kwargs: Any) -> None:
         """Before the first epoch, or the first after a recovery."""
         self.trainer = trainer

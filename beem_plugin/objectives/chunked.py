@@ -1,0 +1,181 @@
+"""An objective over a vocabulary, a few words at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from beem_plugin.exits.outputs import ExitOutputs
+from beem_plugin.objectives.objective import Objective
+
+CHUNK_ELEMENTS = 2**24
+"""Logits in memory at a time: 64 MiB in float32, of which an objective makes about eight copies."""
+
+
+@dataclass
+class ChunkedLoss:
+    """
+    # Parameters
+
+    loss : `Tensor`
+        A scalar, the mean over the tokens.
+    components : `dict[str, Tensor]`
+        The objective's other values, detached, as means over the tokens.
+    predictions : `Tensor`
+        `(tokens, exits)` int64, each exit's most probable word.
+    negative_log_likelihood : `Tensor`
+        `(tokens, exits)` float32, of the target, in nats.
+    """
+
+    loss: Tensor
+    components: dict[str, Tensor]
+    predictions: Tensor
+    negative_log_likelihood: Tensor
+
+
+@dataclass
+class _Plan:
+    """What the autograd function needs beside tensors, and where it leaves what it finds."""
+
+    objective: Objective
+    target: Tensor
+    weight_of: list[int]  # for each exit, which of the distinct weights
+    num_weights: int
+    chunk: int
+    train: bool
+    components: dict[str, Tensor] = field(default_factory=dict)
+    predictions: list[Tensor] = field(default_factory=list)
+    negative_log_likelihood: list[Tensor] = field(default_factory=list)
+
+
+def chunked_loss(
+    objective: Objective,
+    features: Sequence[Tensor],
+    weights: Sequence[Tensor],
+    target: Tensor,
+    chunk_elements: int = CHUNK_ELEMENTS,
+) -> ChunkedLoss:
+    """
+    `objective` of the logits `features[i] @ weights[i].T` of all exits, without ever holding them all: tokens are taken
+    in chunks of `chunk_elements / (exits * words)`, and a chunk's gradient is taken before the next chunk's logits
+    are made. The memory is the same for one exit and for twelve; no logit is computed twice.
+
+    # Parameters
+
+    objective : `Objective`
+        Any whose loss is a mean over the samples of what each sample's logits give.
+    features : `Sequence[Tensor]`
+        For each exit `(tokens, size)`.
+    weights : `Sequence[Tensor]`
+        For each exit `(words, size)`; exits may share one.
+    target : `Tensor`
+        `(tokens,)` int64, all known.
+    chunk_elements : `int`, optional (default = `2**24`)
+    """
+    distinct = list({id(weight): weight for weight in weights}.values())
+    order = {id(weight): index for index, weight in enumerate(distinct)}
+    trained = [parameter for parameter in objective.parameters() if parameter.requires_grad]
+    tensors = [*features, *distinct, *trained]
+    plan = _Plan(
+        objective=objective,
+        target=target,
+        weight_of=[order[id(weight)] for weight in weights],
+        num_weights=len(distinct),
+        chunk=max(1, chunk_elements // (len(weights) * weights[0].shape[0])),
+        train=torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors),
+    )
+    loss = _ChunkedLoss.apply(plan, *tensors)
+    empty = target.new_zeros(0, len(features))
+    return ChunkedLoss(
+        loss=loss,
+        components={name: value / max(len(target), 1) for name, value in plan.components.items()},
+        predictions=torch.cat(plan.predictions) if plan.predictions else empty,
+        negative_log_likelihood=torch.cat(plan.negative_log_likelihood) if plan.predictions else empty.float(),
+    )
+
+
+class _ChunkedLoss(torch.autograd.Function):
+    """Takes the gradient chunk by chunk in the forward pass; the backward pass only scales it."""
+
+    @staticmethod
+    def forward(ctx: Any, plan: _Plan, *tensors: Tensor) -> Tensor:
+        exits = len(plan.weight_of)
+        features, others = tensors[:exits], tensors[exits:]
+        weights = [leaf(weight, plan.train) for weight in others[: plan.num_weights]]
+        trained = list(others[plan.num_weights :])
+        feature_grads = [torch.zeros_like(feature) if feature.requires_grad else None for feature in features]
+        shared_grads: list[Tensor | None] = [None for _ in others]
+        total = features[0].new_zeros((), dtype=torch.float32)
+        for start in range(0, len(plan.target), plan.chunk):
+            rows = slice(start, start + plan.chunk)
+            target = plan.target[rows]
+            with torch.set_grad_enabled(plan.train):
+                parts = [leaf(feature[rows], plan.train and feature.requires_grad) for feature in features]
+                logits = all_logits(parts, weights, plan.weight_of)  # (chunk, exits, words)
+                values = plan.objective.loss(ExitOutputs(logits), target)
+                loss = values["loss"] * len(target)
+            total += loss.detach()
+            note(plan, logits.detach(), target, values)
+            if not plan.train:
+                continue
+            inputs = [tensor for tensor in [*parts, *weights, *trained] if tensor.requires_grad]
+            found = iter(torch.autograd.grad(loss, inputs, allow_unused=True))
+            for part, grad in zip(parts, feature_grads):
+                if part.requires_grad:
+                    value = next(found)
+                    if value is not None and grad is not None:
+                        grad[rows] = value
+            for index, tensor in enumerate([*weights, *trained]):
+                if tensor.requires_grad:
+                    shared_grads[index] = added(shared_grads[index], next(found))
+        if not len(plan.target):  # distributed training waits for a gradient of every parameter
+            shared_grads = [torch.zeros_like(tensor) for tensor in others]
+        ctx.count = max(len(plan.target), 1)
+        ctx.grads = [*feature_grads, *shared_grads]
+        return total / ctx.count
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        scale = grad_outputs[0] / ctx.count
+        grads = [None if grad is None else grad * scale.to(grad.dtype) for grad in ctx.grads]
+        ctx.grads = None
+        return None, *grads
+
+
+def leaf(tensor: Tensor, requires_grad: bool) -> Tensor:
+    """The values of `tensor`, cut from its graph."""
+    return tensor.detach().requires_grad_(requires_grad and tensor.requires_grad)
+
+
+def all_logits(features: Sequence[Tensor], weights: Sequence[Tensor], weight_of: Sequence[int]) -> Tensor:
+    """`(tokens, exits, words)` float32; exits with one weight in one product, so that it is read once."""
+    if len(weights) == 1:
+        return functional.linear(torch.stack(list(features), 1), weights[0]).float()
+    logits: list[Tensor | None] = [None] * len(features)
+    for index, weight in enumerate(weights):
+        exits = [exit_index for exit_index, which in enumerate(weight_of) if which == index]
+        together = functional.linear(torch.stack([features[exit_index] for exit_index in exits], 1), weight)
+        for column, exit_index in enumerate(exits):
+            logits[exit_index] = together[:, column]
+    return torch.stack([value for value in logits if value is not None], 1).float()
+
+
+def note(plan: _Plan, logits: Tensor, target: Tensor, values: dict[str, Tensor]) -> None:
+    """Keeps what metrics and the log need of a chunk."""
+    chosen = logits.gather(2, target.view(-1, 1, 1).expand(-1, logits.shape[1], 1)).squeeze(2)
+    plan.negative_log_likelihood.append(logits.logsumexp(-1) - chosen)
+    plan.predictions.append(logits.argmax(-1))
+    for name, value in values.items():
+        if name != "loss":
+            plan.components[name] = plan.components.get(name, 0) + value.detach() * len(target)
+
+
+def added(total: Tensor | None, value: Tensor | None) -> Tensor | None:
+    if total is None or value is None:
+        return total if value is None else value
+    return total.add_(value)

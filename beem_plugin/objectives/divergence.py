@@ -1,0 +1,61 @@
+"""The Kullback-Leibler divergence by which one exit learns from another."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+DIRECTIONS = ("teacher_student", "student_teacher", "symmetric")
+
+
+def kl_divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
+    """KL(p || q) = sum_c p(c) (ln p(c) - ln q(c)) over the last dimension."""
+    return (log_p.exp() * (log_p - log_q)).sum(-1)
+
+
+def pairwise_cross_entropy(log_p: Tensor, log_q: Tensor) -> Tensor:
+    """
+    CE(p_j, q_i) = -sum_c p_j(c) ln q_i(c) of all pairs of exits.
+
+    # Parameters
+
+    log_p, log_q : `Tensor`
+        `(batch, exits, labels)` log-probabilities in float32.
+
+    # Returns
+
+    `Tensor`
+        `(batch, exits i, exits j)`
+    """
+    # A product of matrices, so that no pair of exits holds a vocabulary's worth of memory; in float32, which mixed
+    # precision would not leave it.
+    with torch.autocast(log_p.device.type, enabled=False):
+        return -(log_q @ log_p.exp().transpose(1, 2))
+
+
+def pairwise_kl(log_p: Tensor, log_q: Tensor) -> Tensor:
+    """`(batch, exits i, exits j)` KL(p_j || q_i); see `pairwise_cross_entropy`."""
+    entropy = -(log_p.exp() * log_p).sum(-1)
+    return pairwise_cross_entropy(log_p, log_q) - entropy.unsqueeze(1)
+
+
+def distillation_divergence(student: Tensor, teacher: Tensor, direction: str) -> Tensor:
+    """
+    # Parameters
+
+    student, teacher : `Tensor`
+        `(..., labels)` log-probabilities in float32.
+    direction : `str`
+        `"teacher_student"`: KL(teacher || student), as code that distils has it; `"student_teacher"`: KL(student ||
+        teacher), as FastBERT and BEEM print it; `"symmetric"`: half of each.
+
+    # Returns
+
+    `Tensor`
+        `(...)`
+    """
+    if direction == "teacher_student":
+        return kl_divergence(teacher, student)
+    if direction == "student_teacher":
+        return kl_divergence(student, teacher)
+    return (kl_divergence(teacher, student) + kl_divergence(student, teacher)) / 2

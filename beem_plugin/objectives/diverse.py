@@ -1,0 +1,89 @@
+"""Exits that learn the labels and to differ from the exits before them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from beem_plugin.common.errors import ConfigurationError, not_allowed
+from beem_plugin.objectives.cross_entropy import exit_cross_entropy, mean_over_known
+from beem_plugin.objectives.divergence import pairwise_cross_entropy, pairwise_kl
+from beem_plugin.objectives.exit_weights import check_exit_weights, exit_weights
+from beem_plugin.objectives.objective import Objective
+
+MEASURES = ("cross_entropy", "kl")
+
+
+@Objective.register("diverse")
+class Diverse(Objective):
+    """
+    EEIC, early exiting as an ensemble of internal classifiers (Sun et al. 2021; no public code):
+
+        loss = sum_i w_i (CE(p_i, y) - weight * D_i),    D_i = min_{j<i} CE(p_j, p_i),    D_1 = 0,
+
+    with CE(p_j, p_i) = -sum_c p_j(c) ln p_i(c) and p_j detached: an exit is rewarded for differing from the earlier
+    exit that it is most like. The sign is such that minimising the loss increases disagreement. This practical form is
+    known from descriptions only; the paper derives its term from mutual information.
+
+    Registered as an `Objective` with name "diverse".
+
+    # Parameters
+
+    weight : `float`, optional (default = `0.1`)
+        Below 1, so that where an earlier exit is right the label still wins.
+    measure : `str`, optional (default = `"cross_entropy"`)
+        `"kl"`: KL(p_j || p_i), which has the same gradient for p_i but another nearest exit.
+    layer_weights : `str` or `list[float]`, optional (default = `"uniform"`)
+        w_i: `"uniform"`, `"linear"`, `"descending"`, `"descending_release"`, or one number an exit.
+    reduction : `str`, optional (default = `"sum"`)
+        `"sum"`: w_i as they are; `"mean"`: divided by their sum.
+    detach_earlier : `bool`, optional (default = `True`)
+        With `false` the earlier exit moves away too.
+    """
+
+    def __init__(
+        self,
+        weight: float = 0.1,
+        measure: str = "cross_entropy",
+        layer_weights: str | list[float] = "uniform",
+        reduction: str = "sum",
+        detach_earlier: bool = True,
+    ) -> None:
+        super().__init__()
+        if not 0 <= weight < 1:
+            raise ConfigurationError(f"objective.weight: found {weight}, allowed: 0 up to, not including, 1")
+        if measure not in MEASURES:
+            raise ConfigurationError(not_allowed("objective.measure", measure, MEASURES))
+        check_exit_weights(layer_weights, reduction)
+        self.weight = weight
+        self.measure = measure
+        self.layer_weights = layer_weights
+        self.reduction = reduction
+        self.detach_earlier = detach_earlier
+
+    def bind(self, exit_layers: Sequence[int], num_labels: int) -> None:
+        super().bind(exit_layers, num_labels)
+        exit_weights(self.layer_weights, len(exit_layers))
+
+    def forward(self, logits: Tensor, label: Tensor) -> dict[str, Tensor]:
+        weights = exit_weights(self.layer_weights, logits.shape[1], logits.device, self.reduction)
+        cross_entropy = mean_over_known(exit_cross_entropy(logits, label), label)  # (exits,)
+        diversity = mean_over_known(self.diversity(logits), label)
+        return {
+            "loss": (weights * (cross_entropy - self.weight * diversity)).sum(),
+            "cross_entropy": (weights * cross_entropy).sum().detach(),
+            "diversity": (weights * diversity).sum().detach(),
+        }
+
+    def diversity(self, logits: Tensor) -> Tensor:
+        """`(batch, exits)` D_i."""
+        log_p = logits.float().log_softmax(-1)
+        number = torch.arange(logits.shape[1], device=logits.device)
+        earlier = log_p.detach() if self.detach_earlier else log_p
+        # (batch, later exit, earlier exit)
+        distance = (pairwise_kl if self.measure == "kl" else pairwise_cross_entropy)(earlier, log_p)
+        distance = distance.masked_fill(number.unsqueeze(0) >= number.unsqueeze(1), torch.inf)
+        return functional.pad(distance[:, 1:].amin(-1), (1, 0))

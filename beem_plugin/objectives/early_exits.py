@@ -1,0 +1,68 @@
+"""All exits but the last: the second stage of a network that is fine-tuned already."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.objectives.cross_entropy import mean_over_known
+from beem_plugin.objectives.exit_loss import exit_loss
+from beem_plugin.objectives.exit_weights import check_exit_weights, exit_weights
+from beem_plugin.objectives.objective import Objective
+
+
+@Objective.register("early_exits")
+class EarlyExits(Objective):
+    """
+    The labels, for the exits before the last,
+
+        loss = sum_{i<L} w_i CE(p_i, y):
+
+    the sum, as DeeBERT's second stage (Xin et al. 2020, section 2.2), or the mean, as the heads of ZTW (Wolczyk et al.
+    2021); in a regression (y_i - y)^2 stands for CE. It freezes nothing by itself: a stage names what it does not train in `no_grad`. DeeBERT's release lets the
+    gradient run through the whole backbone in this stage and clips it by a norm that counts the backbone in, which
+    shrinks the exits' part; that is not reproduced.
+
+    Registered as an `Objective` with name "early_exits".
+
+    # Parameters
+
+    reduction : `str`, optional (default = `"sum"`)
+        `"sum"`: the weights as they are; `"mean"`: divided by their sum.
+    layer_weights : `str` or `list[float]`, optional (default = `"uniform"`)
+        `"uniform"`, `"linear"`, `"descending"`, `"descending_release"`, or one number for each exit that counts.
+    include_last : `bool`, optional (default = `False`)
+        Whether the last exit counts too.
+    """
+
+    serves_regression = True
+
+    def __init__(
+        self,
+        reduction: str = "sum",
+        layer_weights: str | list[float] = "uniform",
+        include_last: bool = False,
+    ) -> None:
+        super().__init__()
+        check_exit_weights(layer_weights, reduction)
+        self.reduction = reduction
+        self.layer_weights = layer_weights
+        self.include_last = include_last
+
+    def bind(self, exit_layers: Sequence[int], num_labels: int) -> None:
+        super().bind(exit_layers, num_labels)
+        exit_weights(self.layer_weights, self._count(len(exit_layers)))
+
+    def _count(self, num_exits: int) -> int:
+        if num_exits == 1 and not self.include_last:
+            raise ConfigurationError(
+                "objective.include_last: found false and 1 exit, allowed: true, or 2 exits or more"
+            )
+        return num_exits if self.include_last else num_exits - 1
+
+    def forward(self, logits: Tensor, label: Tensor) -> dict[str, Tensor]:
+        count = self._count(logits.shape[1])
+        weights = exit_weights(self.layer_weights, count, logits.device, self.reduction)
+        return {"loss": (weights * mean_over_known(exit_loss(logits[:, :count], label), label)).sum()}

@@ -1,0 +1,75 @@
+"""Exits that imitate what deeper layers will say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.exits.outputs import ExitOutputs
+from beem_plugin.objectives.cross_entropy import exit_cross_entropy, mean_over_known
+from beem_plugin.objectives.exit_weights import check_exit_weights, exit_weights
+from beem_plugin.objectives.objective import Objective
+
+
+@Objective.register("imitation")
+class Imitation(Objective):
+    """
+    Global Past-Future (Liao et al. 2021, section 3.3): with h_k the pooled state of layer k and h'_ik what exit i takes
+    it to be,
+
+        loss = (sum_i w_i CE(p_i, y) + weight * mean_{i<k} (1 - cos(h'_ik, h_k))) / 2,
+
+    h_k detached, the mean over all pairs i < k alike. For heads that imitate: an encoder with
+    `head: {"type": "past_future"}`.
+
+    Registered as an `Objective` with name "imitation".
+
+    # Parameters
+
+    layer_weights : `str` or `list[float]`, optional (default = `"linear"`)
+        w_i, divided by their sum: `"linear"`, `"uniform"`, `"descending"`, or one number an exit.
+    weight : `float`, optional (default = `1.0`)
+    """
+
+    def __init__(self, layer_weights: str | list[float] = "linear", weight: float = 1.0) -> None:
+        super().__init__()
+        check_exit_weights(layer_weights, "mean")
+        if weight < 0:
+            raise ConfigurationError(f"objective.weight: found {weight}, allowed: 0 or more")
+        self.layer_weights = layer_weights
+        self.weight = weight
+
+    def bind(self, exit_layers: Sequence[int], num_labels: int) -> None:
+        super().bind(exit_layers, num_labels)
+        exit_weights(self.layer_weights, len(exit_layers))
+
+    def loss(self, outputs: ExitOutputs, label: Tensor) -> dict[str, Tensor]:
+        weights = exit_weights(self.layer_weights, outputs.logits.shape[1], outputs.logits.device)
+        cross_entropy = (weights * mean_over_known(exit_cross_entropy(outputs.logits, label), label)).sum()
+        imitation = mean_over_known(imitation_distance(outputs), label)
+        return {
+            "loss": (cross_entropy + self.weight * imitation) / 2,
+            "cross_entropy": cross_entropy.detach(),
+            "imitation": imitation.detach(),
+        }
+
+
+def imitation_distance(outputs: ExitOutputs) -> Tensor:
+    """`(batch,)` the mean of 1 - cos over the pairs of an exit and a later one."""
+    num_exits = outputs.logits.shape[1]
+    imitated = outputs.extras.get("imitated", [])  # of exit i: (batch, exits - i, size), of exits i + 1, ... in order
+    if num_exits < 2 or len(imitated) != num_exits - 1:
+        raise ConfigurationError(
+            f"objective: 'imitation' trains what the exits before the last take later states to be, found "
+            f"{len(imitated)} of {num_exits} exits that do; allowed: 2 exits or more, of a head such as 'past_future'"
+        )
+    true = torch.stack(outputs.pooled, 1).detach().float()  # (batch, exits, size)
+    distances = [
+        1 - functional.cosine_similarity(guess.float(), true[:, number:], dim=-1)
+        for number, guess in enumerate(imitated, start=1)
+    ]
+    return torch.cat(distances, 1).mean(1)

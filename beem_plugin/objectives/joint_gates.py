@@ -1,0 +1,138 @@
+"""Gates that learn where to leave, and heads that learn the samples that leave there, by turns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.exits.outputs import ExitOutputs
+from beem_plugin.objectives.cross_entropy import exit_cross_entropy, mean_over_known
+from beem_plugin.objectives.exit_weights import exit_weights, relative_depths
+from beem_plugin.objectives.objective import Objective
+from beem_plugin.objectives.progress import ProgressingObjective
+
+NEAR_ZERO = 1e-6
+"""Gates are kept this far from 0 and 1, so that their logarithms are finite in float32."""
+
+
+@Objective.register("joint_gates")
+class JointGates(ProgressingObjective):
+    """
+    JEI-DNN (Regol et al. 2024, section 4): with g_i the encoder's signal `gate`, for i < L; at the last exit all leave.
+
+    *Warm-up*: sum_i (L - i + 1) CE_i / sum_i (L - i + 1), early exits weighted more. Then, each for `period` steps:
+
+    *Gates.* With c_i an exit's cost, t = argmin_i CE_i + beta c_i is the exit that a sample should leave at, and g_i
+    should be 1 from there on: mean_{i<L} BCE(g_i, [t <= i]). At each gate samples of the rarer kind 1 weigh as many
+    times more as they are rarer, up to `max_positive_weight`. Heads get no gradient.
+
+    *Heads.* sum_i P_i CE_i with the probability of leaving at exit i, as the policy `gate` reads the gates,
+
+        P_i = max(min(g_i, 1 - sum_{j<i} g_j), 0),    g_L = 1,
+
+    renormalised for each sample to sum to 1. Gates get no gradient.
+
+    The release takes the gates' class weights from validation data, here they are the batch's; it ends the warm-up of
+    each exit by itself, here it is a share of the steps. In evaluation the loss is that of gates and heads together.
+
+    Registered as an `Objective` with name "joint_gates".
+
+    # Parameters
+
+    beta : `float`, optional (default = `0.7`)
+        The price of cost: the paper's trade-off is set by training with another one.
+    costs : `list[float]`, optional (default = each exit's relative depth)
+        c_i, one number an exit.
+    warmup_fraction : `float`, optional (default = `0.25`)
+        Of all steps.
+    period : `int`, optional (default = `200`)
+        Steps from one turn to the next.
+    max_positive_weight : `float`, optional (default = `5.0`)
+    """
+
+    required_signals = ("gate",)
+
+    def __init__(
+        self,
+        beta: float = 0.7,
+        costs: list[float] | None = None,
+        warmup_fraction: float = 0.25,
+        period: int = 200,
+        max_positive_weight: float = 5.0,
+    ) -> None:
+        super().__init__()
+        if beta < 0:
+            raise ConfigurationError(f"objective.beta: found {beta}, allowed: 0 or more")
+        if not 0 <= warmup_fraction <= 1:
+            raise ConfigurationError(f"objective.warmup_fraction: found {warmup_fraction}, allowed: 0 to 1")
+        if period < 1:
+            raise ConfigurationError(f"objective.period: found {period}, allowed: 1 or more")
+        if max_positive_weight < 1:
+            raise ConfigurationError(f"objective.max_positive_weight: found {max_positive_weight}, allowed: from 1")
+        self.beta = beta
+        self.costs = costs
+        self.warmup_fraction = warmup_fraction
+        self.period = period
+        self.max_positive_weight = max_positive_weight
+
+    def bind(self, exit_layers: Sequence[int], num_labels: int) -> None:
+        super().bind(exit_layers, num_labels)
+        self._costs(len(exit_layers), "cpu")
+
+    @property
+    def phase(self) -> str:
+        """Whose turn it is in this step: `"warmup"`, `"gates"` or `"heads"`."""
+        step, total_steps = self.progress
+        after = step - round(self.warmup_fraction * total_steps)
+        if after < 0:
+            return "warmup"
+        return "heads" if after // self.period % 2 else "gates"
+
+    def loss(self, outputs: ExitOutputs, label: Tensor) -> dict[str, Tensor]:
+        cross_entropy = exit_cross_entropy(outputs.logits, label)  # (batch, exits)
+        gate = outputs.signals["gate"].float()
+        if self.training and self.phase == "warmup":
+            weights = exit_weights("descending", cross_entropy.shape[1], cross_entropy.device)
+            return {"loss": (weights * mean_over_known(cross_entropy, label)).sum()}
+        gates = self.gate_loss(gate, cross_entropy.detach(), label)
+        heads = mean_over_known((leaving_probabilities(gate.detach()) * cross_entropy).sum(1), label)
+        if self.training:
+            loss = gates if self.phase == "gates" else heads
+        else:
+            loss = gates + heads
+        return {"loss": loss, "gates": gates.detach(), "heads": heads.detach()}
+
+    def gate_loss(self, gate: Tensor, cross_entropy: Tensor, label: Tensor) -> Tensor:
+        num_exits = gate.shape[1]
+        target = (cross_entropy + self.beta * self._costs(num_exits, gate.device)).argmin(1)
+        numbers = torch.arange(num_exits - 1, device=gate.device)
+        leave = (target.unsqueeze(1) <= numbers).float()  # (batch, exits - 1): leave here or have left already
+        # Shares of the samples with a label; a gate at which nobody should leave has no positive to weigh.
+        positive = mean_over_known(leave, label)
+        negative = mean_over_known(1 - leave, label)
+        positive_weight = (negative / positive.clamp_min(NEAR_ZERO)).clamp(1, self.max_positive_weight)
+        # Not functional.binary_cross_entropy: it refuses to run under mixed precision.
+        open_gate = gate[:, :-1].clamp(NEAR_ZERO, 1 - NEAR_ZERO)
+        error = -(positive_weight * leave * open_gate.log() + (1 - leave) * (-open_gate).log1p())
+        return mean_over_known(error, label).sum() / max(num_exits - 1, 1)
+
+    def _costs(self, num_exits: int, device: torch.device | str) -> Tensor:
+        if self.costs is None:
+            return relative_depths(self.exit_layers, num_exits, device)
+        if len(self.costs) != num_exits:
+            raise ConfigurationError(
+                f"objective.costs: found {len(self.costs)} numbers, allowed: {num_exits}, one an exit"
+            )
+        return torch.tensor(self.costs, dtype=torch.float32, device=device)
+
+
+def leaving_probabilities(gate: Tensor) -> Tensor:
+    """`(batch, exits)` g_i to P_i, which sums to 1; see `JointGates`."""
+    gate = functional.pad(gate[:, :-1], (0, 1), value=1.0)
+    left = 1 - functional.pad(gate[:, :-1].cumsum(1), (1, 0))
+    leaving = torch.minimum(gate, left).clamp_min(0)
+    return leaving / leaving.sum(1, keepdim=True)

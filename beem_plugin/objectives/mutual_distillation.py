@@ -1,0 +1,107 @@
+"""Every exit learns from the labels and from every other exit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.exits.outputs import ExitOutputs
+from beem_plugin.objectives.cross_entropy import exit_cross_entropy, mean_over_known
+from beem_plugin.objectives.divergence import pairwise_kl
+from beem_plugin.objectives.objective import Objective
+from beem_plugin.objectives.self_distillation import check_has_students
+
+
+@Objective.register("mutual_distillation")
+class MutualDistillation(Objective):
+    """
+    LeeBERT-style: after the description of LeeBERT (Zhu 2021), which has no public code,
+
+        loss = sum_i w_i CE(p_i, y) + sum_{i != j} w_ij KL(p_j || p_i),
+
+    with the teacher p_j detached, and all K = L^2 weights together the softmax of the parameters `loss_weights`. How
+    LeeBERT parameterises, initialises and updates its weights is not known. Here labels and teachers weigh as much as
+    each other at first: were all terms alike, an exit would have L - 1 teachers, most of them worse than itself, to one
+    label.
+
+    `loss_weights` asks for no gradient: on the data that the network learns from, it would only make the hardest terms
+    light. The weights stay as they are unless something else learns them from `terms()`, such as the training callback
+    `cross_level`.
+
+    Registered as an `Objective` with name "mutual_distillation".
+
+    # Parameters
+
+    temperature : `float`, optional (default = `1.0`)
+        The distributions of the KL terms are softened by it, and the KL multiplied by its square.
+    cross_entropy_share : `float`, optional (default = `0.5`)
+        How much of the weight the cross-entropies have at first, alike for all exits; the rest is alike for all pairs.
+    """
+
+    def __init__(self, temperature: float = 1.0, cross_entropy_share: float = 0.5) -> None:
+        super().__init__()
+        if temperature <= 0:
+            raise ConfigurationError(f"objective.temperature: found {temperature}, allowed: above 0")
+        if not 0 < cross_entropy_share < 1:
+            raise ConfigurationError(
+                f"objective.cross_entropy_share: found {cross_entropy_share}, allowed: between 0 and 1"
+            )
+        self.temperature = temperature
+        self.cross_entropy_share = cross_entropy_share
+        self.loss_weights: torch.nn.Parameter | None
+        self.register_parameter("loss_weights", None)
+
+    def bind(self, exit_layers: Sequence[int], num_labels: int) -> None:
+        super().bind(exit_layers, num_labels)
+        check_has_students(len(exit_layers))
+        num_exits = len(exit_layers)
+        # Bound twice to one network, it keeps what it has learned.
+        if self.loss_weights is None or len(self.loss_weights) != num_exits**2:
+            share, pairs = self.cross_entropy_share, num_exits * (num_exits - 1)
+            weights = [share / num_exits] * num_exits + [(1 - share) / pairs] * pairs
+            self.loss_weights = torch.nn.Parameter(torch.tensor(weights).log(), requires_grad=False)
+
+    def weights(self) -> Tensor:
+        """`(K,)`, summing to 1."""
+        if self.loss_weights is None:
+            raise RuntimeError("MutualDistillation has a weight a pair of exits: call bind first")
+        return self.loss_weights.float().softmax(0)
+
+    def term_names(self) -> list[str]:
+        """For each of the K terms: `exit_1`, ... for cross-entropies, `exit_1_from_2`, ... for what 1 learns from 2."""
+        exits = range(1, len(self.exit_layers or ()) + 1)
+        return [f"exit_{i}" for i in exits] + [f"exit_{i}_from_{j}" for i in exits for j in exits if i != j]
+
+    def terms(self, outputs: ExitOutputs, label: Tensor) -> Tensor:
+        """
+        `(K,)` the unweighted terms: CE of exits 1 to L, then, student by student, KL(p_j || p_i) from the teachers j in
+        their order.
+        """
+        return self._terms(outputs.logits, label)
+
+    def _terms(self, logits: Tensor, label: Tensor) -> Tensor:
+        num_exits = logits.shape[1]
+        check_has_students(num_exits)
+        cross_entropy = mean_over_known(exit_cross_entropy(logits, label), label)  # (exits,)
+        log_p = (logits.float() / self.temperature).log_softmax(-1)
+        # (student, teacher)
+        divergence = mean_over_known(pairwise_kl(log_p.detach(), log_p), label) * self.temperature**2
+        others = ~torch.eye(num_exits, dtype=torch.bool, device=divergence.device)
+        return torch.cat([cross_entropy, divergence[others]])
+
+    def forward(self, logits: Tensor, label: Tensor) -> dict[str, Tensor]:
+        terms, num_exits = self._terms(logits, label), logits.shape[1]
+        weights = self.weights().detach()
+        if len(weights) != len(terms):
+            raise ConfigurationError(
+                f"objective: found logits of {num_exits} exits, allowed: {len(self.exit_layers or ())} as it was bound"
+            )
+        weighted = weights * terms
+        return {
+            "loss": weighted.sum(),
+            "cross_entropy": weighted[:num_exits].sum().detach(),
+            "divergence": weighted[num_exits:].sum().detach(),
+        }
