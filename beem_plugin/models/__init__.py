@@ -1,5 +1,15 @@
+from beem_plugin.models.hash_exit_encoder import HashExitEncoder
 from beem_plugin.models.model import Model
+from beem_plugin.models.multi_exit_captioner import MultiExitCaptioner
 from beem_plugin.models.multi_exit_classifier import MultiExitClassifier
+from beem_plugin.models.multi_exit_decoder import MultiExitDecoder
 from beem_plugin.models.multi_exit_encoder import MultiExitEncoder
 
-__all__ = ["Model", "MultiExitClassifier", "MultiExitEncoder"]
+__all__ = [
+    "HashExitEncoder",
+    "Model",
+    "MultiExitCaptioner",
+    "MultiExitClassifier",
+    "MultiExitDecoder",
+    "MultiExitEncoder",
+]

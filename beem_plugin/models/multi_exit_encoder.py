@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import cast
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
 
 import torch
 from allennlp_light.modules.seq2vec_encoders.seq2vec_encoder import Seq2VecEncoder
@@ -12,6 +13,7 @@ from torch import Tensor
 from beem_plugin.backbones import Backbone, BackboneState
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.registry import Lazy, Registrable
+from beem_plugin.data.instance import Instance
 from beem_plugin.exits.gradients import scale_gradient
 from beem_plugin.exits.heads import ExitHead, HeadFamily, HeadSizes, PooledHeads
 from beem_plugin.exits.outputs import ExitOutputs, HeadOutput, collect
@@ -22,6 +24,9 @@ from beem_plugin.exits.signals import ExitSignals
 MEMORY = "exit_memory."
 """Names in `BackboneState.batched` that begin so are an exit's notes for later exits, not the backbone's."""
 
+NOTES = "exit_notes."
+"""Names in `BackboneState.batched` that begin so become the memory when the state moves on to the next exit."""
+
 
 class MultiExitEncoder(torch.nn.Module, Registrable):
     """
@@ -30,7 +35,7 @@ class MultiExitEncoder(torch.nn.Module, Registrable):
 
     Heads and signal modules may look back at earlier exits. What they need of them travels with each sample in the
     state's `batched` tensors, under names that begin with `MEMORY`, so that every engine can regroup samples as it
-    likes.
+    likes. `exit_signals` leaves there, as `NOTES`, what `advance` would otherwise have to compute again.
 
     Registered as a `MultiExitEncoder` with name "multi_exit".
 
@@ -59,6 +64,9 @@ class MultiExitEncoder(torch.nn.Module, Registrable):
         ElasticBERT: in training, the gradient that reaches the output of exit i's layer is divided by L - i + 1 and the
         part of it that comes from deeper exits is multiplied by L - i first, so that each block gets the mean of the
         gradients of the exits above it rather than their growing sum.
+    gradual_unfreezing : `int`, optional (default = `None`)
+        Global Past-Future: in training, the layers above this one give no gradient to it and to the layers below it,
+        in each step with probability 1 - step / steps. Exits up to this layer train their layers as ever.
     """
 
     default_implementation = "multi_exit"
@@ -75,6 +83,7 @@ class MultiExitEncoder(torch.nn.Module, Registrable):
         share_classifier: bool = False,
         signals: list[Lazy[SignalModule]] | None = None,
         gradient_equilibrium: bool = False,
+        gradual_unfreezing: int | None = None,
     ) -> None:
         super().__init__()
         if not 0 <= dropout < 1:
@@ -83,6 +92,12 @@ class MultiExitEncoder(torch.nn.Module, Registrable):
         self.num_labels = num_labels
         self.exit_layers = check_exit_layers(exit_layers, backbone.num_layers)
         self.gradient_equilibrium = gradient_equilibrium
+        if gradual_unfreezing is not None and not 1 <= gradual_unfreezing < backbone.num_layers:
+            raise ConfigurationError(
+                f"gradual_unfreezing: found {gradual_unfreezing}, allowed: 1 to {backbone.num_layers - 1}, or null"
+            )
+        self.gradual_unfreezing = gradual_unfreezing
+        self._is_frozen = False
         count = len(self.exit_layers)
         sizes = HeadSizes(
             count,
@@ -134,6 +149,40 @@ class MultiExitEncoder(torch.nn.Module, Registrable):
         remembers = any(cast(ExitHead, head).remembers for head in self.exits)
         return remembers or self._keeps_pooled or self._keeps_hidden_states
 
+    @property
+    def obstacle(self) -> str | None:
+        """Why the steps of this network cannot be written down once for all samples of a length; `None` if they can."""
+        return None
+
+    @property
+    def looking_back(self) -> list[str]:
+        """The heads and signals that make exits look back, by name."""
+        heads = {type(head).__name__ for head in self.exits if cast(ExitHead, head).remembers}
+        modules = ((name, cast(SignalModule, module)) for name, module in self.signal_modules.items())
+        signals = [name for name, each in modules if each.needs_previous_pooled or each.needs_previous_hidden_states]
+        return sorted(heads) + signals
+
+    def prepare(self, instances: Iterable[Instance]) -> None:
+        """Called with the training data before training, for what is counted rather than trained."""
+
+    def start_step(self, step: int, total_steps: int) -> None:
+        """See `Model.start_step`."""
+        if self.gradual_unfreezing is not None:
+            # A function of the step alone: all processes draw alike, and so does a run that is resumed.
+            drawn = random.Random(f"gradual unfreezing {step}").random()
+            self._is_frozen = drawn < 1 - step / max(total_steps, 1)
+
+    def depth_of_tokens(self, samples: Iterable[Sequence[int]]) -> dict[str, Any]:
+        """
+        Speed-ups that come from the tokens of the samples, where they leave at depths of their own; else nothing.
+
+        # Parameters
+
+        samples : `Iterable[Sequence[int]]`
+            Token ids, without padding.
+        """
+        return {}
+
     def embed(self, batch: dict[str, Tensor]) -> BackboneState:
         """The state before layer 1."""
         return self.backbone.embed(batch)
@@ -141,29 +190,39 @@ class MultiExitEncoder(torch.nn.Module, Registrable):
     def advance(self, exit_number: int, state: BackboneState) -> BackboneState:
         """From the state at exit `exit_number - 1` (0: the embeddings) to the state at exit `exit_number`."""
         last_output = None
-        if exit_number > 1 and (self._keeps_pooled or cast(ExitHead, self.exits[exit_number - 2]).remembers):
+        if self._leaves_notes(exit_number - 1) and not any(name.startswith(NOTES) for name in state.batched):
             last_output = self.exit_output(exit_number - 1, state)
         return self._advance(exit_number, state, last_output)
 
+    def _leaves_notes(self, exit_number: int) -> bool:
+        """Whether later exits need something that this one says."""
+        if not 1 <= exit_number < self.num_exits:
+            return False
+        return self._keeps_pooled or bool(cast(ExitHead, self.exits[exit_number - 1]).remembers)
+
     def _advance(self, exit_number: int, state: BackboneState, last_output: HeadOutput | None) -> BackboneState:
-        """`advance`, with what the exit before said where that is known already."""
-        if last_output is not None:
-            state = self._remember(exit_number - 1, state, last_output)
+        """`advance`, with what the exit before said where it is known and has left no notes."""
+        if last_output is not None and self._leaves_notes(exit_number - 1):
+            state = with_memory(state, self._notes(exit_number - 1, state, last_output))
+        if self.looks_back:
+            state = remembering(state)
         first = 1 if exit_number == 1 else self.exit_layers[exit_number - 2] + 1
         last = self.exit_layers[exit_number - 1]
         for layer in range(first, last + 1):
+            if self.training and self._is_frozen and layer - 1 == self.gradual_unfreezing:
+                state = state.advance(state.hidden_states.detach())
             if layer == last and self._keeps_hidden_states:
                 name = MEMORY + "previous_hidden_states"
                 state = with_memory(state, {name: state.hidden_states}, {name: (1,)})
             state = self.backbone.layer(layer, state)
         return state
 
-    def _remember(self, exit_number: int, state: BackboneState, output: HeadOutput) -> BackboneState:
+    def _notes(self, exit_number: int, state: BackboneState, output: HeadOutput) -> dict[str, Tensor]:
         head = cast(ExitHead, self.exits[exit_number - 1])
-        kept = {MEMORY + name: value for name, value in head.memory_after(output, memory_of(state)).items()}
+        kept = {NOTES + name: value for name, value in head.memory_after(output, memory_of(state)).items()}
         if self._keeps_pooled:
-            kept[MEMORY + "previous_pooled"] = output.pooled
-        return with_memory(state, kept) if kept else state
+            kept[NOTES + "previous_pooled"] = output.pooled
+        return kept
 
     def exit_output(self, exit_number: int, state: BackboneState) -> HeadOutput:
         """What exit `exit_number` says about the samples of `state`, logits and signals in float32."""
@@ -183,10 +242,14 @@ class MultiExitEncoder(torch.nn.Module, Registrable):
         return head(state.hidden_states, state.attention_mask, memory_of(state)).logits.float()
 
     def exit_signals(self, exit_number: int, state: BackboneState) -> ExitSignals:
-        """What exit `exit_number` says about the samples of `state`."""
-        if not self.signal_modules:
+        """What exit `exit_number` says about the samples of `state`, where it also leaves notes for later exits."""
+        leaves_notes = self._leaves_notes(exit_number)
+        if not self.signal_modules and not leaves_notes:
             return ExitSignals(self.exit_logits(exit_number, state))
         output = self.exit_output(exit_number, state)
+        if leaves_notes:
+            # `advance` has given this state a dictionary of its own.
+            state.batched.update(self._notes(exit_number, state, output))
         return ExitSignals(output.logits, output.signals)
 
     def outputs(self, batch: dict[str, Tensor]) -> ExitOutputs:
@@ -239,3 +302,12 @@ def with_memory(
         state.shared,
         {**state.token_dims, **(token_dims or {})},
     )
+
+
+def remembering(state: BackboneState) -> BackboneState:
+    """`state` with its notes turned into memory, in a dictionary that no other state has."""
+    batched = {
+        MEMORY + name.removeprefix(NOTES) if name.startswith(NOTES) else name: value
+        for name, value in state.batched.items()
+    }
+    return BackboneState(state.hidden_states, state.attention_mask, batched, state.shared, state.token_dims)

@@ -8,11 +8,27 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.exits.trace import ExitTrace
+from beem_plugin.models.caption_tracing import trace_captions
+from beem_plugin.models.model import Model
+from beem_plugin.models.multi_exit_captioner import MultiExitCaptioner
 from beem_plugin.models.multi_exit_classifier import MultiExitClassifier
 
 
-@torch.inference_mode()
+def trace_any_model(
+    model: Model, batches: Iterable[dict[str, Tensor]], ids: list[str] | None, source: str
+) -> ExitTrace:
+    """The trace of a classifier's samples or of a captioner's words; the parameters are those of `trace_model`."""
+    if isinstance(model, MultiExitCaptioner):
+        return trace_captions(model, batches, source)
+    if isinstance(model, MultiExitClassifier):
+        return trace_model(model, batches, ids, source)
+    raise ConfigurationError(
+        f"traces: found a model {type(model).__name__}, allowed: multi_exit_classifier, multi_exit_captioner"
+    )
+
+
 def trace_model(
     model: MultiExitClassifier, batches: Iterable[dict[str, Tensor]], ids: list[str] | None, source: str
 ) -> ExitTrace:
@@ -36,14 +52,15 @@ def trace_model(
     model.eval()
     indices, logits, labels = [], [], []
     signals: dict[str, list[Tensor]] = {name: [] for name in sorted(model.encoder.available_signals)}
-    for batch in batches:
-        inputs = {name: value.to(model.device) for name, value in batch.items() if name not in ("index", "label")}
-        outputs = model.encoder.outputs(inputs)
-        logits.append(outputs.logits.cpu())
-        for name, values in signals.items():
-            values.append(outputs.signals[name].float().cpu())
-        indices.append(batch["index"].cpu())
-        labels.append(batch["label"].cpu() if "label" in batch else torch.full((len(batch["index"]),), -1))
+    with torch.inference_mode():
+        for batch in batches:
+            inputs = {name: value.to(model.device) for name, value in batch.items() if name not in ("index", "label")}
+            outputs = model.encoder.outputs(inputs)
+            logits.append(outputs.logits.cpu())
+            for name, values in signals.items():
+                values.append(outputs.signals[name].float().cpu())
+            indices.append(batch["index"].cpu())
+            labels.append(batch["label"].cpu() if "label" in batch else torch.full((len(batch["index"]),), -1))
     model.train(was_training)
     meta: dict[str, Any] = {
         "exit_layers": model.encoder.exit_layers,
@@ -55,6 +72,7 @@ def trace_model(
         empty = torch.zeros(0, model.encoder.num_exits, model.encoder.num_labels)
         none = {name: torch.zeros(0, model.encoder.num_exits) for name in signals}
         return ExitTrace(empty, torch.zeros(0, dtype=torch.int64), ids, none, meta)
+    # Outside of inference mode, so that a rule can be fitted on the trace by gradients.
     order = torch.cat(indices).argsort()
     said = {name: torch.cat(values)[order] for name, values in signals.items()}
     return ExitTrace(torch.cat(logits)[order], torch.cat(labels)[order], ids, said, meta)

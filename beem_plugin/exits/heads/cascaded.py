@@ -1,0 +1,101 @@
+"""Heads that see what the head before them said: Zero Time Waste's cascade."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from allennlp_light.modules.seq2vec_encoders.seq2vec_encoder import Seq2VecEncoder
+from torch import Tensor
+
+from beem_plugin.common.errors import ConfigurationError, not_allowed
+from beem_plugin.exits.heads.head import ExitHead, HeadFamily, HeadSizes, new_classifier
+from beem_plugin.exits.heads.pooled import PooledHead
+from beem_plugin.exits.outputs import HeadOutput
+
+logger = logging.getLogger(__name__)
+
+NORMALIZATIONS = ("log_softmax", "none", "layer_norm")
+
+
+class CascadedHead(ExitHead):
+    """
+    # Parameters
+
+    pooler : `Seq2VecEncoder`
+    num_labels : `int`
+    dropout : `float`
+        Of the pooled vector; the logits of the head before pass whole.
+    normalization : `str`, optional
+        What is done to the logits of the head before; `None` for the first head, which has none before it.
+    """
+
+    remembers: ClassVar[tuple[str, ...]] = ("previous_logits",)
+
+    def __init__(self, pooler: Seq2VecEncoder, num_labels: int, dropout: float, normalization: str | None) -> None:
+        super().__init__()
+        self.pooler = pooler
+        self.dropout = torch.nn.Dropout(dropout)
+        self.pooled_size = pooler.get_output_dim()
+        self.normalization = normalization
+        self.norm = torch.nn.LayerNorm(num_labels) if normalization == "layer_norm" else None
+        self.classifier = new_classifier(self.pooled_size + (0 if normalization is None else num_labels), num_labels)
+
+    def forward(self, hidden_states: Tensor, attention_mask: Tensor, memory: Mapping[str, Tensor]) -> HeadOutput:
+        pooled = self.pooler(hidden_states, attention_mask).to(self.classifier.weight.dtype)
+        seen = self.dropout(pooled)
+        if self.normalization is not None:
+            seen = torch.cat([seen, self._normalize(memory["previous_logits"].detach()).to(seen.dtype)], -1)
+        return HeadOutput(self.classifier(seen), pooled)
+
+    def _normalize(self, logits: Tensor) -> Tensor:
+        if self.norm is not None:
+            return self.norm(logits.to(self.norm.weight.dtype))
+        return logits.float().log_softmax(-1) if self.normalization == "log_softmax" else logits
+
+    def memory_after(self, output: HeadOutput, memory: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {"previous_logits": output.logits}
+
+
+@HeadFamily.register("cascaded")
+class CascadedHeads(HeadFamily):
+    """
+    Zero Time Waste's cascade (Wolczyk et al. 2021, section 3.1): an exit's classifier sees the pooled vector and the
+    logits of the exit before, to which it gives no gradient. The first exit has none before it, and the last is the
+    network's ordinary classifier. The paper's own vector is the first token's: `pooler: "cls_pooler"`.
+
+    Registered as a `HeadFamily` with name "cascaded".
+
+    # Parameters
+
+    normalization : `str`, optional (default = `"log_softmax"`)
+        Of the logits that are handed on. `"log_softmax"` keeps how sure the exit is and takes out the offset that means
+        nothing; `"none"` hands on the logits themselves; `"layer_norm"` is the release's, which turns every pair of
+        logits of a two-label task into -1 and 1, so that nothing is handed on but the label.
+    """
+
+    def __init__(self, normalization: str = "log_softmax") -> None:
+        if normalization not in NORMALIZATIONS:
+            raise ConfigurationError(not_allowed("head.normalization", normalization, NORMALIZATIONS))
+        self.normalization = normalization
+
+    def build(self, sizes: HeadSizes) -> list[ExitHead]:
+        if sizes.share_classifier:
+            raise ConfigurationError(
+                "share_classifier: found true with the head 'cascaded', whose classifiers take vectors of three sizes; "
+                "allowed: false"
+            )
+        if self.normalization == "layer_norm" and sizes.num_labels == 2:
+            logger.warning(
+                "head.normalization 'layer_norm' turns any two logits into -1 and 1: the cascade hands on labels "
+                "without confidence"
+            )
+        *early, last = sizes.poolers()
+        heads: list[ExitHead] = [
+            CascadedHead(pooler, sizes.num_labels, sizes.dropout, self.normalization if number else None)
+            for number, pooler in enumerate(early)
+        ]
+        classifier = new_classifier(last.get_output_dim(), sizes.num_labels)
+        return [*heads, PooledHead(last, classifier, sizes.dropout)]

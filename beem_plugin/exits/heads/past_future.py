@@ -1,0 +1,85 @@
+"""Heads that see all states before them and imitations of those to come: Global Past-Future."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import torch
+from allennlp_light.modules.seq2vec_encoders.seq2vec_encoder import Seq2VecEncoder
+from torch import Tensor
+
+from beem_plugin.exits.heads.head import ExitHead, HeadFamily, HeadSizes
+from beem_plugin.exits.outputs import HeadOutput
+
+
+class PastFutureHead(ExitHead):
+    """
+    # Parameters
+
+    pooler : `Seq2VecEncoder`
+    imitators : `Sequence[torch.nn.Linear]`
+        One for each later exit, shared with the other exits before that one; none at the last exit.
+    classifier : `torch.nn.Linear`
+    dropout : `float`
+    """
+
+    remembers: ClassVar[tuple[str, ...]] = ("past",)
+
+    def __init__(
+        self,
+        pooler: Seq2VecEncoder,
+        imitators: Sequence[torch.nn.Linear],
+        classifier: torch.nn.Linear,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.pooler = pooler
+        self.pooled_size = pooler.get_output_dim()
+        self.imitators = torch.nn.ModuleList(imitators)
+        self.gate = torch.nn.Linear(2 * self.pooled_size, 1) if imitators else None
+        self.dropout = torch.nn.Dropout(dropout)
+        self.classifier = classifier
+
+    def forward(self, hidden_states: Tensor, attention_mask: Tensor, memory: Mapping[str, Tensor]) -> HeadOutput:
+        state = self.pooler(hidden_states, attention_mask).to(self.classifier.weight.dtype)
+        past = memory["past"] + state if "past" in memory else state
+        if self.gate is None:
+            return HeadOutput(self.classifier(self.dropout(past)), state)
+        imitated = torch.stack([torch.tanh(imitator(state)) for imitator in self.imitators], 1)
+        future = imitated.sum(1)
+        share = torch.sigmoid(self.gate(torch.cat([past, future], -1)))  # (batch, 1), of the past
+        mixed = 2 * share * past + (2 - 2 * share) * future
+        return HeadOutput(self.classifier(self.dropout(mixed)), state, extras={"imitated": imitated})
+
+    def memory_after(self, output: HeadOutput, memory: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        state = output.pooled.detach()
+        return {"past": memory["past"] + state if "past" in memory else state}
+
+
+@HeadFamily.register("past_future")
+class PastFutureHeads(HeadFamily):
+    """
+    Global Past-Future early exit (Liao et al. 2021). Exit i's pooler makes the state s_i. The states of later exits j
+    are imitated by tanh(W_j s_i), with one W_j for each j, whichever exit imitates it. The classifier sees
+
+        2 lambda_i (s_1 + ... + s_i) + (2 - 2 lambda_i) (imitations of s_{i+1} ... s_L)
+
+    where lambda_i is the sigmoid of a linear map of both sums. States of earlier exits get no gradient from later ones.
+    At the last exit nothing is to come, and its classifier sees the sum of the states.
+
+    Leaves for the objective, beside each exit's `pooled` s_i, the extra `imitated` `(batch, later exits, size)` at all
+    exits but the last: what the exit takes the `pooled` of the exits after it to be. The paper has a pooler an exit,
+    `share_pooler: false`.
+
+    Registered as a `HeadFamily` with name "past_future".
+    """
+
+    def build(self, sizes: HeadSizes) -> list[ExitHead]:
+        poolers = sizes.poolers()
+        size = poolers[0].get_output_dim()
+        imitators = [torch.nn.Linear(size, size) for _ in poolers[1:]]
+        return [
+            PastFutureHead(pooler, imitators[number:], classifier, sizes.dropout)
+            for number, (pooler, classifier) in enumerate(zip(poolers, sizes.classifiers(size), strict=True))
+        ]

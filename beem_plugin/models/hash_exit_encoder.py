@@ -1,0 +1,164 @@
+"""An encoder whose tokens, not samples, leave: HashEE."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from allennlp_light.modules.seq2vec_encoders.seq2vec_encoder import Seq2VecEncoder
+from torch import Tensor
+
+from beem_plugin.backbones import Backbone, BackboneState
+from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.registry import Lazy
+from beem_plugin.data.instance import Instance
+from beem_plugin.exits.outputs import HeadOutput
+from beem_plugin.exits.poolers import BertPooler
+from beem_plugin.models.multi_exit_encoder import MEMORY, MultiExitEncoder, with_memory
+from beem_plugin.models.token_depth import summarize_depth
+from beem_plugin.models.token_hash import FrequencyHash, TokenHash
+
+DEPTH = MEMORY + "token_depth"
+BIAS = "position_bias"
+
+
+@MultiExitEncoder.register("hash_exit")
+class HashExitEncoder(MultiExitEncoder):
+    """
+    HashEE (Sun et al. 2022): a table says after which layer each token leaves. A layer computes the tokens that are
+    still there, which attend to each other; the states of those that have left are handed on as they are. One
+    classifier reads the states after the last layer. Nothing is decided at run time: samples never leave early, and the
+    only exit is the last.
+
+    The first token goes through all layers, so that no sample runs out of tokens and a first-token pooler reads the
+    last one; the paper leaves that to its table.
+
+    The table is made of the training data before training and stored with the weights; before that all tokens go
+    through all layers.
+
+    Registered as a `MultiExitEncoder` with name "hash_exit".
+
+    # Parameters
+
+    num_labels : `int`
+        Filled in by the model.
+    backbone : `Backbone`
+        The paper uses the first 7 of 12 layers: `num_layers: 7`, with `full_depth: 12` below. Families with rotary or
+        disentangled positions (ModernBERT, DeBERTa) need `attend_to_exited`.
+    pooler : `Seq2VecEncoder`, optional (default = `"bert_pooler"`)
+    share_pooler : `bool`, optional (default = `True`)
+        Without effect, as there is one exit.
+    dropout : `float`, optional (default = `0.1`)
+    hash : `TokenHash`, optional (default = `"frequency"`)
+    attend_to_exited : `bool`, optional (default = `False`)
+        Whether the tokens that are still there attend to those that have left, too, as in token-level early exit for
+        sequence labelling (Li et al. 2021). Then every layer computes all tokens here, and the speed-up is one of
+        counted layers alone: `mac_speedup` says so.
+    full_depth : `int`, optional (default = the backbone's layers)
+        The depth that speed-ups are relative to.
+    """
+
+    exit_layer_of: Tensor
+
+    def __init__(
+        self,
+        num_labels: int,
+        backbone: Backbone,
+        pooler: Lazy[Seq2VecEncoder] = Lazy(BertPooler),  # noqa: B008 (how AllenNLP writes a default)
+        share_pooler: bool = True,
+        dropout: float = 0.1,
+        hash: TokenHash | None = None,
+        attend_to_exited: bool = False,
+        full_depth: int | None = None,
+    ) -> None:
+        layers = backbone.num_layers
+        super().__init__(num_labels, backbone, [layers], pooler, share_pooler, dropout)
+        if full_depth is not None and full_depth < layers:
+            raise ConfigurationError(f"full_depth: found {full_depth}, allowed: the backbone's {layers} layers or more")
+        if not attend_to_exited:
+            check_positions(backbone)
+        self.hash = hash if hash is not None else FrequencyHash()
+        self.attend_to_exited = attend_to_exited
+        self.full_depth = layers if full_depth is None else full_depth
+        self.register_buffer("exit_layer_of", torch.full((backbone.config.vocab_size,), layers))
+
+    @property
+    def obstacle(self) -> str | None:
+        return "tokens that leave at depths of their own"
+
+    def prepare(self, instances: Iterable[Instance]) -> None:
+        """Makes the table."""
+        ids = [torch.tensor(instance.encoding["input_ids"]) for instance in instances]
+        counts = torch.bincount(torch.cat(ids), minlength=len(self.exit_layer_of))
+        self.exit_layer_of.copy_(self.hash.layers(counts, self.backbone.num_layers))
+
+    def depth_of(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """`(batch, tokens)` int64: the last layer of each token, 0 for padding."""
+        depth = self.exit_layer_of[input_ids]
+        depth[:, 0] = self.backbone.num_layers
+        return depth.masked_fill(~attention_mask, 0)
+
+    def embed(self, batch: dict[str, Tensor]) -> BackboneState:
+        state = self.backbone.embed(batch)
+        return with_memory(state, {DEPTH: self.depth_of(batch["input_ids"], state.attention_mask)}, {DEPTH: (1,)})
+
+    def _advance(self, exit_number: int, state: BackboneState, last_output: HeadOutput | None) -> BackboneState:
+        depth = state.batched[DEPTH]
+        if self.attend_to_exited:
+            for layer in range(1, self.backbone.num_layers + 1):
+                running = (depth >= layer).unsqueeze(-1)
+                after = self.backbone.layer(layer, state).hidden_states
+                state = state.advance(torch.where(running, after, state.hidden_states))
+            return state
+        # Deepest first: the tokens that a layer computes are the first ones, and layers cut where the next one begins.
+        order = depth.argsort(dim=1, descending=True, stable=True)
+        depth = depth.gather(1, order)
+        hidden = pick(state.hidden_states, order)
+        bias = permuted_bias(state.shared[BIAS], order) if BIAS in state.shared else None
+        finished = []
+        for layer, longest in enumerate(self._longest(depth), start=1):
+            finished.append(hidden[:, longest:])
+            hidden = hidden[:, :longest]
+            running = depth[:, :longest] >= layer
+            entering = self.backbone.make_state(hidden, running)
+            if bias is not None:
+                entering.shared = {**entering.shared, BIAS: bias[:, :, :longest, :longest]}
+            after = self.backbone.layer(layer, entering).hidden_states
+            hidden = torch.where(running.unsqueeze(-1), after, hidden)
+        hidden = torch.cat([hidden, *reversed(finished)], 1)
+        return state.advance(pick(hidden, order.argsort(dim=1)))
+
+    def _longest(self, depth: Tensor) -> list[int]:
+        """For each layer the most tokens that a sample has in it. One question to the device a batch."""
+        layers = torch.arange(1, self.backbone.num_layers + 1, device=depth.device)
+        return (depth[None] >= layers[:, None, None]).sum(-1).amax(-1).tolist()
+
+    def depth_of_tokens(self, samples: Iterable[Sequence[int]]) -> dict[str, Any]:
+        device = self.exit_layer_of.device
+        depths = []
+        for sample in samples:
+            ids = torch.as_tensor(sample, device=device)[None]
+            depths.append(self.depth_of(ids, torch.ones_like(ids, dtype=torch.bool))[0].cpu())
+        return summarize_depth(self, depths, self.full_depth, saves=not self.attend_to_exited)
+
+
+def check_positions(backbone: Backbone) -> None:
+    """Raises a `ConfigurationError` if the layers know positions in a way that does not survive taking tokens out."""
+    state = backbone.make_state(torch.zeros(1, 2, backbone.hidden_size))
+    if set(state.shared) - {BIAS}:
+        raise ConfigurationError(
+            f"model.encoder.backbone: found {backbone.config.model_type}, whose layers know positions by "
+            f"{sorted(state.shared)}; allowed with 'hash_exit': absolute positions or a position bias, or "
+            "attend_to_exited: true"
+        )
+
+
+def pick(hidden: Tensor, order: Tensor) -> Tensor:
+    """`(batch, tokens, hidden)` with each sample's tokens in its own order."""
+    return hidden.gather(1, order.unsqueeze(-1).expand(-1, -1, hidden.shape[-1]))
+
+
+def permuted_bias(bias: Tensor, order: Tensor) -> Tensor:
+    """`(1, heads, tokens, tokens)` to `(batch, heads, tokens, tokens)`: rows and columns in each sample's order."""
+    return bias[0][:, order[:, :, None], order[:, None, :]].transpose(0, 1)

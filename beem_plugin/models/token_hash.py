@@ -1,0 +1,153 @@
+"""Tables that say after which layer a token leaves, whatever stands around it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from beem_plugin.common.errors import ConfigurationError, DataError, not_allowed
+from beem_plugin.common.registry import Registrable
+
+BALANCES = ("occurrences", "types")
+
+
+class TokenHash(Registrable):
+    """Makes the table of a hash-exit encoder: the block `hash`."""
+
+    default_implementation = "frequency"
+
+    def layers(self, counts: Tensor, num_layers: int) -> Tensor:
+        """
+        # Parameters
+
+        counts : `Tensor`
+            `(vocabulary,)` int64: how often each token occurs in the training data.
+        num_layers : `int`
+
+        # Returns
+
+        `Tensor`
+            `(vocabulary,)` int64: the last layer that each token goes through, 1 to `num_layers`.
+        """
+        raise TypeError(f"{type(self).__name__} does not define layers")
+
+
+def layers_of_buckets(num_buckets: int, bucket_layers: Sequence[int] | None, num_layers: int) -> Tensor:
+    """The given layers, or evenly spaced ones up to the last."""
+    if bucket_layers is None:
+        return torch.tensor([-(-number * num_layers // num_buckets) for number in range(1, num_buckets + 1)])
+    if len(bucket_layers) != num_buckets or min(bucket_layers) < 1 or max(bucket_layers) > num_layers:
+        raise ConfigurationError(
+            f"hash.bucket_layers: found {list(bucket_layers)}, allowed: {num_buckets} layers from 1 to {num_layers}"
+        )
+    return torch.tensor(list(bucket_layers))
+
+
+def check_buckets(num_buckets: int) -> None:
+    if num_buckets < 1:
+        raise ConfigurationError(f"hash.num_buckets: found {num_buckets}, allowed: 1 or more")
+
+
+@TokenHash.register("frequency")
+class FrequencyHash(TokenHash):
+    """
+    Buckets of the training data's tokens, most frequent first: the more frequent a token, the earlier it leaves. Tokens
+    that do not occur are in the last bucket.
+
+    Registered as a `TokenHash` with name "frequency", the default.
+
+    # Parameters
+
+    num_buckets : `int`, optional (default = `6`)
+    bucket_layers : `list[int]`, optional (default = evenly spaced, the last bucket through all layers)
+        The last layer of each bucket's tokens.
+    balance : `str`, optional (default = `"occurrences"`)
+        What the buckets have equally much of: `"occurrences"` of tokens in the data, or `"types"` of them; with
+        `"types"` nearly all of a text is in the first bucket.
+    """
+
+    def __init__(
+        self, num_buckets: int = 6, bucket_layers: list[int] | None = None, balance: str = "occurrences"
+    ) -> None:
+        check_buckets(num_buckets)
+        if balance not in BALANCES:
+            raise ConfigurationError(not_allowed("hash.balance", balance, BALANCES))
+        self.num_buckets = num_buckets
+        self.bucket_layers = bucket_layers
+        self.balance = balance
+
+    def layers(self, counts: Tensor, num_layers: int) -> Tensor:
+        layers = layers_of_buckets(self.num_buckets, self.bucket_layers, num_layers)
+        order = counts.argsort(descending=True, stable=True)
+        order = order[counts[order] > 0]
+        # Twice the amount that comes before the middle of each token's own, so that everything stays whole.
+        amount = counts[order] if self.balance == "occurrences" else torch.ones_like(order)
+        middle = 2 * amount.cumsum(0) - amount
+        bucket = torch.full_like(counts, self.num_buckets - 1)
+        bucket[order] = (middle * self.num_buckets) // (2 * amount.sum().clamp(min=1))
+        return layers[bucket]
+
+
+@TokenHash.register("random")
+class RandomHash(TokenHash):
+    """
+    Every token of the vocabulary in a bucket drawn by lot.
+
+    Registered as a `TokenHash` with name "random".
+
+    # Parameters
+
+    num_buckets : `int`, optional (default = `6`)
+    bucket_layers : `list[int]`, optional (default = evenly spaced, the last bucket through all layers)
+    seed : `int`, optional (default = `0`)
+    """
+
+    def __init__(self, num_buckets: int = 6, bucket_layers: list[int] | None = None, seed: int = 0) -> None:
+        check_buckets(num_buckets)
+        self.num_buckets = num_buckets
+        self.bucket_layers = bucket_layers
+        self.seed = seed
+
+    def layers(self, counts: Tensor, num_layers: int) -> Tensor:
+        layers = layers_of_buckets(self.num_buckets, self.bucket_layers, num_layers)
+        generator = torch.Generator().manual_seed(self.seed)
+        return layers[torch.randint(self.num_buckets, counts.shape, generator=generator)]
+
+
+@TokenHash.register("file")
+class FileHash(TokenHash):
+    """
+    A JSON object from token ids to layers. Tokens that it does not name go through all layers. The file is read before
+    training; the table is part of the weights.
+
+    Registered as a `TokenHash` with name "file".
+
+    # Parameters
+
+    path : `str`
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def layers(self, counts: Tensor, num_layers: int) -> Tensor:
+        try:
+            table = json.loads(Path(self.path).read_text(encoding="utf-8"))
+            entries = {int(token): int(layer) for token, layer in table.items()}
+        except (OSError, ValueError, AttributeError, TypeError) as error:
+            raise DataError(
+                f"hash.path {self.path}: {error}; allowed: a JSON object from token ids to layers"
+            ) from None
+        layers = torch.full_like(counts, num_layers)
+        for token, layer in entries.items():
+            if not 0 <= token < len(counts) or not 1 <= layer <= num_layers:
+                raise DataError(
+                    f"hash.path {self.path}: found token {token} with layer {layer}, allowed: tokens 0 to "
+                    f"{len(counts) - 1}, layers 1 to {num_layers}"
+                )
+            layers[token] = layer
+        return layers
