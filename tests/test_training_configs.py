@@ -28,6 +28,11 @@ def test_config_trains_calibrates_and_loads(path: Path, tiny_environment: dict[s
     if path.stem == "quickstart":
         # The real packaged encoder and data, but few of them.
         tiny["dataset_reader.max_instances"] = 24
+    if path.stem == "rte_9_layers":
+        # The tiny encoder has three.
+        tiny |= {"model.encoder.backbone.num_layers": 2, "model.encoder.exit_layers": [2]}
+    if path.stem == "rte_past_future":
+        tiny["model.encoder.gradual_unfreezing"] = 1
     params = load_config(path, tiny, ext_vars=tiny_environment)
     train_model(params, tmp_path / "run")
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())

@@ -1,17 +1,19 @@
 // AdamW with linear warm-up; bias and LayerNorm without weight decay; BEEM calibrated at the end.
 {
+  adamw(lr, weight_decay=0.01):: {
+    type: 'adamw',
+    lr: lr,
+    weight_decay: weight_decay,
+    parameter_groups: [[['bias', 'LayerNorm', 'layer_norm'], { weight_decay: 0.0 }]],
+  },
+
   finetune(epochs, lr=3e-5, metric='+accuracy', patience=3):: {
     type: 'gradient_descent',
     num_epochs: epochs,
     patience: patience,
     validation_metric: metric,
     grad_norm: 1.0,
-    optimizer: {
-      type: 'adamw',
-      lr: lr,
-      weight_decay: 0.01,
-      parameter_groups: [[['bias', 'LayerNorm', 'layer_norm'], { weight_decay: 0.0 }]],
-    },
+    optimizer: $.adamw(lr),
     learning_rate_scheduler: { type: 'linear_with_warmup', warmup_steps: 0.06 },
     callbacks: [{ type: 'calibrate_exits' }],
   },

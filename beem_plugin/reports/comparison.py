@@ -1,0 +1,98 @@
+"""Rules held against each other: what is fitted on calibration data, and what is read off another trace."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from beem_plugin.common.registry import Params
+from beem_plugin.exits.curves import Curve, policy_curve, threshold_curve
+from beem_plugin.exits.policies import ExitPolicy
+from beem_plugin.exits.thresholds import ScoreTable
+from beem_plugin.exits.trace import ExitTrace
+
+NEVER = {"thresholds": "never"}
+"""A stand-in: the score is fitted, and thresholds are swept afterwards."""
+
+Scored = Callable[[ExitTrace], ScoreTable]
+"""A rule's score, fitted, as a function of a trace."""
+
+
+def build(config: Mapping[str, Any]) -> ExitPolicy:
+    return ExitPolicy.from_params(Params(dict(config)))
+
+
+def fitted(config: Mapping[str, Any], trace: ExitTrace) -> Scored:
+    """The rule's score as a function of a trace, fitted on `trace`."""
+    policy = build(config)
+    policy.calibrate(trace)
+
+    def table(other: ExitTrace) -> ScoreTable:
+        policy.bind(other.exit_layers, other.num_labels)
+        return policy.score_table(other)  # type: ignore[attr-defined]
+
+    return table
+
+
+def swept(config: Mapping[str, Any]) -> Callable[[ExitTrace], Scored]:
+    """`fitted`, for later."""
+    return lambda trace: fitted({**config, **NEVER}, trace)
+
+
+def confident_patience(patience: int) -> Callable[[ExitTrace], Scored]:
+    """
+    `patience` exits in a row below an entropy are one exit at which the largest of the last `patience` entropies is: so
+    all of the rule's entropy thresholds are one sweep.
+    """
+
+    def fit(trace: ExitTrace) -> Scored:
+        entropy = fitted({"type": "entropy", **NEVER}, trace)
+
+        def table(other: ExitTrace) -> ScoreTable:
+            found = entropy(other)
+            lacking = torch.full((len(found), patience - 1), -math.inf, dtype=found.scores.dtype)
+            scores = torch.cat([lacking, found.scores], 1).unfold(1, patience, 1).amin(-1)
+            return replace(found, scores=scores)
+
+        return table
+
+    return fit
+
+
+def swept_table(fits: Sequence[Callable[[ExitTrace], Scored]], calibration: ExitTrace, other: ExitTrace) -> ScoreTable:
+    """The scores of `other`, by that of the `fits` whose curve on the calibration data has the largest area."""
+    scored = [fit(calibration) for fit in fits]
+    if len(scored) > 1:
+        scored = [max(scored, key=lambda table: _area(threshold_curve(table(calibration))))]
+    return scored[0](other)
+
+
+def settings_curve(configs: Sequence[Mapping[str, Any]], trace: ExitTrace) -> Curve:
+    """One point a config."""
+    return policy_curve([build(config) for config in configs], trace, [str(dict(config)) for config in configs])
+
+
+def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
+    """Mean and standard error."""
+    array = np.asarray(values, dtype=np.float64)
+    return float(array.mean()), float(array.std(ddof=1) / math.sqrt(len(array))) if len(array) > 1 else 0.0
+
+
+def over_tasks(per_task: Mapping[str, Sequence[float]]) -> tuple[float, float]:
+    """The mean over tasks of the means over seeds; its error counts the seeds' scatter within each task."""
+    found = [mean_and_error(values) for values in per_task.values()]
+    return float(np.mean([mean for mean, _ in found])), math.sqrt(sum(error**2 for _, error in found)) / len(found)
+
+
+def shown(mean: float, error: float, sign: bool = False) -> str:
+    return f"{mean:{'+' if sign else ''}.2f} ± {error:.2f}"
+
+
+def _area(curve: Curve) -> float:
+    found = curve.area()
+    return -math.inf if found is None else found
