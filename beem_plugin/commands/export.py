@@ -35,12 +35,14 @@ def export_from_args(args: argparse.Namespace) -> Any:
     from beem_plugin.archival import load_archive
     from beem_plugin.common.errors import ConfigurationError
     from beem_plugin.execution.export import export_network
-    from beem_plugin.models import MultiExitClassifier
+    from beem_plugin.models import MultiExitModel
 
     archive = load_archive(args.archive_file, overrides=args.overrides, weights_file=args.weights_file)
     model, folder = archive.model, Path(args.folder)
-    if not isinstance(model, MultiExitClassifier):
-        raise ConfigurationError(f"export: found a model {type(model).__name__}, allowed: multi_exit_classifier")
+    if not isinstance(model, MultiExitModel):
+        raise ConfigurationError(
+            f"export: found a model {type(model).__name__}, allowed: multi_exit_classifier, multi_exit_regressor"
+        )
     reader = archive.validation_dataset_reader
     example = reader.text_to_instance(**{name: "a" for name in reader.text_fields})
     written = export_network(

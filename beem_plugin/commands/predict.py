@@ -18,8 +18,14 @@ class Predict(Subcommand):
         )
         subparser = parser.add_parser(self.name, description=description, help="predict with a trained model")
         subparser.add_argument("archive_file", help="model.tar.gz, or the directory of a run")
-        subparser.add_argument("input_file", help="JSON lines, CSV, TSV or text, gzipped or not; - is standard input")
+        subparser.add_argument(
+            "input_file",
+            help="JSON lines, CSV, TSV or text, gzipped or not; - is standard input; captions: an image, or a folder",
+        )
         subparser.add_argument("--output-file", metavar="FILE", help="where predictions go, as JSON lines")
+        subparser.add_argument(
+            "--html", metavar="FILE", help="captions: also a page with each image and its words in colours of depth"
+        )
         subparser.add_argument("--weights-file", metavar="FILE", help="weights to use instead of the archive's")
         subparser.add_argument("--batch-size", type=int, default=32, metavar="N", help="how many inputs at once")
         subparser.add_argument("--silent", action="store_true", help="do not print predictions")

@@ -10,25 +10,51 @@ from beem_plugin.commands.subcommand import Subcommand, add_overrides
 
 @Subcommand.register("replay")
 class Replay(Subcommand):
-    """Judges exit policies on a stored trace."""
+    """Judges exit policies on stored traces."""
 
     def add_subparser(self, parser: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
-        description = "Judge exit policies on a stored trace, without running the network."
-        subparser = parser.add_parser(self.name, description=description, help="judge exit policies on a trace")
-        subparser.add_argument("trace", metavar="TRACE.npz", help="what `trace` or a training run stored")
+        description = "Judge and compare exit policies on stored traces, without running the network."
+        subparser = parser.add_parser(self.name, description=description, help="judge exit policies on traces")
+        subparser.add_argument("trace", nargs="*", metavar="TRACE.npz", help="what `trace` or a training run stored")
         subparser.add_argument(
             "--policy",
             action="append",
-            required=True,
             metavar="POLICY",
-            help="a json or jsonnet file with an exit policy's block; repeatable",
+            help="a json or jsonnet file with an exit policy's block; repeatable. A key may hold several values: "
+            "'patience: [2, 3, 4]' where it takes one, or anywhere {grid: [..]}, {linspace: [from, to, count]}; "
+            "thresholds also {quantiles: count}",
         )
         subparser.add_argument(
-            "--calibrate-on", metavar="OTHER.npz", help="the trace on which weights and thresholds are calibrated"
+            "--policies",
+            action="append",
+            metavar="VARIANTS",
+            help="a json or jsonnet file with many: {name: block, ..} or [block, ..]; repeatable",
+        )
+        subparser.add_argument(
+            "--calibrate-on",
+            nargs="+",
+            metavar="OTHER.npz",
+            help="the trace on which weights and thresholds are calibrated: one for all, or one for each trace in the "
+            "same order",
+        )
+        subparser.add_argument(
+            "--metric",
+            help="what curves and the order of the table are about: accuracy (the default), f1, accuracy_f1, macro_f1, "
+            "matthews; pearson_spearman of a regression",
+        )
+        subparser.add_argument(
+            "--curve",
+            action="store_true",
+            help="sweep the threshold, patience, ... of every policy with a score over all values that make a "
+            "difference; without, curves go through the settings that were given",
         )
         subparser.add_argument("--output-file", metavar="R.json", help="where the metrics go, as JSON")
+        subparser.add_argument("--csv", metavar="R.csv", help="where they go as a table, one row a setting")
+        subparser.add_argument("--plot", metavar="P.png|P.svg", help="where the curves go; needs matplotlib")
         subparser.add_argument(
-            "--predictions-output-file", metavar="P.jsonl", help="where exit and label of each sample go, as JSON lines"
+            "--predictions-output-file",
+            metavar="P.jsonl",
+            help="where exit and label of each sample go, as JSON lines; for one policy on one trace",
         )
         add_overrides(subparser, "every policy")
         subparser.set_defaults(func=replay_from_args)

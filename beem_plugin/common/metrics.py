@@ -8,6 +8,7 @@ must be left out by the caller.
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable
 
@@ -15,42 +16,42 @@ import numpy as np
 
 from beem_plugin.common.errors import ConfigurationError, DataError, not_allowed
 
-Metric = Callable[[np.ndarray, np.ndarray], dict[str, float]]
+Metric = Callable[..., dict[str, float]]
 
 
-def accuracy(labels: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
+def accuracy(labels: np.ndarray, predictions: np.ndarray, weights: np.ndarray | None = None) -> dict[str, float]:
     """The share of equal entries: `accuracy`."""
-    return {"accuracy": float(np.mean(labels == predictions))}
+    return {"accuracy": float(np.average(labels == predictions, weights=weights))}
 
 
-def f1(labels: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
+def f1(labels: np.ndarray, predictions: np.ndarray, weights: np.ndarray | None = None) -> dict[str, float]:
     """`accuracy`, the `f1` of label 1, and their mean `accuracy_f1` (MRPC, QQP). Two labels only."""
     from sklearn.metrics import f1_score
 
     if max(labels.max(), predictions.max()) > 1:
         raise ConfigurationError("metric 'f1' is the F1 of label 1 of two; use 'macro_f1' for more than two labels")
-    share = accuracy(labels, predictions)["accuracy"]
-    score = float(f1_score(labels, predictions, zero_division=0.0))
+    share = accuracy(labels, predictions, weights)["accuracy"]
+    score = float(f1_score(labels, predictions, zero_division=0.0, sample_weight=weights))
     return {"accuracy": share, "f1": score, "accuracy_f1": (share + score) / 2}
 
 
-def macro_f1(labels: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
+def macro_f1(labels: np.ndarray, predictions: np.ndarray, weights: np.ndarray | None = None) -> dict[str, float]:
     """`accuracy`, and `macro_f1`: the mean F1 over the labels that occur in labels or predictions."""
     from sklearn.metrics import f1_score
 
-    score = float(f1_score(labels, predictions, average="macro", zero_division=0.0))
-    return {**accuracy(labels, predictions), "macro_f1": score}
+    score = float(f1_score(labels, predictions, average="macro", zero_division=0.0, sample_weight=weights))
+    return {**accuracy(labels, predictions, weights), "macro_f1": score}
 
 
-def matthews(labels: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
+def matthews(labels: np.ndarray, predictions: np.ndarray, weights: np.ndarray | None = None) -> dict[str, float]:
     """`accuracy`, and `matthews`: the correlation R_K (Gorodkin, 2004), for two labels Matthews' (CoLA)."""
     from sklearn.metrics import matthews_corrcoef
 
     with warnings.catch_warnings():
         # One class in labels and predictions: 0 by our definition, worth no warning.
         warnings.simplefilter("ignore", UserWarning)
-        score = float(matthews_corrcoef(labels, predictions))
-    return {**accuracy(labels, predictions), "matthews": score}
+        score = float(matthews_corrcoef(labels, predictions, sample_weight=weights))
+    return {**accuracy(labels, predictions, weights), "matthews": score}
 
 
 def pearson_spearman(labels: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
@@ -76,6 +77,17 @@ METRICS: dict[str, Metric] = {
 MAIN_SCORE = {name: name for name in METRICS} | {"f1": "accuracy_f1"}
 
 
+REGRESSION_METRICS = ("pearson_spearman",)
+"""The metrics of values; the others compare labels."""
+
+
+def check_metric(key: str, name: str, is_regression: bool) -> None:
+    """Raises a `ConfigurationError` that names `key` unless `name` is a metric of such a task."""
+    allowed = [metric for metric in METRICS if (metric in REGRESSION_METRICS) == is_regression]
+    if name not in allowed:
+        raise ConfigurationError(not_allowed(key, name, allowed))
+
+
 def compute_metrics(name: str, labels: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
     """
     # Parameters
@@ -91,6 +103,36 @@ def compute_metrics(name: str, labels: np.ndarray, predictions: np.ndarray) -> d
     if labels.shape != predictions.shape or labels.ndim != 1 or not len(labels):
         raise DataError(f"metric {name!r}: labels {labels.shape} and predictions {predictions.shape} do not match")
     return METRICS[name](labels, predictions)
+
+
+def count_metrics(name: str, labels: np.ndarray, predictions: np.ndarray, counts: np.ndarray) -> dict[str, float]:
+    """
+    `compute_metrics` of samples that are given as a confusion matrix.
+
+    # Parameters
+
+    name : `str`
+        A key of `METRICS`.
+    labels, predictions, counts : `np.ndarray`
+        `(cells,)`: that many samples, 1 or more, have this label and this prediction.
+    """
+    if name in METRICS and "weights" in inspect.signature(METRICS[name]).parameters:
+        return METRICS[name](labels, predictions, weights=counts)
+    return compute_metrics(name, np.repeat(labels, counts), np.repeat(predictions, counts))
+
+
+def count_metric(key: str, labels: np.ndarray, predictions: np.ndarray, counts: np.ndarray) -> float:
+    """The one number `key` (`accuracy_f1`, `matthews`, ...) of samples given as a confusion matrix."""
+    return count_metrics(metric_giving(key), labels, predictions, counts)[key]
+
+
+def metric_giving(key: str) -> str:
+    """The metric in whose dictionary the number `key` is: itself, or the one whose main score it is."""
+    named = {score: name for name, score in MAIN_SCORE.items()} | {name: name for name in METRICS}
+    named |= {"pearson": "pearson_spearman", "spearman": "pearson_spearman"}
+    if key not in named:
+        raise ConfigurationError(not_allowed("metric", key, named))
+    return named[key]
 
 
 def main_score(name: str, labels: np.ndarray, predictions: np.ndarray) -> float:

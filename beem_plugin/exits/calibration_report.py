@@ -19,9 +19,9 @@ class ExitEvidence:
         In the policy's own units; `"never"`; `None` for a rule without thresholds.
     samples : `int`
         Calibration samples that left here.
-    errors : `int`
-        How many of them left with a wrong label.
-    final_errors : `int`
+    errors : `int`, optional
+        How many of them left with a wrong label; `None` for a regression.
+    final_errors : `int`, optional
         How many of the same samples the last exit gets wrong.
     error_rate : `float`, optional
         `errors / samples`, `None` without samples.
@@ -32,8 +32,8 @@ class ExitEvidence:
     exit: int
     threshold: float | str | None
     samples: int
-    errors: int
-    final_errors: int
+    errors: int | None
+    final_errors: int | None
     error_rate: float | None = None
     interval: tuple[float, float] | None = None
 
@@ -56,9 +56,10 @@ class CalibrationReport:
     thresholds : `list[float | str]`, optional
         One entry an exit but the last.
     evidence : `list[ExitEvidence]`
-    final_error : `float`
-        Error rate of the last exit, p in the paper.
-    error : `float`
+    final_error : `float`, optional
+        Error rate of the last exit, p in the paper. `None` without labels, and for a regression, whose squared errors
+        are in `details`.
+    error : `float`, optional
         Error rate that the policy reached on the calibration data.
     layer_speedup : `float`
     exit_histogram : `list[int]`

@@ -13,6 +13,7 @@ from beem_plugin.exits.calibration_report import CalibrationReport, ExitEvidence
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.speed import depth_summary
 from beem_plugin.exits.trace import ExitTrace
+from beem_plugin.exits.value_evidence import squared_errors, value_evidence
 
 
 @dataclass
@@ -25,9 +26,10 @@ class ExitDecisions:
     exits : `Tensor`
         `(samples,)` int64, 1-based.
     predictions : `Tensor`
-        `(samples,)` int64.
+        `(samples,)` int64; of a regression float64, the values.
     log_probabilities : `Tensor`
-        `(samples, labels)`
+        `(samples, labels)`; `(samples, 0)` of a trace that keeps no probabilities of all labels; of a regression
+        `(samples, 1)`, the values.
     scores : `Tensor`, optional
         `(samples,)` the policy's score at the exit where the sample left; `None` if the rule has none.
     """
@@ -45,6 +47,16 @@ def check_signals(policy: ExitPolicy, available: set[str], where: str) -> None:
         raise ConfigurationError(
             f"{type(policy).__name__} needs the signals {missing}, which {where} does not have; "
             f"found: {sorted(available) or 'none beside the logits'}"
+        )
+
+
+def check_trace_serves(policy: ExitPolicy, trace: ExitTrace, where: str) -> None:
+    """Raises a `ConfigurationError` if `policy` needs what `trace` does not keep."""
+    check_signals(policy, set(trace.signals), where)
+    if policy.needs_all_labels and not trace.has_logits:
+        raise ConfigurationError(
+            f"{type(policy).__name__} needs the probabilities of all labels at every exit, {where} keeps only the most "
+            "probable one, its probability, the margin and the entropy, as traces of captions do"
         )
 
 
@@ -67,12 +79,13 @@ def replay(policy: ExitPolicy, trace: ExitTrace) -> ExitDecisions:
         If the policy needs a signal that the trace lacks.
     """
     policy.bind(trace.exit_layers, trace.num_labels)
-    check_signals(policy, set(trace.signals), "the trace")
+    check_trace_serves(policy, trace, "the trace")
     policy.check_calibrated()
     samples = len(trace)
     state = policy.start(samples, trace.num_exits, "cpu")
     exits = torch.zeros(samples, dtype=torch.int64)
-    output = torch.zeros(samples, trace.num_labels, dtype=torch.float64)
+    predictions = torch.zeros(samples, dtype=torch.float64 if trace.is_regression else torch.int64)
+    output = torch.zeros(samples, trace.num_labels if trace.has_logits else 0, dtype=torch.float64)
     scores: Tensor | None = None
     for exit_number in range(1, trace.num_exits + 1):
         signals = trace.exit_signals(exit_number)
@@ -81,12 +94,14 @@ def replay(policy: ExitPolicy, trace: ExitTrace) -> ExitDecisions:
             leaves = torch.ones_like(leaves)
         new = leaves & (exits == 0)
         exits[new] = exit_number
-        output[new] = policy.output(exit_number, signals, state)[new]
+        predictions[new] = policy.prediction(exit_number, signals, state)[new]
+        if trace.has_logits:
+            output[new] = policy.output(exit_number, signals, state)[new]
         score = policy.score(state)
         if score is not None:
             scores = torch.zeros(samples, dtype=torch.float64) if scores is None else scores
             scores[new] = score[new].to(scores.dtype)
-    return ExitDecisions(exits, output.argmax(-1), output, scores)
+    return ExitDecisions(exits, predictions, output, scores)
 
 
 def report_on(
@@ -101,9 +116,11 @@ def report_on(
     decisions = replay(policy, trace)
     depth = depth_summary(decisions.exits, trace.exit_layers)
     histogram: list[int] = depth["exit_histogram"]
-    known = trace.labels >= 0
+    if trace.is_regression:
+        return _report_on_values(policy, trace, decisions, thresholds, weights, warnings, details)
+    known = trace.known
     wrong = (decisions.predictions != trace.labels) & known
-    final_wrong = (trace.logits[:, -1].argmax(-1) != trace.labels) & known
+    final_wrong = (trace.predictions[:, -1] != trace.labels) & known
     evidence = []
     for exit_number in range(1, trace.num_exits + 1):
         here = (decisions.exits == exit_number) & known
@@ -130,10 +147,7 @@ def report_on(
             f"(by {error - final_error:.4f})"
         )
     said.extend(degenerate_exits(trace))
-    if len(trace) and histogram[0] == len(trace) and trace.num_exits > 1:
-        said.append("every calibration sample leaves at exit 1")
-    if len(trace) and histogram[-1] == len(trace) and trace.num_exits > 1 and policy.leaves_early:
-        said.append("no calibration sample leaves before the last exit")
+    said.extend(one_sided(policy, histogram))
     return CalibrationReport(
         policy=policy.to_config(),
         samples=len(trace),
@@ -150,17 +164,69 @@ def report_on(
     )
 
 
+def _report_on_values(
+    policy: ExitPolicy,
+    trace: ExitTrace,
+    decisions: ExitDecisions,
+    thresholds: list[float | str] | None,
+    weights: list[float] | None,
+    warnings: list[str] | None,
+    details: dict[str, Any] | None,
+) -> CalibrationReport:
+    """`report_on` of a regression, with squared errors for error rates."""
+    depth = depth_summary(decisions.exits, trace.exit_layers)
+    found = squared_errors(trace, decisions.exits)
+    error, final_error = found["mean_squared_error"], found["final_mean_squared_error"]
+    said = list(warnings or [])
+    if error is not None and error > final_error:
+        said.append(
+            f"the calibrated mean squared error {error:.4f} exceeds the last exit's {final_error:.4f} on the calibration "
+            f"data (by {error - final_error:.4f})"
+        )
+    said.extend(degenerate_exits(trace))
+    said.extend(one_sided(policy, depth["exit_histogram"]))
+    return CalibrationReport(
+        policy=policy.to_config(),
+        samples=len(trace),
+        source=str(trace.meta.get("source", "")),
+        final_error=None,
+        error=None,
+        layer_speedup=depth["layer_speedup"],
+        exit_histogram=depth["exit_histogram"],
+        weights=weights,
+        thresholds=thresholds,
+        evidence=value_evidence(trace, decisions.exits, thresholds),
+        warnings=said,
+        details={**(details or {}), **found},
+    )
+
+
+def one_sided(policy: ExitPolicy, histogram: list[int]) -> list[str]:
+    """A sentence if all calibration samples leave at the first exit, or at the last though some were meant not to."""
+    samples = sum(histogram)
+    if not samples or len(histogram) == 1:
+        return []
+    if histogram[0] == samples:
+        return ["every calibration sample leaves at exit 1"]
+    if histogram[-1] == samples and policy.leaves_early:
+        return ["no calibration sample leaves before the last exit"]
+    return []
+
+
 def degenerate_exits(trace: ExitTrace) -> list[str]:
-    """A sentence for each run of exits that give every sample the same label: agreement there is no evidence."""
+    """
+    A sentence for each run of exits that give every sample the same label, or value: agreement there is no evidence.
+    """
     if len(trace) < 2:
         return []
-    predictions = trace.logits.argmax(-1)
+    predictions = trace.predictions
     constant = (predictions == predictions[:1]).all(0)
     found = [number for number in range(1, trace.num_exits + 1) if bool(constant[number - 1])]
     if not found:
         return []
     which = ", ".join(map(str, found))
-    return [f"degenerate exits ({which}): each gives all {len(trace)} calibration samples one and the same label"]
+    what = "value" if trace.is_regression else "label"
+    return [f"degenerate exits ({which}): each gives all {len(trace)} calibration samples one and the same {what}"]
 
 
 def binomial_interval(errors: int, samples: int, confidence: float = 0.95) -> tuple[float, float]:

@@ -17,9 +17,15 @@ def decision_dtype(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
 
 
+def prediction_of(output: Tensor) -> Tensor:
+    """`(batch, labels)` log-probabilities to the `(batch,)` most probable labels, or a regression's values as they are."""
+    return output.squeeze(-1) if output.shape[-1] == 1 else output.argmax(-1)
+
+
 class ExitSignals:
     """
-    What one exit says about each sample: its logits, and whatever further signals a policy declares that it needs.
+    What one exit says about each sample: its logits, and whatever further signals a policy declares that it needs. A
+    single logit is the value that the exit of a regression gives; it has no probabilities.
     Quantities that several policies use are computed once, in the decision precision, from a log-softmax, so that
     saturated and tiny probabilities stay finite.
 
@@ -38,6 +44,14 @@ class ExitSignals:
     def __len__(self) -> int:
         return self.logits.shape[0]
 
+    @property
+    def device(self) -> torch.device:
+        return self.logits.device
+
+    def flags(self, value: bool) -> Tensor:
+        """`(batch,)` bool, `value` for every sample."""
+        return torch.full((len(self),), value, device=self.device)
+
     def index_select(self, index: Tensor) -> ExitSignals:
         """The signals of the samples at `index`, a `(kept,)` int64 tensor."""
         return ExitSignals(
@@ -50,6 +64,15 @@ class ExitSignals:
         """`(batch, labels)` log-softmax in the decision precision."""
         return self.logits.to(decision_dtype(self.logits.device)).log_softmax(-1)
 
+    @property
+    def is_regression(self) -> bool:
+        return self.logits.shape[-1] == 1
+
+    @cached_property
+    def output(self) -> Tensor:
+        """`(batch, labels)` what a sample that leaves is given: log-probabilities, or the value of a regression."""
+        return self.logits.to(decision_dtype(self.logits.device)) if self.is_regression else self.log_probabilities
+
     @cached_property
     def probabilities(self) -> Tensor:
         """`(batch, labels)`"""
@@ -57,13 +80,21 @@ class ExitSignals:
 
     @cached_property
     def prediction(self) -> Tensor:
-        """`(batch,)` int64: the most probable label, the first of several equally probable ones."""
-        return self.log_probabilities.argmax(-1)
+        """
+        `(batch,)` int64: the most probable label, the first of several equally probable ones; the value of a regression.
+        """
+        return prediction_of(self.output)
 
     @cached_property
     def confidence(self) -> Tensor:
         """`(batch,)` the largest probability, C_i in the papers."""
         return self.log_probabilities.amax(-1).exp()
+
+    @cached_property
+    def margin(self) -> Tensor:
+        """`(batch,)` the largest probability less the second largest."""
+        top = self.probabilities.topk(2, dim=-1).values  # (batch, 2)
+        return top[:, 0] - top[:, 1]
 
     @cached_property
     def entropy(self) -> Tensor:

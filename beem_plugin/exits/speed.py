@@ -27,18 +27,22 @@ def depth_summary(exits: Tensor, exit_layers: Sequence[int]) -> dict[str, Any]:
         1 - mean layer / L, what PABEE's code prints as speed-up. `average_exit`, `average_layer`: means over samples.
         `exit_histogram`: samples that left at each exit.
     """
+    return histogram_summary(torch.bincount(exits.cpu() - 1, minlength=len(exit_layers)).tolist(), exit_layers)
+
+
+def histogram_summary(histogram: Sequence[int], exit_layers: Sequence[int]) -> dict[str, Any]:
+    """`depth_summary` of how many samples left at each exit."""
     layers = torch.as_tensor(list(exit_layers), dtype=torch.float64)
-    histogram = torch.bincount(exits.cpu() - 1, minlength=len(layers))
-    samples = int(histogram.sum())
+    samples = sum(histogram)
     if samples == 0:
         return {
             "layer_speedup": 1.0,
             "layers_saved": 0.0,
             "average_exit": float(len(layers)),
             "average_layer": float(layers[-1]),
-            "exit_histogram": histogram.tolist(),
+            "exit_histogram": list(histogram),
         }
-    weights = histogram.double() / samples
+    weights = torch.tensor(histogram, dtype=torch.float64) / samples
     average_layer = float((weights * layers).sum())
     numbers = torch.arange(1, len(layers) + 1, dtype=torch.float64)
     return {
@@ -46,5 +50,5 @@ def depth_summary(exits: Tensor, exit_layers: Sequence[int]) -> dict[str, Any]:
         "layers_saved": 1 - average_layer / float(layers[-1]),
         "average_exit": float((weights * numbers).sum()),
         "average_layer": average_layer,
-        "exit_histogram": histogram.tolist(),
+        "exit_histogram": list(histogram),
     }

@@ -114,7 +114,7 @@ def theory_report(policy: ExitPolicy, trace: ExitTrace) -> TheoryReport:
         raise ConfigurationError(f"the theory report needs labels: found none for {len(trace)} samples")
     trace = trace.select(rows)
     decisions = replay(policy, trace)
-    predictions = trace.logits.argmax(-1)
+    predictions = trace.predictions
     wrong = predictions != trace.labels.unsqueeze(1)
     error = wrong.double().mean(0)
     final_error = float(error[-1])

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from beem_plugin.common.errors import DataError
-from beem_plugin.exits.signals import ExitSignals
+from beem_plugin.exits.known_labels import known_labels
+from beem_plugin.exits.signals import ExitSignals, decision_dtype, prediction_of
 
 
 @dataclass
@@ -24,9 +25,9 @@ class ExitTrace:
     # Parameters
 
     logits : `Tensor`
-        `(samples, exits, labels)` float32, finite.
+        `(samples, exits, labels)` float32, finite. One label an exit means a regression: its values.
     labels : `Tensor`
-        `(samples,)` int64, -1 where unknown.
+        `(samples,)` int64, -1 where unknown; of a regression float32, NaN where unknown.
     ids : `list[str]`, optional (default = `None`)
         The samples' own identifiers.
     signals : `Mapping[str, Tensor]`, optional (default = `{}`)
@@ -46,7 +47,7 @@ class ExitTrace:
         # Logits that were transformed in float64 keep their precision; a file always holds float32.
         if self.logits.dtype != torch.float64:
             self.logits = self.logits.to(torch.float32)
-        self.labels = as_labels(self.labels, "trace")
+        self.labels = as_labels(self.labels, "trace", self.logits.shape[-1:] == (1,))
         check_trace(self, "trace")
 
     def __len__(self) -> int:
@@ -68,11 +69,35 @@ class ExitTrace:
     @property
     def metric(self) -> str:
         """The task's metric, a name of `beem_plugin.common.metrics`."""
-        return str(self.meta.get("metric") or "accuracy")
+        return str(self.meta.get("metric") or ("pearson_spearman" if self.is_regression else "accuracy"))
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether an exit gives one value, and labels are values."""
+        return self.num_labels == 1
+
+    @property
+    def known(self) -> Tensor:
+        """`(samples,)` bool: whose label is known."""
+        return known_labels(self.labels)
 
     @property
     def has_labels(self) -> bool:
-        return len(self) > 0 and bool((self.labels >= 0).all())
+        return len(self) > 0 and bool(self.known.all())
+
+    @property
+    def has_logits(self) -> bool:
+        """Whether the trace keeps the logits of all labels, not summaries of them."""
+        return True
+
+    @property
+    def predictions(self) -> Tensor:
+        """`(samples, exits)` int64: the label that each exit gives; of a regression float64, its value."""
+        return prediction_of(self.logits.to(decision_dtype(self.logits.device)) if self.is_regression else self.logits)
+
+    def same_data(self, other: ExitTrace) -> bool:
+        """Whether both hold the very same numbers."""
+        return self.logits.shape == other.logits.shape and bool((self.logits == other.logits).all())
 
     def exit_signals(self, exit_number: int) -> ExitSignals:
         """What exit `exit_number` (1-based) said about all samples."""
@@ -97,7 +122,7 @@ class ExitTrace:
 
         arrays: dict[str, np.ndarray] = {
             "logits": self.logits.numpy().astype(np.float32, copy=False),
-            "labels": self.labels.numpy().astype(np.int64, copy=False),
+            "labels": self.labels.numpy(),
             "meta": np.array(json.dumps(dict(self.meta))),
         }
         if self.ids is not None:
@@ -136,12 +161,18 @@ class ExitTrace:
             raise DataError(f"{path}: not a trace file: {reason}") from None
         except Exception as error:  # zipfile.BadZipFile and zlib.error share no narrower base class
             raise DataError(f"{path}: damaged trace file: {error}") from None
+        if "top_token" in arrays:
+            from beem_plugin.exits.token_trace import TokenTrace  # which is a kind of this class
+
+            return TokenTrace.from_arrays(arrays, path)
         missing = {"logits", "labels"} - set(arrays)
         if missing:
             raise DataError(f"{path}: lacks {sorted(missing)}; found {sorted(arrays)}")
-        if arrays["logits"].dtype.kind != "f" or arrays["labels"].dtype.kind not in "iu":
+        is_regression = arrays["logits"].shape[-1:] == (1,)
+        kinds = ("f", "floating (one logit: a regression)") if is_regression else ("iu", "integer")
+        if arrays["logits"].dtype.kind != "f" or arrays["labels"].dtype.kind not in kinds[0]:
             raise DataError(
-                f"{path}: logits must be floating and labels integer, found {arrays['logits'].dtype} "
+                f"{path}: logits must be floating and labels {kinds[1]}, found {arrays['logits'].dtype} "
                 f"and {arrays['labels'].dtype}"
             )
         try:
@@ -153,7 +184,7 @@ class ExitTrace:
         trace = object.__new__(cls)
         with np.errstate(over="ignore"):  # what overflows is refused below
             trace.logits = torch.from_numpy(arrays["logits"].astype(np.float32))
-        trace.labels = torch.from_numpy(arrays["labels"].astype(np.int64))
+        trace.labels = torch.from_numpy(arrays["labels"].astype(np.float32 if is_regression else np.int64))
         trace.ids = [str(name) for name in arrays["ids"]] if "ids" in arrays else None
         trace.signals = {
             name.removeprefix("signal_"): torch.from_numpy(value.astype(np.float32))
@@ -173,15 +204,16 @@ def check_trace(trace: ExitTrace, where: str) -> None:
     samples, exits, num_labels = logits.shape
     if exits < 1:
         raise DataError(f"{where}: logits have no exit, found shape {tuple(logits.shape)}")
-    if num_labels < 2:
-        raise DataError(
-            f"{where}: {num_labels} logit an exit; exit policies need a classification task of 2 labels or more"
-        )
+    if num_labels < 1:
+        raise DataError(f"{where}: no logit an exit, found shape {tuple(logits.shape)}")
     if labels.shape != (samples,):
         raise DataError(f"{where}: {samples} samples in logits, but labels have shape {tuple(labels.shape)}")
     if trace.ids is not None and len(trace.ids) != samples:
         raise DataError(f"{where}: {samples} samples in logits, but {len(trace.ids)} ids")
-    if samples and (int(labels.max()) >= num_labels or int(labels.min()) < -1):
+    if labels.is_floating_point():
+        if bool(labels.isinf().any()):
+            raise DataError(f"{where}: sample {int(labels.isinf().nonzero()[0])} has an infinite label")
+    elif samples and (int(labels.max()) >= num_labels or int(labels.min()) < -1):
         row = int(((labels >= num_labels) | (labels < -1)).nonzero()[0])
         raise DataError(
             f"{where}: sample {row} has label {int(labels[row])}, allowed: -1 (unknown) to {num_labels - 1}"
@@ -196,8 +228,15 @@ def check_trace(trace: ExitTrace, where: str) -> None:
         raise DataError(f"{where}: meta.exit_layers must be {exits} rising layer numbers from 1, found {layers}")
 
 
-def as_labels(labels: Tensor, where: str) -> Tensor:
-    """Whole numbers of any type as int64; anything else is a `DataError`."""
+def as_labels(labels: Tensor, where: str, is_regression: bool = False) -> Tensor:
+    """
+    Whole numbers of any type as int64, of a regression floating ones as float32; anything else is a `DataError`, since
+    -1 and NaN, the unknown labels, would be taken for something else.
+    """
+    if is_regression:
+        if not labels.dtype.is_floating_point:
+            raise DataError(f"{where}: labels of a regression (one logit) must be floating, found {labels.dtype}")
+        return labels.to(torch.float32)
     if labels.dtype.is_floating_point or labels.dtype == torch.bool:
         raise DataError(f"{where}: labels must be integers, found {labels.dtype}")
     return labels.to(torch.int64)

@@ -78,7 +78,7 @@ class AccuracyWeights(ExitWeights):
                 'weights of type "accuracy" need labelled calibration data; found '
                 f"{int((trace.labels >= 0).sum())} labels for {len(trace)} samples"
             )
-        right = (trace.logits.argmax(-1) == trace.labels.unsqueeze(1)).double()
+        right = (trace.predictions == trace.labels.unsqueeze(1)).double()
         if self.variant == "plain":
             return right.mean(0).tolist()
         recalls = torch.stack([right[trace.labels == label].mean(0) for label in trace.labels.unique()])

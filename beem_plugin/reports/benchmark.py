@@ -7,7 +7,7 @@ import csv
 import platform
 import resource
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from beem_plugin.execution.macs import count_macs
 from beem_plugin.execution.precision import cast_network
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.speed import depth_summary
-from beem_plugin.models import MultiExitClassifier
+from beem_plugin.models import MultiExitModel
 from beem_plugin.reports.benchmark_cases import PLAIN, Batches, answers_of, engine_cases, plain_case
 from beem_plugin.reports.benchmark_table import print_benchmark_table
 from beem_plugin.reports.calibration_plots import plots_available
@@ -42,8 +42,10 @@ def benchmark_from_args(args: argparse.Namespace) -> dict[str, Any]:
         args.archive_file, cuda_device=args.cuda_device, overrides=args.overrides, weights_file=args.weights_file
     )
     model = archive.model
-    if not isinstance(model, MultiExitClassifier):
-        raise ConfigurationError(f"benchmark: found a model {type(model).__name__}, allowed: multi_exit_classifier")
+    if not isinstance(model, MultiExitModel):
+        raise ConfigurationError(
+            f"benchmark: found a model {type(model).__name__}, allowed: multi_exit_classifier, multi_exit_regressor"
+        )
     cast_network(model.encoder, args.dtype)
     report = {
         "archive": str(args.archive_file),
@@ -175,15 +177,25 @@ def count(network: SteppedNetwork, exits: Tensor, batches: Batches) -> dict[str,
     """`layer_speedup` and `mac_speedup` of the exits that were taken. Counts, not seconds."""
     lengths = torch.cat([batch["attention_mask"].sum(1) for batch in batches])
     index = torch.cat([batch["index"] for batch in batches]).argsort()
-    depth = depth_summary(exits, network.exit_layers)
+    depth: dict[str, Any] = depth_summary(exits, network.exit_layers)
+    depth["mac_speedup"] = count_macs(network).speedup(exits, lengths[index])
+    if hasattr(network, "depth_of_tokens"):
+        depth.update(network.depth_of_tokens(tokens_of(batches)))
     return {
         "samples": len(exits),
         "mean_tokens": float(lengths.double().mean()),
         "layer_speedup": depth["layer_speedup"],
-        "mac_speedup": count_macs(network).speedup(exits, lengths[index]),
+        "mac_speedup": depth["mac_speedup"],
         "average_layer": depth["average_layer"],
         "exit_histogram": depth["exit_histogram"],
     }
+
+
+def tokens_of(batches: Batches) -> Iterator[list[int]]:
+    """Each sample's token ids, without padding."""
+    for batch in batches:
+        for ids, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True):
+            yield ids[mask.bool()].tolist()
 
 
 def _row(engine: str, case: str, size: int, timing: Timing, samples: int, latency: bool) -> dict[str, Any]:

@@ -42,6 +42,7 @@ def plain_case(network: SteppedNetwork, batches: Batches) -> Case:
     """The backbone's transformers model called as anybody calls it, on the same batches, and the last exit's head."""
     model = network.backbone.transformer_model
     device = device_of(network)
+    head = getattr(network, "exit_logits", None) or (lambda number, state: network.exit_signals(number, state).logits)
 
     @torch.inference_mode()
     def run() -> Iterator[Tensor]:
@@ -49,8 +50,8 @@ def plain_case(network: SteppedNetwork, batches: Batches) -> Case:
             inputs = {name: value.to(device) for name, value in batch.items() if name not in ("index", "label")}
             mask = inputs["attention_mask"].bool()
             hidden = model(**inputs).last_hidden_state
-            state = BackboneState(hidden, mask)
-            yield network.exit_signals(network.num_exits, state).logits.argmax(-1).cpu()
+            # The classifier alone: what a network without exits has at its end.
+            yield head(network.num_exits, BackboneState(hidden, mask)).argmax(-1).cpu()
 
     return run
 

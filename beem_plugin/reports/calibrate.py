@@ -51,7 +51,7 @@ def trace_for(
 ) -> ExitTrace:
     """The given trace, checked against the archive's network; or the model run on `data`; or the archive's own."""
     from beem_plugin.archival import load_archive
-    from beem_plugin.models import MultiExitClassifier
+    from beem_plugin.models import MultiExitCaptioner, MultiExitModel
     from beem_plugin.reports.trace import trace_archive
 
     archive = load_archive(archive_file, cuda_device=cuda_device)
@@ -62,10 +62,11 @@ def trace_for(
             raise ConfigurationError(f"{archive_file}: the archive holds no calibration trace; give --data or --trace")
         return archive.calibration.trace
     model = archive.model
-    if isinstance(model, MultiExitClassifier):
+    if isinstance(model, MultiExitModel | MultiExitCaptioner):
+        network = model.decoder if isinstance(model, MultiExitCaptioner) else model.encoder
         for what, here, there in (
-            ("exits", trace.exit_layers, model.encoder.exit_layers),
-            ("labels", trace.num_labels, model.encoder.num_labels),
+            ("exits", trace.exit_layers, network.exit_layers),
+            ("labels", trace.num_labels, network.num_labels),
         ):
             if list_or_number(here) != list_or_number(there):
                 raise ConfigurationError(f"--trace: {path} has {what} {here}, found {there} in {archive_file}")
@@ -139,6 +140,9 @@ def print_evidence(evidence: dict[str, Any], written: list[str]) -> None:
 
 def headline(report: dict[str, Any]) -> str:
     speed = f"layer speed-up {report['layer_speedup']:.2f}x on the calibration data"
+    if report["details"].get("mean_squared_error") is not None:
+        error, final_error = (report["details"][name] for name in ("mean_squared_error", "final_mean_squared_error"))
+        return f"{speed}, mean squared error {error:.4f}, last exit's {final_error:.4f}"
     if report["error"] is None:
         return f"{speed}; no labels, so no error"
     return f"{speed}, error {100 * report['error']:.2f} %, last exit's {100 * report['final_error']:.2f} %"

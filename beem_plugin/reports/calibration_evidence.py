@@ -36,22 +36,22 @@ def calibration_evidence(policy: ExitPolicy, report: CalibrationReport, trace: E
     `dict[str, Any]`
         `calibration` (the report), `metrics` and `final_metrics`, `curve` (the rule's score with one threshold swept),
         `fixed_exits` (every sample at the same exit), `reliability` of every exit, `theory`. The last four are `None`
-        without labels, `curve` for rules without thresholds too.
+        without labels and for a regression, `curve` for rules without thresholds too.
     """
-    known = (trace.labels >= 0).nonzero().flatten()
+    known = trace.known.nonzero().flatten()
     decisions = replay(policy, trace)
     evidence: dict[str, Any] = {
         "calibration": report.to_json(),
         "label_names": list(trace.meta.get("label_names") or []),
         "exit_layers": trace.exit_layers,
         "metrics": measure(trace, decisions.predictions),
-        "final_metrics": measure(trace, trace.logits[:, -1].argmax(-1)),
+        "final_metrics": measure(trace, trace.predictions[:, -1]),
         "curve": None,
         "fixed_exits": None,
         "reliability": None,
         "theory": None,
     }
-    if len(known) == 0:
+    if len(known) == 0 or trace.is_regression:
         return evidence
     labelled = trace.select(known)
     evidence["fixed_exits"] = fixed_exits(labelled)
@@ -74,7 +74,7 @@ def curve_to_json(curve: Curve) -> dict[str, Any]:
 
 def fixed_exits(trace: ExitTrace) -> dict[str, list[float]]:
     """Accuracy and layer speed-up if every sample leaves at the same exit."""
-    right = trace.logits.argmax(-1) == trace.labels.unsqueeze(1)
+    right = trace.predictions == trace.labels.unsqueeze(1)
     layers = trace.exit_layers
     return {"accuracy": right.double().mean(0).tolist(), "speedup": [layers[-1] / layer for layer in layers]}
 
@@ -106,8 +106,8 @@ def evidence_row(entry: dict[str, Any]) -> list[str]:
         str(entry["exit"]),
         "-" if threshold is None else threshold if isinstance(threshold, str) else f"{threshold:.4g}",
         str(entry["samples"]),
-        str(entry["errors"]),
+        "-" if entry["errors"] is None else str(entry["errors"]),
         "-" if entry["error_rate"] is None else f"{100 * entry['error_rate']:.1f} %",
         "-" if interval is None else f"{100 * interval[0]:.1f} - {100 * interval[1]:.1f} %",
-        str(entry["final_errors"]),
+        "-" if entry["final_errors"] is None else str(entry["final_errors"]),
     ]

@@ -110,7 +110,8 @@ def _cards(evidence: dict[str, Any]) -> str:
 
 def _curve(evidence: dict[str, Any], plots: bool) -> str:
     if evidence["fixed_exits"] is None:
-        return _section("Accuracy against speed", "<p>The calibration data have no labels.</p>")
+        reason = "The calibration data have no labels, or their labels are values, which are not right or wrong."
+        return _section("Accuracy against speed", f"<p>{reason}</p>")
     body = _image(curve_plot(evidence), "Accuracy against layer speed-up, with the chosen point") if plots else ""
     curve = evidence["curve"]
     if curve is not None:

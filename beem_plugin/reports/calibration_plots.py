@@ -87,9 +87,9 @@ def histogram_plot(evidence: dict[str, Any]) -> str:
     total = max(report["samples"], 1)
     exits = [entry["exit"] for entry in report["evidence"]]
     share = [100 * count / total for count in report["exit_histogram"]]
-    wrong = [100 * entry["errors"] / total for entry in report["evidence"]]
     axes.bar(exits, share, color=BLUE, width=0.72, label="left here")
     if report["error"] is not None:
+        wrong = [100 * entry["errors"] / total for entry in report["evidence"]]
         axes.bar(exits, wrong, color=ORANGE, width=0.72, label="of which wrong")
         axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, frameon=False)
     for number, value in zip(exits, share, strict=True):

@@ -15,13 +15,20 @@ from beem_plugin.archival import Archive, load_archive
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.files import atomic_write, write_json
 from beem_plugin.common.metrics import METRICS
-from beem_plugin.common.registry import Lazy, Params
+from beem_plugin.data.collate import label_value
 from beem_plugin.data.data_loader import DataLoader
 from beem_plugin.data.instance import Instance
 from beem_plugin.execution import Engine
+from beem_plugin.exits.known_labels import known_labels
 from beem_plugin.exits.replay import ExitDecisions
+from beem_plugin.exits.signals import prediction_of
 from beem_plugin.exits.speed import depth_summary
-from beem_plugin.models import MultiExitClassifier
+from beem_plugin.models import MultiExitModel
+from beem_plugin.models.answers import answers
+from beem_plugin.reports.caption_evaluation import CaptionEvaluation
+from beem_plugin.reports.evaluation import ArchiveEvaluation, evaluation_loader, evaluation_of
+
+__all__ = ["CaptionEvaluation", "ClassificationEvaluation", "evaluate_archive", "evaluation_loader"]
 
 logger = logging.getLogger(__name__)
 
@@ -83,40 +90,52 @@ def evaluate_archive(
     engine: Engine | None = None,
     predictions_file: str | None = None,
 ) -> dict[str, Any]:
+    """What `allennlp evaluate` writes, for a model of any kind; the parameters are those of `ArchiveEvaluation`."""
+    return evaluation_of(archive).evaluate(archive, source, batch_size, engine, predictions_file)
+
+
+@ArchiveEvaluation.register("classification")
+class ClassificationEvaluation(ArchiveEvaluation):
     """
-    # Parameters
+    The task's metrics of what left early, `layer_speedup`, `average_exit`, `exit_histogram`, `samples`, the policy, and
+    which data it was calibrated on. Predictions are JSON lines: index, id, label, gold label, exit, score; of a
+    regression value and gold value in the place of labels.
 
-    archive : `Archive`
-    source : `str`
-        What the validation reader reads: a split, or a file.
-    batch_size : `int`, optional (default = the config's)
-    engine : `Engine`, optional (default = the model's)
-    predictions_file : `str`, optional
-        JSON lines: index, id, label, gold label, exit, score.
-
-    # Returns
-
-    `dict[str, Any]`
-        The task's metrics of what left early, `layer_speedup`, `average_exit`, `exit_histogram`, `samples`, the
-        policy, and which data it was calibrated on.
+    Registered as an `ArchiveEvaluation` with name "classification".
     """
+
+    def evaluate(
+        self,
+        archive: Archive,
+        source: str,
+        batch_size: int | None = None,
+        engine: Engine | None = None,
+        predictions_file: str | None = None,
+    ) -> dict[str, Any]:
+        return _evaluate_texts(archive, source, batch_size, engine, predictions_file)
+
+
+def _evaluate_texts(
+    archive: Archive, source: str, batch_size: int | None, engine: Engine | None, predictions_file: str | None
+) -> dict[str, Any]:
     instances = archive.validation_dataset_reader.read(source)
     if not instances:
         raise ConfigurationError(f"{source}: found no sample to evaluate on")
     model = archive.model
-    if not isinstance(model, MultiExitClassifier):
-        raise ConfigurationError(f"evaluate: found a model {type(model).__name__}, allowed: multi_exit_classifier")
+    if not isinstance(model, MultiExitModel):
+        raise ConfigurationError(
+            f"evaluate: found a model {type(model).__name__}, allowed: multi_exit_classifier, multi_exit_regressor"
+        )
     decisions = execute(model, evaluation_loader(archive, instances, batch_size), len(instances), engine)
-    labels = torch.tensor(
-        [-1 if instance.label is None else model.vocab.label_index(str(instance.label)) for instance in instances]
-    )
+    labels = torch.tensor([label_value(instance, model.vocab) for instance in instances])
     if predictions_file is not None:
         write_predictions(predictions_file, instances, decisions, model)
-    known = labels >= 0
+    known = known_labels(labels)
     metrics: dict[str, Any] = {}
     if bool(known.any()):
         metrics.update(METRICS[model.metric](labels[known].numpy(), decisions.predictions[known].numpy()))
     metrics.update(depth_summary(decisions.exits, model.encoder.exit_layers))
+    metrics.update(model.encoder.depth_of_tokens(instance.encoding["input_ids"] for instance in instances))
     metrics["samples"] = len(instances)
     metrics["labelled_samples"] = int(known.sum())
     metrics["exit_policy"] = model.exit_policy.to_config()
@@ -124,22 +143,7 @@ def evaluate_archive(
     return metrics
 
 
-def evaluation_loader(archive: Archive, instances: list[Instance], batch_size: int | None) -> DataLoader:
-    """The config's loader for validation, with another batch size if one is given."""
-    config = archive.config.as_dict(quiet=True)
-    params = config.get("validation_data_loader") or config.get("data_loader") or {}
-    params = {key: value for key, value in params.items() if key != "batches_per_epoch"}
-    if batch_size is not None:
-        params = {"type": "bucket", "batch_size": batch_size}
-    return Lazy(DataLoader, params=Params(params)).construct(
-        instances=instances,
-        vocab=archive.model.vocab,
-        pad_token_id=archive.validation_dataset_reader.tokenizer.pad_token_id,
-        training=False,
-    )
-
-
-def execute(model: MultiExitClassifier, loader: DataLoader, samples: int, engine: Engine | None) -> ExitDecisions:
+def execute(model: MultiExitModel, loader: DataLoader, samples: int, engine: Engine | None) -> ExitDecisions:
     """What the policy decides for every sample, in the data set's order, computed on the engine."""
     exits = torch.zeros(samples, dtype=torch.int64)
     output = torch.zeros(samples, model.encoder.num_labels, dtype=torch.float64)
@@ -156,22 +160,22 @@ def execute(model: MultiExitClassifier, loader: DataLoader, samples: int, engine
             bar.update(len(executed.index))
     if int((exits == 0).sum()):
         raise RuntimeError(f"{int((exits == 0).sum())} of {samples} samples came out of no exit")
-    return ExitDecisions(exits, output.argmax(-1), output, scores)
+    return ExitDecisions(exits, prediction_of(output), output, scores)
 
 
 def write_predictions(
-    path: str, instances: list[Instance], decisions: ExitDecisions, model: MultiExitClassifier
+    path: str, instances: list[Instance], decisions: ExitDecisions, model: MultiExitModel
 ) -> None:
+    gold = "gold_value" if model.vocab.is_regression else "gold_label"
     with atomic_write(path) as file:
-        for row, instance in enumerate(instances):
+        for row, (instance, answer) in enumerate(zip(instances, answers(decisions, model.vocab), strict=True)):
             line: dict[str, Any] = {"index": row}
             if instance.id is not None:
                 line["id"] = instance.id
             line["exit"] = int(decisions.exits[row])
-            line["label"] = model.vocab.label_name(int(decisions.predictions[row]))
+            line.update(answer)
             if instance.label is not None:
-                line["gold_label"] = instance.label
-            line["probabilities"] = decisions.log_probabilities[row].exp().tolist()
+                line[gold] = instance.label
             if decisions.scores is not None:
                 line["score"] = float(decisions.scores[row])
             file.write(json.dumps(line, ensure_ascii=False) + "\n")

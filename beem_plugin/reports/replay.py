@@ -1,107 +1,158 @@
-"""`allennlp replay`: what exit policies would do on a stored trace."""
+"""`allennlp replay`: what exit policies would do on stored traces."""
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from beem_plugin.common.errors import BeemError, ConfigurationError, NotCalibratedError
+from beem_plugin.common.errors import BeemError, ConfigurationError, not_allowed
 from beem_plugin.common.files import atomic_write, write_json
-from beem_plugin.common.metrics import METRICS
-from beem_plugin.common.params import load_config
-from beem_plugin.common.registry import Params
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.replay import ExitDecisions, replay
 from beem_plugin.exits.speed import depth_summary
 from beem_plugin.exits.trace import ExitTrace
-from beem_plugin.reports.table import print_results_table
+from beem_plugin.reports.families import JudgedFamily, JudgedTrace, build, family_curve, fit_families, judge_families
+from beem_plugin.reports.measuring import ON_ITSELF, describe_result, measure
+from beem_plugin.reports.replay_files import shortest_names, trace_paths
+from beem_plugin.reports.replay_output import curve_rows, result_rows, write_results_csv
+from beem_plugin.reports.table import print_curves_table, print_results_table
+from beem_plugin.reports.variants import Variant, error_at, load_variants
+
+__all__ = ["measure", "replay_from_args"]  # `measure` is what other reports take from here
+
+
+CURVE_METRICS = ("accuracy", "f1", "accuracy_f1", "macro_f1", "matthews")
+REGRESSION_METRIC = "pearson_spearman"
 
 
 def replay_from_args(args: argparse.Namespace) -> dict[str, Any]:
     """Runs the command; `args` as `commands/replay.py` parses them."""
-    trace = ExitTrace.load(args.trace)
-    calibration = ExitTrace.load(args.calibrate_on) if args.calibrate_on else None
-    if calibration is not None:
-        check_same_network(trace, calibration, args.trace, args.calibrate_on)
-    if args.predictions_output_file and len(args.policy) > 1:
-        raise ConfigurationError(
-            f"--predictions-output-file: allowed with one --policy, found {len(args.policy)} of them"
-        )
-    results = []
-    for path in args.policy:
-        params = load_config(path, args.overrides)
-        name = Path(path).stem
-        try:
-            result, decisions = replay_policy(params, trace, calibration)
-        except NotCalibratedError as error:
-            raise NotCalibratedError(f"{path}: {error}") from None
-        except BeemError as error:
-            raise type(error)(f"{path}: {error}") from None
-        results.append({"name": name, **result})
-        if args.predictions_output_file:
-            write_predictions(args.predictions_output_file, decisions)
-    output = results[0] if len(results) == 1 else {"results": results}
+    paths, calibrations = trace_paths(args.trace, args.calibrate_on or [])
+    variants = load_variants(args.policy or [], args.policies or [], args.overrides)
+    check_arguments(args, paths, variants)
+    judged: list[JudgedTrace] = []
+    metric = args.metric
+    for name, path, other in zip(shortest_names(paths), paths, calibrations, strict=True):
+        trace = ExitTrace.load(path)
+        calibration = ExitTrace.load(other) if other else None
+        if calibration is not None:
+            check_same_network(trace, calibration, path, str(other))
+        metric = metric_for(trace, metric, path)
+        families: list[JudgedFamily] = []
+        for variant in variants:
+            with errors_naming(variant):
+                families += judge(variant, trace, calibration, args, metric)
+        judged.append(JudgedTrace(name if len(paths) > 1 else None, trace, families))
+
+    results, curves = result_rows(judged), curve_rows(judged, metric, with_points=args.curve)
+    output = results[0] if len(results) == 1 and not curves else {"results": results}
+    if curves:
+        output["curves"] = curves
     if args.output_file:
         write_json(args.output_file, output)
-    print_results_table(results)
+    if args.csv:
+        write_results_csv(args.csv, judged, metric)
+    if args.plot:
+        from beem_plugin.reports.curve_plot import write_curve_plot
+
+        write_curve_plot(args.plot, judged, metric)
+    print_results_table(judged, metric)
+    if curves:
+        print_curves_table(curves, metric)
     return output
 
 
+def judge(
+    variant: Variant, trace: ExitTrace, calibration: ExitTrace | None, args: argparse.Namespace, metric: str
+) -> list[JudgedFamily]:
+    """All settings of `variant` on `trace`, with their curves."""
+    if variant.is_sweep:
+        fitted = fit_families(variant, trace, calibration)
+        found = judge_families(fitted, trace, calibration, [metric])
+        pairs = [(family.policies[0], judged) for family, judged in zip(fitted, found, strict=True)]
+    else:
+        policy, result, decisions = replay_policy(variant.settings[0].config, trace, calibration, [metric])
+        if args.predictions_output_file:
+            write_predictions(args.predictions_output_file, decisions)
+        pairs = [(policy, JudgedFamily(variant.name, [{"name": variant.name, **result}]))]
+    for policy, judged in pairs:
+        judged.curve = family_curve(policy, judged.results, trace, metric, args.curve)
+    return [judged for _, judged in pairs]
+
+
 def replay_policy(
-    params: Params, trace: ExitTrace, calibration: ExitTrace | None
-) -> tuple[dict[str, Any], ExitDecisions]:
+    config: dict[str, Any], trace: ExitTrace, calibration: ExitTrace | None, metrics: Sequence[str] = ()
+) -> tuple[ExitPolicy, dict[str, Any], ExitDecisions]:
     """
     # Parameters
 
-    params : `Params`
+    config : `dict[str, Any]`
         An exit policy's config.
     trace : `ExitTrace`
         What is judged on.
     calibration : `ExitTrace`, optional
         What open weights and thresholds are fitted on.
+    metrics : `Sequence[str]`, optional (default = `()`)
+        Beside accuracy and the task's own.
 
     # Returns
 
-    `tuple[dict[str, Any], ExitDecisions]`
-        The metrics of what leaves early, those of the last exit, the layer speed-up, what was calibrated; and the
-        decisions.
+    `tuple[ExitPolicy, dict[str, Any], ExitDecisions]`
+        The fitted policy; the metrics of what leaves early, those of the last exit, the layer speed-up, what was
+        calibrated; and the decisions.
     """
-    policy = ExitPolicy.from_params(params)
-    policy.bind(trace.exit_layers, trace.num_labels)
+    policy = build(config, trace)
     report = None
     if calibration is not None:
         report = policy.calibrate(calibration)
-        if calibration.logits.shape == trace.logits.shape and bool((calibration.logits == trace.logits).all()):
-            report.warnings.append("calibrated on the very data it is judged on: these figures are too good")
+        if calibration.same_data(trace):
+            report.warnings.append(ON_ITSELF)
     decisions = replay(policy, trace)
-    final = trace.logits[:, -1].argmax(-1)
-    resolved = policy.to_config()
-    # A policy that wraps another one keeps the numbers in the inner block.
-    inner = resolved["policy"] if isinstance(resolved.get("policy"), dict) else resolved
-    result: dict[str, Any] = {
-        "n": len(trace),
-        "num_exits": trace.num_exits,
-        "metrics": measure(trace, decisions.predictions),
-        "final_metrics": measure(trace, final),
-        **depth_summary(decisions.exits, trace.exit_layers),
-        "policy": resolved,
-        "weights": inner.get("weights"),
-        "thresholds": inner.get("thresholds"),
-        "warnings": [] if report is None else report.warnings,
-        "calibration": None if report is None else report.to_json(),
-    }
-    return result, decisions
+    result = describe_result(
+        trace,
+        policy,
+        metrics=measure(trace, decisions.predictions, metrics),
+        final_metrics=measure(trace, trace.predictions[:, -1], metrics),
+        depth=depth_summary(decisions.exits, trace.exit_layers),
+        warnings=[] if report is None else report.warnings,
+        report=report,
+    )
+    return policy, result, decisions
 
 
-def measure(trace: ExitTrace, predictions: Any) -> dict[str, float]:
-    """Accuracy and the task's own metrics over the samples with a label; empty where there is none."""
-    known = trace.labels >= 0
-    if not bool(known.any()):
-        return {}
-    labels, given = trace.labels[known].numpy(), predictions[known].numpy()
-    return {**METRICS["accuracy"](labels, given), **METRICS[trace.metric](labels, given)}
+def check_arguments(args: argparse.Namespace, paths: Sequence[str], variants: Sequence[Variant]) -> None:
+    """Raises a `ConfigurationError` for arguments that do not go together, before anything is computed."""
+    if args.metric is not None and args.metric not in (*CURVE_METRICS, REGRESSION_METRIC):
+        raise ConfigurationError(not_allowed("--metric", args.metric, [*CURVE_METRICS, REGRESSION_METRIC]))
+    settings = sum(len(variant.settings) for variant in variants)
+    if args.predictions_output_file and (len(paths) > 1 or settings > 1 or variants[0].is_sweep):
+        raise ConfigurationError(
+            f"--predictions-output-file: found {len(paths)} trace(s) and {settings} setting(s) of policies, allowed: "
+            "one trace and one policy, without a grid"
+        )
+    if args.plot and Path(args.plot).suffix.lower() not in (".png", ".svg"):
+        raise ConfigurationError(f"--plot: found {args.plot}, allowed: a file name that ends in .png or .svg")
+
+
+def metric_for(trace: ExitTrace, wanted: str | None, path: str) -> str:
+    """What curves on `trace` are about: `wanted`, or accuracy; a regression has one metric."""
+    allowed = [REGRESSION_METRIC] if trace.is_regression else list(CURVE_METRICS)
+    if wanted is not None and wanted not in allowed:
+        raise ConfigurationError(not_allowed(f"{path}: --metric", wanted, allowed))
+    return wanted or allowed[0]
+
+
+@contextmanager
+def errors_naming(variant: Variant) -> Iterator[None]:
+    """Errors of a policy get the name of its file in front."""
+    try:
+        yield
+    except BeemError as error:
+        raise error_at(variant.where, error) from None
 
 
 def check_same_network(trace: ExitTrace, calibration: ExitTrace, path: str, other: str) -> None:

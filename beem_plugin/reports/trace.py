@@ -10,8 +10,7 @@ from tqdm import tqdm
 from beem_plugin.archival import Archive, load_archive
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.exits.trace import ExitTrace
-from beem_plugin.models import MultiExitClassifier
-from beem_plugin.models.tracing import trace_model
+from beem_plugin.models.tracing import trace_any_model
 from beem_plugin.reports.evaluate import evaluation_loader
 
 
@@ -30,13 +29,10 @@ def trace_from_args(args: argparse.Namespace) -> ExitTrace:
 
 def trace_archive(archive: Archive, source: str, batch_size: int | None = None) -> ExitTrace:
     """Runs all exits of an archive's model over what its validation reader reads from `source`."""
-    model = archive.model
-    if not isinstance(model, MultiExitClassifier):
-        raise ConfigurationError(f"trace: found a model {type(model).__name__}, allowed: multi_exit_classifier")
     instances = archive.validation_dataset_reader.read(source)
     if not instances:
         raise ConfigurationError(f"{source}: found no sample to trace")
     ids = [str(instance.id) for instance in instances] if instances[0].id is not None else None
     loader = evaluation_loader(archive, instances, batch_size)
     batches = tqdm(loader, total=len(loader), desc="tracing", unit=" batches", mininterval=0.5)
-    return trace_model(model, batches, ids, source)
+    return trace_any_model(archive.model, batches, ids, source)

@@ -2,6 +2,7 @@ from beem_plugin.exits.policies.beem import Beem
 from beem_plugin.exits.policies.calibrated import Calibrated
 from beem_plugin.exits.policies.cascaded_ensemble import CascadedEnsemble
 from beem_plugin.exits.policies.confident_patience import ConfidentPatience
+from beem_plugin.exits.policies.decaying_threshold import DecayingThreshold
 from beem_plugin.exits.policies.entropy import Entropy
 from beem_plugin.exits.policies.expected_gain import ExpectedGain
 from beem_plugin.exits.policies.gate import Gate
@@ -21,6 +22,7 @@ __all__ = [
     "Calibrated",
     "CascadedEnsemble",
     "ConfidentPatience",
+    "DecayingThreshold",
     "Entropy",
     "ExitPolicy",
     "ExpectedGain",

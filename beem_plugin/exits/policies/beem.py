@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 
 from beem_plugin.common.errors import ConfigurationError, not_allowed
+from beem_plugin.exits.plain import where
 from beem_plugin.exits.policies.threshold_policy import ThresholdPolicy, Thresholds
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.signals import ExitSignals
@@ -42,6 +43,8 @@ class Beem(ThresholdPolicy):
         released code.
     min_exit : `int`, optional (default = `1`)
     """
+
+    plain_numbers = True
 
     published_grids: ClassVar[Mapping[str, Sequence[Any]]] = {
         "error_rate": error_rate.PAPER_GRID,
@@ -94,8 +97,8 @@ class Beem(ThresholdPolicy):
         prediction = signals.prediction
         if exit_number == 1:
             return ExitState(prediction=prediction, score=vote)
-        changed = vote if self.on_disagreement == "restart" else torch.zeros_like(vote)
-        score = torch.where(prediction == state["prediction"], state["score"] + vote, changed)
+        changed = vote if self.on_disagreement == "restart" else 0 * vote
+        score = where(prediction == state["prediction"], state["score"] + vote, changed)
         return ExitState(prediction=prediction, score=score)
 
     def parameters(self) -> dict[str, Any]:

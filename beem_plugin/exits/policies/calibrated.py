@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from beem_plugin.exits.confidence_calibration import ConfidenceCalibration, as_c
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.reliability import expected_calibration_error
 from beem_plugin.exits.replay import report_on
+from beem_plugin.exits.score_key import fingerprint
 from beem_plugin.exits.signals import ExitSignals
 from beem_plugin.exits.state import ExitState
 from beem_plugin.exits.thresholds import ScoreTable
@@ -34,6 +35,8 @@ class Calibrated(ExitPolicy):
     policy : `ExitPolicy`
     calibration : `ConfidenceCalibration` or `str`, optional (default = `"temperature"`)
     """
+
+    speed_keys: ClassVar[tuple[str, ...] | None] = ()  # those of the policy inside
 
     def __init__(self, policy: ExitPolicy, calibration: ConfidenceCalibration | str | None = None) -> None:
         self.policy = policy
@@ -56,6 +59,12 @@ class Calibrated(ExitPolicy):
     def step(self, exit_number: int, signals: ExitSignals, state: ExitState) -> tuple[Tensor, ExitState]:
         return self.policy.step(exit_number, self._signals(exit_number, signals), state)
 
+    def can_leave(self, exit_number: int) -> bool:
+        return self.policy.can_leave(exit_number)
+
+    def needs(self, exit_number: int) -> bool:
+        return self.policy.needs(exit_number)
+
     def output(self, exit_number: int, signals: ExitSignals, state: ExitState) -> Tensor:
         return self.policy.output(exit_number, self._signals(exit_number, signals), state)
 
@@ -69,6 +78,25 @@ class Calibrated(ExitPolicy):
         """As `ThresholdPolicy.score_table`, of the policy inside, which must have thresholds."""
         table: ScoreTable = self.policy.score_table(self.calibration.apply(trace))  # type: ignore[attr-defined]
         return table
+
+    def score_key(self) -> bytes | None:
+        inner, own = self.policy.score_key(), fingerprint(self, without=("policy",))
+        return None if inner is None or own is None else own + inner
+
+    def scores(self, trace: ExitTrace) -> ScoreTable:
+        return self.policy.scores(self.calibration.apply(trace))
+
+    def limits(self) -> list[float]:
+        return self.policy.limits()
+
+    @property
+    def shares_fit(self) -> bool:
+        return self.policy.shares_fit
+
+    def adopt(self, fitted: ExitPolicy) -> None:
+        assert isinstance(fitted, Calibrated)
+        self.calibration = fitted.calibration
+        self.policy.adopt(fitted.policy)
 
     def calibrate(self, trace: ExitTrace) -> CalibrationReport:
         self.bind(trace.exit_layers, trace.num_labels)

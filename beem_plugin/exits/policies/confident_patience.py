@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from beem_plugin.common.errors import ConfigurationError, not_allowed
 from beem_plugin.exits.policy import ExitPolicy
+from beem_plugin.exits.score_key import fingerprint
 from beem_plugin.exits.signals import ExitSignals
 from beem_plugin.exits.state import ExitState
+from beem_plugin.exits.stepped_table import stepped_table
+from beem_plugin.exits.thresholds import ScoreTable
+from beem_plugin.exits.trace import ExitTrace
 
 OUTPUTS = ("last", "run_mean", "mean")
 
@@ -38,6 +43,8 @@ class ConfidentPatience(ExitPolicy):
         far. The release knows all three.
     """
 
+    speed_keys: ClassVar[tuple[str, ...] | None] = ("entropy_threshold",)
+
     def __init__(self, patience: int, entropy_threshold: float, output: str = "last") -> None:
         if patience < 1:
             raise ConfigurationError(f"patience: found {patience}, allowed: 1 or more")
@@ -51,20 +58,24 @@ class ConfidentPatience(ExitPolicy):
         self.entropy_threshold = entropy_threshold
         self.output_kind = output
 
+    def doubt(self, signals: ExitSignals) -> Tensor:
+        """`(batch,)` H / ln C"""
+        return signals.entropy / math.log(self.num_labels)
+
     def start(self, batch_size: int, num_exits: int, device: torch.device | str = "cpu") -> ExitState:
         return ExitState(score=self.zeros(batch_size, device))
 
     def step(self, exit_number: int, signals: ExitSignals, state: ExitState) -> tuple[Tensor, ExitState]:
-        confident = signals.entropy / math.log(self.num_labels) < self.entropy_threshold
+        confident = self.doubt(signals) < self.entropy_threshold
         count = torch.where(confident, state["score"] + 1, torch.zeros_like(state["score"]))
         state = ExitState(score=count, **self.pool(exit_number, signals, state, count))
         return count >= self.patience, state
 
     def pool(self, exit_number: int, signals: ExitSignals, state: ExitState, count: Tensor) -> dict[str, Tensor]:
         """`pooled`, `(batch, labels)`: the mean probabilities of the exits that `output` asks for."""
-        own = signals.probabilities
         if self.output_kind == "last":
             return {}
+        own = signals.probabilities
         if exit_number == 1:
             return {"pooled": own}
         # The mean of n is the mean of n - 1, moved towards the newest. An exit that is not confident starts anew.
@@ -77,6 +88,26 @@ class ConfidentPatience(ExitPolicy):
             return signals.log_probabilities
         pooled = state["pooled"]
         return pooled.clamp_min(torch.finfo(pooled.dtype).tiny).log()
+
+    @property
+    def needs_all_labels(self) -> bool:
+        return self.output_kind != "last"
+
+    def score_key(self) -> bytes | None:
+        # The mean over a run is another one with each threshold, at the last exit, where a run need not be full.
+        if type(self).step is not ConfidentPatience.step or self.output_kind == "run_mean":
+            return None
+        return fingerprint(self, without=("entropy_threshold",))
+
+    def scores(self, trace: ExitTrace) -> ScoreTable:
+        """`patience` exits in a row are below a threshold where the largest of their entropies is."""
+        doubts = [self.doubt(trace.exit_signals(number)) for number in range(1, trace.num_exits + 1)]
+        before = [torch.full_like(doubts[0], math.inf)] * (self.patience - 1)
+        largest = torch.stack(before + doubts, 1).unfold(1, self.patience, 1).amax(-1)
+        return replace(stepped_table(self, trace), scores=-largest, higher_is_surer=False, strict=True)
+
+    def limits(self) -> list[float]:
+        return [-self.entropy_threshold] * (self.num_exits - 1)
 
     def to_config(self) -> dict[str, Any]:
         return {

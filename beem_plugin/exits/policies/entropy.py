@@ -35,6 +35,8 @@ class Entropy(ThresholdPolicy):
 
     higher_is_surer: ClassVar[bool] = False
     strict: ClassVar[bool] = True
+    memoryless: ClassVar[bool] = True
+    plain_numbers = True
 
     def __init__(self, thresholds: Thresholds | None = None, normalized: bool = False, min_exit: int = 1) -> None:
         super().__init__(thresholds, min_exit)

@@ -45,7 +45,9 @@ class Halting(ThresholdPolicy):
     """
 
     required_signals: ClassVar[tuple[str, ...]] = ("halt",)
+    speed_keys: ClassVar[tuple[str, ...] | None] = ("threshold", "thresholds")
     strict: ClassVar[bool] = True
+    serves_regression: ClassVar[bool] = True
 
     def __init__(self, threshold: float | None = None, thresholds: Thresholds | None = None, min_exit: int = 1) -> None:
         if threshold is not None and thresholds is not None:

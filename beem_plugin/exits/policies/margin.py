@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from beem_plugin.exits.policies.threshold_policy import ThresholdPolicy
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.signals import ExitSignals
@@ -23,6 +25,8 @@ class Margin(ThresholdPolicy):
     min_exit : `int`, optional (default = `1`)
     """
 
+    memoryless: ClassVar[bool] = True
+    plain_numbers = True
+
     def update(self, exit_number: int, signals: ExitSignals, state: ExitState) -> ExitState:
-        top = signals.probabilities.topk(2, dim=-1).values  # (batch, 2)
-        return ExitState(score=top[:, 0] - top[:, 1])
+        return ExitState(score=signals.margin)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from beem_plugin.common.errors import ConfigurationError, not_allowed
+from beem_plugin.exits.plain import is_of_the_rule
 from beem_plugin.exits.policies.threshold_policy import ThresholdPolicy, Thresholds
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.signals import ExitSignals
@@ -42,6 +43,15 @@ class MaxProbability(ThresholdPolicy):
             raise ConfigurationError(not_allowed("fallback", fallback, FALLBACKS))
         self.fallback = fallback
 
+    @property
+    def plain_numbers(self) -> bool:  # type: ignore[override]
+        return self.fallback == "last"
+
+    def needs(self, exit_number: int) -> bool:
+        if not is_of_the_rule(self, "needs") or self.can_leave(exit_number):
+            return True
+        return self.fallback == "most_confident" and exit_number >= self.min_exit
+
     def update(self, exit_number: int, signals: ExitSignals, state: ExitState) -> ExitState:
         score = signals.confidence
         if self.fallback == "last":
@@ -59,6 +69,10 @@ class MaxProbability(ThresholdPolicy):
         if self.fallback == "most_confident" and exit_number >= self.num_exits:
             return state["surest"]
         return signals.log_probabilities
+
+    @property
+    def needs_all_labels(self) -> bool:
+        return self.fallback != "last"
 
     def parameters(self) -> dict[str, Any]:
         return {"fallback": self.fallback}

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.exits.plain import is_of_the_rule, where
 from beem_plugin.exits.policy import ExitPolicy
+from beem_plugin.exits.score_key import fingerprint
 from beem_plugin.exits.signals import ExitSignals
 from beem_plugin.exits.state import ExitState
+from beem_plugin.exits.stepped_table import stepped_table
+from beem_plugin.exits.thresholds import ScoreTable
+from beem_plugin.exits.trace import ExitTrace
 
 
 @ExitPolicy.register("patience")
@@ -20,29 +27,76 @@ class Patience(ExitPolicy):
     `patience` + 1 equal labels; the earliest exit is `patience` + 1. LeeBERT and ElasticBERT's patience variant leave
     by the same rule.
 
+    In a regression exits agree when |y_i - y_{i-1}| < `tolerance`. PABEE's release has 0 for a default, under which
+    nobody ever leaves, so here it must be given.
+
     Registered as an `ExitPolicy` with name "patience".
 
     # Parameters
 
     patience : `int`
         Agreements in a row, 1 or more.
+    tolerance : `float`, optional (default = `None`)
+        For a regression only, and needed there: in the labels' unit, above 0. PABEE's readme suggests 0.1 for STS-B.
     """
 
-    def __init__(self, patience: int) -> None:
+    speed_keys: ClassVar[tuple[str, ...] | None] = ("patience", "tolerance")
+    serves_regression: ClassVar[bool] = True
+
+    plain_numbers = True
+
+    def __init__(self, patience: int, tolerance: float | None = None) -> None:
         if patience < 1:
             raise ConfigurationError(f"patience: found {patience}, allowed: 1 or more")
+        if tolerance is not None and not 0 < tolerance < math.inf:
+            raise ConfigurationError(
+                f"tolerance: found {tolerance}, allowed: above 0 (no two exits differ by less than 0)"
+            )
         self.patience = patience
+        self.tolerance = tolerance
+
+    def bind(self, exit_layers: Sequence[int], num_labels: int) -> None:
+        super().bind(exit_layers, num_labels)
+        if num_labels == 1 and self.tolerance is None:
+            raise ConfigurationError(
+                "patience.tolerance: found nothing, needed for a regression: by how much less than that two exits' "
+                "values may differ to agree, in the labels' unit"
+            )
+        if num_labels > 1 and self.tolerance is not None:
+            raise ConfigurationError(
+                f"patience.tolerance: found {self.tolerance} for {num_labels} labels, allowed: for a regression only"
+            )
 
     def start(self, batch_size: int, num_exits: int, device: torch.device | str = "cpu") -> ExitState:
+        if self.tolerance is not None:
+            # No value is near infinity: exit 1 agrees with nobody.
+            zeros = self.zeros(batch_size, device)
+            return ExitState(prediction=zeros + math.inf, score=zeros)
         return ExitState(
             prediction=torch.full((batch_size,), -1, dtype=torch.int64, device=device),
             score=self.zeros(batch_size, device),
         )
 
     def step(self, exit_number: int, signals: ExitSignals, state: ExitState) -> tuple[Tensor, ExitState]:
-        agrees = signals.prediction == state["prediction"]
-        count = torch.where(agrees, state["score"] + 1, torch.zeros_like(state["score"]))
+        if self.tolerance is None:
+            agrees = signals.prediction == state["prediction"]
+        else:
+            agrees = abs(signals.prediction - state["prediction"]) < self.tolerance
+        count = where(agrees, state["score"] + 1, 0 * state["score"])
         return count >= self.patience, ExitState(prediction=signals.prediction, score=count)
 
+    def can_leave(self, exit_number: int) -> bool:
+        return exit_number > self.patience or not is_of_the_rule(self, "can_leave")
+
+    def score_key(self) -> bytes | None:
+        return fingerprint(self, without=("patience",)) if type(self).step is Patience.step else None
+
+    def scores(self, trace: ExitTrace) -> ScoreTable:
+        return stepped_table(self, trace)
+
+    def limits(self) -> list[float]:
+        return [float(self.patience)] * (self.num_exits - 1)
+
     def to_config(self) -> dict[str, Any]:
-        return {"type": "patience", "patience": self.patience}
+        config: dict[str, Any] = {"type": "patience", "patience": self.patience}
+        return config if self.tolerance is None else {**config, "tolerance": self.tolerance}

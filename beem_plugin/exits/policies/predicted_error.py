@@ -15,7 +15,8 @@ from beem_plugin.exits.state import ExitState
 class PredictedError(ThresholdPolicy):
     """
     BERxiT's learning-to-exit rule (Xin et al. 2021, section 3.3): leaves at the first exit i < L whose predicted
-    probability of being wrong, u_i, is below the threshold, strictly. The paper speaks of the certainty 1 - u_i.
+    probability of being wrong, u_i, is below the threshold, strictly. The paper speaks of the certainty 1 - u_i. In a
+    regression u_i is the predicted |tanh(y_i - y)|.
 
     Needs the signal `predicted_error`: u_i, after the sigmoid.
 
@@ -31,6 +32,7 @@ class PredictedError(ThresholdPolicy):
     required_signals: ClassVar[tuple[str, ...]] = ("predicted_error",)
     higher_is_surer: ClassVar[bool] = False
     strict: ClassVar[bool] = True
+    serves_regression: ClassVar[bool] = True
 
     def update(self, exit_number: int, signals: ExitSignals, state: ExitState) -> ExitState:
         return ExitState(score=probability_signal(signals, "predicted_error"))

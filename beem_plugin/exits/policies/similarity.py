@@ -32,6 +32,7 @@ class Similarity(ThresholdPolicy):
 
     required_signals: ClassVar[tuple[str, ...]] = ("similarity",)
     strict: ClassVar[bool] = True
+    serves_regression: ClassVar[bool] = True
 
     def update(self, exit_number: int, signals: ExitSignals, state: ExitState) -> ExitState:
         return ExitState(score=signals.signal("similarity"))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
 from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.exits.plain import is_of_the_rule
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.signals import ExitSignals
 from beem_plugin.exits.state import ExitState
@@ -27,6 +27,11 @@ class FixedExit(ExitPolicy):
         1-based.
     """
 
+    speed_keys: ClassVar[tuple[str, ...] | None] = ("exit",)
+
+    serves_regression: ClassVar[bool] = True
+    plain_numbers = True
+
     def __init__(self, exit: int) -> None:
         self.exit = exit
 
@@ -36,8 +41,14 @@ class FixedExit(ExitPolicy):
             raise ConfigurationError(f"exit: found {self.exit}, allowed: 1 to {self.num_exits}")
 
     def step(self, exit_number: int, signals: ExitSignals, state: ExitState) -> tuple[Tensor, ExitState]:
-        leaves = torch.full((len(signals),), exit_number >= self.exit, device=signals.logits.device)
+        leaves = signals.flags(exit_number >= self.exit)
         return leaves, state
+
+    def can_leave(self, exit_number: int) -> bool:
+        return exit_number >= self.exit or not is_of_the_rule(self, "can_leave")
+
+    def needs(self, exit_number: int) -> bool:
+        return exit_number >= self.exit or not is_of_the_rule(self, "needs")
 
     def to_config(self) -> dict[str, Any]:
         return {"type": "fixed_exit", "exit": self.exit}
@@ -52,10 +63,18 @@ class Final(ExitPolicy):
     """
 
     leaves_early = False
+    serves_regression: ClassVar[bool] = True
+    plain_numbers = True
 
     def step(self, exit_number: int, signals: ExitSignals, state: ExitState) -> tuple[Tensor, ExitState]:
-        leaves = torch.full((len(signals),), exit_number >= self.num_exits, device=signals.logits.device)
+        leaves = signals.flags(exit_number >= self.num_exits)
         return leaves, state
+
+    def can_leave(self, exit_number: int) -> bool:
+        return exit_number >= self.num_exits or not is_of_the_rule(self, "can_leave")
+
+    def needs(self, exit_number: int) -> bool:
+        return exit_number >= self.num_exits or not is_of_the_rule(self, "needs")
 
     def to_config(self) -> dict[str, Any]:
         return {"type": "final"}

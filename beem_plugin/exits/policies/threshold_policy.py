@@ -11,8 +11,10 @@ from torch import Tensor
 
 from beem_plugin.common.errors import ConfigurationError, NotCalibratedError
 from beem_plugin.exits.calibration_report import CalibrationReport
+from beem_plugin.exits.plain import is_of_the_rule, same_for_all
 from beem_plugin.exits.policy import ExitPolicy
-from beem_plugin.exits.replay import check_signals, report_on
+from beem_plugin.exits.replay import check_trace_serves, report_on
+from beem_plugin.exits.score_key import fingerprint
 from beem_plugin.exits.signals import ExitSignals
 from beem_plugin.exits.state import ExitState
 from beem_plugin.exits.thresholds import NEVER, FixedThresholds, ScoreTable, ThresholdStrategy
@@ -20,6 +22,9 @@ from beem_plugin.exits.trace import ExitTrace
 
 Thresholds = ThresholdStrategy | float | str | list
 """What a config may say: a strategy, a number for all exits, `"never"`, or one entry for each exit but the last."""
+
+LIMITS = ("strategy", "values")
+"""The attributes of a `ThresholdPolicy` that its score does not depend on."""
 
 
 class ThresholdPolicy(ExitPolicy):
@@ -37,11 +42,16 @@ class ThresholdPolicy(ExitPolicy):
         The first exit at which a sample may leave.
     """
 
+    speed_keys: ClassVar[tuple[str, ...] | None] = ("thresholds",)
+
     higher_is_surer: ClassVar[bool] = True
     """Whether a large score means trust (confidence), or a small one (entropy)."""
 
     strict: ClassVar[bool] = False
     """Whether a score equal to the threshold stays."""
+
+    memoryless: ClassVar[bool] = False
+    """Whether an exit's score depends on that exit alone, so that exits where nobody can leave need no head."""
 
     published_grids: ClassVar[Mapping[str, Sequence[Any]]] = {}
     """The threshold grids of the rule's own paper, by strategy name; without, the observed scores are the grid."""
@@ -61,6 +71,8 @@ class ThresholdPolicy(ExitPolicy):
         super().bind(exit_layers, num_labels)
         if self.min_exit > self.num_exits:
             raise ConfigurationError(f"min_exit: found {self.min_exit}, allowed: 1 to {self.num_exits}")
+        if self.strategy is not None:
+            self.strategy.check_task(num_labels)
         if isinstance(self.strategy, FixedThresholds):
             resolved = self.strategy.resolve(self.num_exits)
             self.values = [self.never if value is None else value for value in resolved]
@@ -81,12 +93,21 @@ class ThresholdPolicy(ExitPolicy):
         state = self.update(exit_number, signals, state)
         score = state["score"]
         if exit_number >= self.num_exits:
-            return torch.ones_like(score, dtype=torch.bool), state
+            return same_for_all(score, True), state
         if exit_number < self.min_exit:
-            return torch.zeros_like(score, dtype=torch.bool), state
+            return same_for_all(score, False), state
         if self.values is None:
             raise NotCalibratedError(f"{type(self).__name__} has no thresholds yet")
         return self.passes(score, self.values[exit_number - 1]), state
+
+    def can_leave(self, exit_number: int) -> bool:
+        decides = (type(self).step, type(self).passes)
+        if exit_number >= self.num_exits or decides != (ThresholdPolicy.step, ThresholdPolicy.passes):
+            return True
+        return exit_number >= self.min_exit and (self.values is None or self.values[exit_number - 1] != self.never)
+
+    def needs(self, exit_number: int) -> bool:
+        return not (self.memoryless and is_of_the_rule(self, "memoryless")) or self.can_leave(exit_number)
 
     def passes(self, score: Tensor, threshold: float) -> Tensor:
         """`(batch,)` bool: whether `score` lets a sample leave under `threshold`, both in the rule's own units."""
@@ -96,7 +117,7 @@ class ThresholdPolicy(ExitPolicy):
 
     def score_table(self, trace: ExitTrace) -> ScoreTable:
         """The oriented score, and the label given, of every sample of `trace` at every exit."""
-        check_signals(self, set(trace.signals), "the calibration trace")
+        check_trace_serves(self, trace, "the calibration trace")
         state = self.start(len(trace), trace.num_exits, "cpu")
         scores, predictions, confidences = [], [], []
         for exit_number in range(1, trace.num_exits + 1):
@@ -104,7 +125,7 @@ class ThresholdPolicy(ExitPolicy):
             state = self.update(exit_number, signals, state)
             score = state["score"] if self.higher_is_surer else -state["score"]
             scores.append(torch.full_like(score, -math.inf) if exit_number < self.min_exit else score)
-            predictions.append(self.output(exit_number, signals, state).argmax(-1))
+            predictions.append(self.prediction(exit_number, signals, state))
             confidences.append(signals.confidence)
         return ScoreTable(
             scores=torch.stack(scores, 1),
@@ -117,6 +138,28 @@ class ThresholdPolicy(ExitPolicy):
             metric=trace.metric,
             published_grids=self.published_grids,
         )
+
+    def score_key(self) -> bytes | None:
+        # A subclass that decides in its own way is not known to leave at the first score that passes.
+        own = (ThresholdPolicy.step, ThresholdPolicy.passes, ThresholdPolicy.score_table)
+        if (type(self).step, type(self).passes, type(self).score_table) != own:
+            return None
+        return fingerprint(self, without=LIMITS)
+
+    def scores(self, trace: ExitTrace) -> ScoreTable:
+        return self.score_table(trace)
+
+    def limits(self) -> list[float]:
+        assert self.values is not None, "calibrated before use"
+        return [value if self.higher_is_surer else -value for value in self.values]
+
+    @property
+    def shares_fit(self) -> bool:
+        return type(self).calibrate is ThresholdPolicy.calibrate and isinstance(self.strategy, FixedThresholds)
+
+    def adopt(self, fitted: ExitPolicy) -> None:
+        vars(self).update({name: value for name, value in vars(fitted).items() if name not in LIMITS})
+        self.bind(self.exit_layers, self.num_labels)
 
     def calibrate(self, trace: ExitTrace) -> CalibrationReport:
         self.bind(trace.exit_layers, trace.num_labels)

@@ -7,6 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.exits.signal_modules.signal_module import ExitView, SignalModule
 
 
@@ -24,6 +25,10 @@ class GateModule(SignalModule):
 
     def __init__(self, num_exits: int, pooled_size: int, num_labels: int) -> None:
         super().__init__(num_exits, pooled_size, num_labels)
+        if num_labels == 1:
+            raise ConfigurationError(
+                "signals.gate: found a regression, which has no uncertainty to look at; allowed: with labels"
+            )
         self.gates = torch.nn.ModuleList(torch.nn.Linear(4, 1) for _ in range(num_exits))
 
     def forward(self, view: ExitView) -> Tensor:

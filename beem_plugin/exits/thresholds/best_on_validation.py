@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from beem_plugin.common.errors import ConfigurationError, not_allowed
-from beem_plugin.common.metrics import METRICS, main_score
+from beem_plugin.common.metrics import METRICS, check_metric, main_score
 from beem_plugin.exits.speed import depth_summary
 from beem_plugin.exits.thresholds.grid import ThresholdGrid
 from beem_plugin.exits.thresholds.strategy import ScoreTable, ThresholdFit, ThresholdStrategy
@@ -29,11 +29,18 @@ class BestOnValidation(ThresholdStrategy):
         A name of `beem_plugin.common.metrics`.
     """
 
+    serves_regression = True
+
     def __init__(self, grid: list | str | int | None = None, metric: str | None = None) -> None:
         self.grid = None if grid is None else ThresholdGrid(grid)
         if metric is not None and metric not in METRICS:
             raise ConfigurationError(not_allowed("thresholds.metric", metric, METRICS))
         self.metric = metric
+
+    def check_task(self, num_labels: int) -> None:
+        super().check_task(num_labels)
+        if self.metric is not None:
+            check_metric("thresholds.metric", self.metric, num_labels == 1)
 
     def fit(self, table: ScoreTable) -> ThresholdFit:
         table.require_labels("best_on_validation")

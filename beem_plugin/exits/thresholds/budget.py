@@ -19,7 +19,7 @@ class BudgetThresholds(ThresholdStrategy):
     The thresholds that reach a wanted speed at the least error on the calibration data. By default one threshold for
     all exits, the best of all there are; with `per_exit`, one an exit by `Joint` with its defaults. The speed is met on
     the calibration data; on other data of the same kind it is met up to chance. Without labels the disagreement with
-    the last exit stands for the error.
+    the last exit stands for the error. In a regression the error is the squared one.
 
     Registered as a `ThresholdStrategy` with name "budget".
 
@@ -33,6 +33,8 @@ class BudgetThresholds(ThresholdStrategy):
         Instead of `speedup`: the mean cost a sample that is allowed, in the unit of `cost`.
     per_exit : `bool`, optional (default = `False`)
     """
+
+    serves_regression = True
 
     def __init__(
         self,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from beem_plugin.common.errors import ConfigurationError, not_allowed
 from beem_plugin.exits.thresholds.grid import ThresholdGrid
-from beem_plugin.exits.thresholds.strategy import ScoreTable, ThresholdFit, ThresholdStrategy
+from beem_plugin.exits.thresholds.strategy import ScoreTable, ThresholdFit, ThresholdStrategy, check_tolerance
 
 PAPER_GRID = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, "never")
 COUNTINGS = ("sequential", "marginal")
@@ -54,6 +55,8 @@ class ErrorRate(ThresholdStrategy):
     statistic : `str`, optional (default = `"score"`)
         What is compared with the threshold while counting: the rule's score, or `"confidence"`, the exit's largest
         probability, as the paper's formula literally says (its grid of thresholds only makes sense for the score).
+    tolerance : `float`, optional (default = `None`)
+        For a regression: a value farther than this from the label counts as an error.
     """
 
     def __init__(
@@ -66,6 +69,7 @@ class ErrorRate(ThresholdStrategy):
         slack: float = 0.0,
         error: float | None = None,
         statistic: str = "score",
+        tolerance: float | None = None,
     ) -> None:
         for key, value, allowed in (
             ("counting", counting, COUNTINGS),
@@ -88,6 +92,7 @@ class ErrorRate(ThresholdStrategy):
         self.slack = slack
         self.error = error
         self.statistic = statistic
+        self.tolerance = check_tolerance(tolerance)
 
     def fit(self, table: ScoreTable) -> ThresholdFit:
         table.require_labels("error_rate")
@@ -95,6 +100,7 @@ class ErrorRate(ThresholdStrategy):
             raise ConfigurationError(
                 'thresholds.statistic: "confidence" fits no rule whose small scores are the sure ones'
             )
+        table = replace(table, tolerance=self.tolerance)
         wrong = table.wrong
         final_error = float(wrong[:, -1].double().mean())
         allowed = final_error if self.error is None else self.error

@@ -28,6 +28,8 @@ class FixedThresholds(ThresholdStrategy):
         rule's own units.
     """
 
+    serves_regression = True
+
     def __init__(self, values: float | list | str) -> None:
         self.values: float | None | list[float | None]
         if isinstance(values, list):

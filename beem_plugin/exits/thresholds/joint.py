@@ -37,6 +37,8 @@ class Joint(ThresholdStrategy):
     by held-out error + multiplier * cost at the multiplier that the budget corresponds to; among those within one
     standard error of the best, the one closest to a shared threshold, then the coarsest, is taken.
 
+    In a regression the error is the squared one.
+
     Registered as a `ThresholdStrategy` with name "joint".
 
     # Parameters
@@ -55,6 +57,8 @@ class Joint(ThresholdStrategy):
     seed : `int`, optional (default = `0`)
         Of the division into folds.
     """
+
+    serves_regression = True
 
     def __init__(
         self,
@@ -227,14 +231,22 @@ class _Problem:
 
 
 def loss_of(table: ScoreTable, strategy: str) -> tuple[np.ndarray, list[str]]:
-    """`(samples, exits)` what is to be kept low: errors, or without labels the disagreement with the last exit."""
+    """
+    `(samples, exits)` what is to be kept low: errors, or without labels the disagreement with the last exit; in a
+    regression squared distances.
+    """
     if len(table) == 0:
         raise ConfigurationError(f"{strategy}: found no calibration sample, needed: at least one")
-    if bool((table.labels >= 0).all()):
+    known = table.known
+    if bool(known.all()):
+        if table.is_regression:
+            return table.squared_errors(table.labels).double().numpy(), []
         return Risk("error").per_exit(table), []
-    unknown = int((table.labels < 0).sum())
+    unknown = int((~known).sum())
     said = (
         f"{strategy}: {unknown} of {len(table)} samples have no label; disagreement with the last exit was minimised "
         "instead of the error"
     )
+    if table.is_regression:
+        return table.squared_errors(table.predictions[:, -1]).double().numpy(), [said]
     return Risk("disagreement").per_exit(table), [said]

@@ -52,7 +52,7 @@ class Risk:
     def per_exit(self, table: ScoreTable) -> np.ndarray:
         """`(samples, exits)` float64: the risk of each sample if it leaves there, in [-1, 1]."""
         if self.name == "disagreement":
-            return (table.predictions != table.predictions[:, -1:]).double().numpy()
+            return table.disagrees.double().numpy()
         wrong = table.wrong.double().numpy()
         if self.name == "error":
             return wrong

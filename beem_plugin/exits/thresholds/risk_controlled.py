@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -15,7 +16,7 @@ from beem_plugin.exits.thresholds import bounds
 from beem_plugin.exits.thresholds.coordinate_descent import CoordinateDescent, blend, just_above
 from beem_plugin.exits.thresholds.path import ThresholdPath
 from beem_plugin.exits.thresholds.risk import Risk
-from beem_plugin.exits.thresholds.strategy import ScoreTable, ThresholdFit, ThresholdStrategy
+from beem_plugin.exits.thresholds.strategy import ScoreTable, ThresholdFit, ThresholdStrategy, check_tolerance
 
 METHODS = ("ltt_binomial", "ltt_hoeffding_bentkus", "ucb", "crc")
 UCB_BOUNDS = ("betting", "hoeffding_bentkus")
@@ -71,6 +72,9 @@ class RiskControlled(ThresholdStrategy):
     shape_fraction : `float`, optional (default = `0.5`)
     seed : `int`, optional (default = `0`)
         Of the split, and of the order in which the betting bound sees the samples.
+    tolerance : `float`, optional (default = `None`)
+        For a regression: a value farther than this from the label, or for `"disagreement"` from the last exit's, counts
+        as wrong. CATs (Schuster et al. 2021) takes `"disagreement"` with 0.5 on STS-B.
     """
 
     def __init__(
@@ -84,6 +88,7 @@ class RiskControlled(ThresholdStrategy):
         per_exit: bool = False,
         shape_fraction: float = 0.5,
         seed: int = 0,
+        tolerance: float | None = None,
     ) -> None:
         for key, value in (("epsilon", epsilon), ("delta", delta), ("shape_fraction", shape_fraction)):
             if not 0 < value < 1:
@@ -104,12 +109,14 @@ class RiskControlled(ThresholdStrategy):
         self.per_exit = per_exit
         self.shape_fraction = shape_fraction
         self.seed = seed
+        self.tolerance = check_tolerance(tolerance)
 
     def fit(self, table: ScoreTable) -> ThresholdFit:
         if self.risk.needs_labels:
             table.require_labels(f"risk_controlled with risk {self.risk.name!r}")
         elif len(table) == 0:
             raise ConfigurationError("risk_controlled: found no calibration sample, needed: at least one")
+        table = replace(table, tolerance=self.tolerance)
         order = torch.from_numpy(np.random.default_rng(self.seed).permutation(len(table)))
         if not self.per_exit:
             return self._fit_shared(table.select(order))

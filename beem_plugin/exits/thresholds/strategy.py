@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.registry import Registrable
+from beem_plugin.exits.known_labels import known_labels
 
 NEVER = "never"
 """The threshold that nobody passes, as configs and reports write it."""
@@ -32,11 +34,12 @@ class ScoreTable:
     scores : `Tensor`
         `(samples, exits)` oriented, in the decision precision; `-inf` where the rule may not leave.
     predictions : `Tensor`
-        `(samples, exits)` int64: the label a sample would be given if it left there.
+        `(samples, exits)` int64: the label a sample would be given if it left there; of a regression float64, the
+        value.
     confidences : `Tensor`
         `(samples, exits)` the exit's largest probability.
     labels : `Tensor`
-        `(samples,)` int64, -1 where unknown.
+        `(samples,)` int64, -1 where unknown; of a regression floating, NaN where unknown.
     exit_layers : `list[int]`
     higher_is_surer : `bool`
         Whether oriented scores are the rule's own, or their negatives.
@@ -47,6 +50,8 @@ class ScoreTable:
     published_grids : `Mapping[str, Sequence]`, optional (default = `{}`)
         The grids that the rule's own paper gives, by strategy name. A strategy without a grid in the config takes the
         rule's published one, and the observed scores where there is none: another rule's grid makes no sense for it.
+    tolerance : `float`, optional (default = `None`)
+        Of a regression: values that lie farther apart than this are not the same, so that errors can be counted.
     """
 
     scores: Tensor
@@ -58,6 +63,7 @@ class ScoreTable:
     strict: bool
     metric: str = "accuracy"
     published_grids: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    tolerance: float | None = None
 
     def __len__(self) -> int:
         return self.scores.shape[0]
@@ -96,15 +102,41 @@ class ScoreTable:
         return self.predictions.gather(1, (exits - 1).unsqueeze(1)).squeeze(1)
 
     @property
+    def is_regression(self) -> bool:
+        return self.predictions.is_floating_point()
+
+    @property
+    def known(self) -> Tensor:
+        """`(samples,)` bool: whose label is known."""
+        return known_labels(self.labels)
+
+    @property
     def wrong(self) -> Tensor:
-        """`(samples, exits)` bool."""
-        return self.predictions != self.labels.unsqueeze(1)
+        """`(samples, exits)` bool: who would be given another label than the true one."""
+        return self._differs_from(self.labels.unsqueeze(1))
+
+    @property
+    def disagrees(self) -> Tensor:
+        """`(samples, exits)` bool: who would be given another label than the last exit's."""
+        return self._differs_from(self.predictions[:, -1:])
+
+    def _differs_from(self, other: Tensor) -> Tensor:
+        if not self.is_regression:
+            return self.predictions != other
+        if self.tolerance is None:
+            raise ConfigurationError("errors of a regression can be counted only within a tolerance: found none")
+        # What is off by exactly the tolerance is within it, rounding or no.
+        return (self.predictions - other).abs() > self.tolerance + 1e-9
+
+    def squared_errors(self, other: Tensor) -> Tensor:
+        """`(samples, exits)`: of a regression, the squared distances to the values `other`, `(samples,)`."""
+        return (self.predictions - other.to(self.predictions.dtype).unsqueeze(1)) ** 2
 
     def require_labels(self, strategy: str) -> None:
         """Raises a `ConfigurationError` unless every sample has a label and there is at least one."""
         if len(self) == 0:
             raise ConfigurationError(f"{strategy}: found no calibration sample, needed: at least one")
-        unknown = int((self.labels < 0).sum())
+        unknown = int((~self.known).sum())
         if unknown:
             raise ConfigurationError(
                 f"{strategy} needs labelled calibration data: found {unknown} of {len(self)} samples without a label"
@@ -131,8 +163,40 @@ class ThresholdFit:
 class ThresholdStrategy(Registrable):
     """Chooses a threshold for every exit but the last from a `ScoreTable`."""
 
+    serves_regression: bool = False
+    """Whether it makes sense of values without counting which of them are wrong."""
+
+    tolerance: float | None = None
+    """In a regression, for strategies that count errors: values farther off than this are."""
+
+    def check_task(self, num_labels: int) -> None:
+        """Raises a `ConfigurationError` if it cannot be fitted where an exit gives so many logits."""
+        if num_labels == 1 and not self.serves_regression and self.tolerance is None:
+            named = inspect.signature(type(self).__init__).parameters
+            key = "; or a `tolerance`, the largest distance that is no error" if "tolerance" in named else ""
+            raise ConfigurationError(
+                f"thresholds: {type(self).__name__} counts errors, and the values of a regression are never quite right; "
+                f"allowed: {', '.join(regression_strategies())}{key}"
+            )
+        if num_labels > 1 and self.tolerance is not None:
+            raise ConfigurationError(
+                f"thresholds.tolerance: found {self.tolerance} for {num_labels} labels, allowed: for a regression only"
+            )
+
     def fit(self, table: ScoreTable) -> ThresholdFit:
         raise TypeError(f"{type(self).__name__} does not define fit")
+
+
+def regression_strategies() -> list[str]:
+    """The registered strategies that need no tolerance to serve a regression."""
+    names = ThresholdStrategy.list_available()
+    return sorted(name for name in names if ThresholdStrategy.resolve_class_name(name)[0].serves_regression)
+
+
+def check_tolerance(tolerance: float | None) -> float | None:
+    if tolerance is not None and not 0 <= tolerance < math.inf:
+        raise ConfigurationError(f"thresholds.tolerance: found {tolerance}, allowed: 0 or more")
+    return tolerance
 
 
 def parse_threshold(value: object, key: str) -> float | None:

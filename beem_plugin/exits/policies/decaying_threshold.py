@@ -1,0 +1,127 @@
+"""A threshold that falls along a caption."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from beem_plugin.common.errors import ConfigurationError, not_allowed
+from beem_plugin.exits.policies.threshold_policy import ThresholdPolicy
+from beem_plugin.exits.policy import ExitPolicy
+from beem_plugin.exits.signals import ExitSignals
+from beem_plugin.exits.state import ExitState
+from beem_plugin.exits.trace import ExitTrace
+
+DECAYS = ("calm", "mue")
+
+
+@ExitPolicy.register("decaying_threshold")
+class DecayingThreshold(ThresholdPolicy):
+    """
+    Another policy with thresholds, which are higher for the first words of a caption than for later ones: an early
+    mistake spoils everything that follows. With lambda the other policy's threshold, t the word from 0 and N the
+    greatest length, the threshold is
+
+        0.9 lambda + 0.1 exp(-temperature t / N)
+
+    for `"calm"` (CALM, Schuster et al. 2022, Eq. 5; its release has 0.1 to the power of lambda instead of 0.1, and never
+    tells the rule which word it is at), and for `"mue"` (MuE, Tang et al. 2023, as released)
+
+        never in the first third of N words, then 0.9 lambda + 0.1 exp(-(t + 1) / (N + 1)).
+
+    Instead of the threshold, the score is moved the other way, so that calibration finds lambda as it finds every
+    threshold.
+
+    Needs the signal `position`.
+
+    Registered as an `ExitPolicy` with name "decaying_threshold".
+
+    # Parameters
+
+    policy : `ExitPolicy`
+        One that compares a score with thresholds, larger being surer: `margin`, `max_probability`, `similarity`, `beem`.
+    decay : `str`, optional (default = `"calm"`)
+    max_length : `int`, optional (default = `20`)
+        N.
+    temperature : `float`, optional (default = `4.0`)
+        Of `"calm"`.
+    """
+
+    def __init__(
+        self, policy: ExitPolicy, decay: str = "calm", max_length: int = 20, temperature: float = 4.0
+    ) -> None:
+        if not isinstance(policy, ThresholdPolicy) or not policy.higher_is_surer:
+            raise ConfigurationError(
+                f"decaying_threshold.policy: found {type(policy).__name__}, allowed: a policy whose score must exceed its "
+                "threshold, such as margin, max_probability, similarity, beem"
+            )
+        if decay not in DECAYS:
+            raise ConfigurationError(not_allowed("decaying_threshold.decay", decay, DECAYS))
+        if max_length < 1 or temperature < 0:
+            raise ConfigurationError(
+                f"decaying_threshold: found max_length {max_length}, temperature {temperature}, allowed: 1 or more, and "
+                "0 or more"
+            )
+        super().__init__(policy.strategy, policy.min_exit)
+        self.policy = policy
+        self.decay = decay
+        self.max_length = max_length
+        self.temperature = temperature
+        self.strict = policy.strict  # type: ignore[misc]  # those of the policy inside
+        self.required_signals = (*policy.required_signals, "position")  # type: ignore[misc]
+
+    def bind(self, exit_layers: Sequence[int], num_labels: int) -> None:
+        self.policy.bind(exit_layers, num_labels)
+        super().bind(exit_layers, num_labels)
+
+    @property
+    def needs_all_labels(self) -> bool:
+        return self.policy.needs_all_labels
+
+    @property
+    def is_calibrated(self) -> bool:
+        # The thresholds are kept here; what else the policy inside needs, it knows once it has some.
+        self.policy.values = self.values
+        return super().is_calibrated and self.policy.is_calibrated
+
+    def start(self, batch_size: int, num_exits: int, device: torch.device | str = "cpu") -> ExitState:
+        return self.policy.start(batch_size, num_exits, device)
+
+    def update(self, exit_number: int, signals: ExitSignals, state: ExitState) -> ExitState:
+        state = self.policy.update(exit_number, signals, inner(state))
+        return state.replace(own_score=state["score"], score=self.moved(state["score"], signals.signal("position")))
+
+    def moved(self, score: Tensor, position: Tensor) -> Tensor:
+        """`(batch,)` what passes lambda exactly if `score` passes the threshold at `position`."""
+        if self.decay == "calm":
+            return (score - 0.1 * torch.exp(-self.temperature * position / self.max_length)) / 0.9
+        moved = (score - 0.1 * torch.exp(-(position + 1) / (self.max_length + 1))) / 0.9
+        return torch.where(position < self.max_length / 3, -math.inf, moved)
+
+    def output(self, exit_number: int, signals: ExitSignals, state: ExitState) -> Tensor:
+        return self.policy.output(exit_number, signals, inner(state))
+
+    def fit_parameters(self, trace: ExitTrace) -> None:
+        self.policy.fit_parameters(trace)
+
+    def report_weights(self) -> list[float] | None:
+        return self.policy.report_weights()
+
+    def to_config(self) -> dict[str, Any]:
+        self.check_calibrated()
+        return {
+            "type": "decaying_threshold",
+            "policy": self.policy.to_config(),
+            "decay": self.decay,
+            "max_length": self.max_length,
+            "temperature": self.temperature,
+        }
+
+
+def inner(state: ExitState) -> ExitState:
+    """The state as the policy inside left it."""
+    return state.replace(score=state["own_score"]) if "own_score" in state else state

@@ -1,0 +1,134 @@
+"""What one exit says about a word: a few numbers instead of a vocabulary of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.exits.signals import ExitSignals, decision_dtype
+
+
+@dataclass
+class TokenSummary:
+    """
+    What policies look at of a distribution over words.
+
+    # Parameters
+
+    top_token : `Tensor`
+        `(tokens,)` int64: the most probable word.
+    top_probability, entropy, margin : `Tensor`
+        `(tokens,)` float32: its probability, the entropy in nats, and its lead over the second word.
+    """
+
+    top_token: Tensor
+    top_probability: Tensor
+    entropy: Tensor
+    margin: Tensor
+
+    @classmethod
+    def of(cls, logits: Tensor) -> TokenSummary:
+        """The summary of `(tokens, words)` logits. In float32: a trace keeps no more, and decides like the decoder."""
+        log_probabilities = logits.float().log_softmax(-1)
+        top = log_probabilities.topk(2, dim=-1)
+        probability = top.values.exp()
+        # A probability that underflows to 0 contributes 0.
+        entropy = -(log_probabilities.exp() * log_probabilities).nan_to_num(nan=0.0).sum(-1)
+        # topk does not say which of equal words it puts first; argmax gives the first.
+        first = log_probabilities.argmax(-1)
+        return cls(first, probability[:, 0], entropy, probability[:, 0] - probability[:, 1])
+
+    def index_select(self, index: Tensor) -> TokenSummary:
+        return TokenSummary(*(value.index_select(0, index) for value in vars(self).values()))
+
+
+class TokenSignals(ExitSignals):
+    """
+    The signals of an exit over a vocabulary. Nothing is computed before a policy asks for it, so that a rule that
+    looks at the similarity of states alone does not pay for the vocabulary.
+
+    # Parameters
+
+    size : `int`
+        How many tokens.
+    device : `torch.device`
+    logits : `Callable[[], Tensor]`, optional (default = `None`)
+        Gives `(tokens, words)`; without, there are summaries only.
+    summary : `Callable[[], TokenSummary]`, optional (default = the summary of the logits)
+    extra : `Mapping[str, Callable[[], Tensor]]`, optional (default = `{}`)
+        Further signals by name, each giving `(tokens,)`.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        device: torch.device,
+        logits: Callable[[], Tensor] | None = None,
+        summary: Callable[[], TokenSummary] | None = None,
+        extra: Mapping[str, Callable[[], Tensor]] | None = None,
+    ) -> None:
+        self.size = size
+        self._device = device
+        self._logits = logits
+        self._summary = summary
+        self._extra = dict(extra or {})
+        self._computed: dict[str, Tensor] = {}
+
+    def __len__(self) -> int:
+        return self.size
+
+    @property
+    def device(self) -> torch.device:
+        return self._device
+
+    @cached_property
+    def logits(self) -> Tensor:  # type: ignore[override]  # computed when asked for
+        """`(tokens, words)`"""
+        if self._logits is None:
+            raise ConfigurationError(
+                "an exit policy asks for the probabilities of all words, which a caption trace does not keep; allowed: "
+                "policies that look at the most probable word, its probability, the margin or the entropy"
+            )
+        return self._logits()
+
+    @cached_property
+    def summary(self) -> TokenSummary:
+        return self._summary() if self._summary is not None else TokenSummary.of(self.logits)
+
+    def index_select(self, index: Tensor) -> TokenSignals:
+        return TokenSignals(
+            len(index),
+            self._device,
+            None if self._logits is None else lambda: self.logits.index_select(0, index),
+            lambda: self.summary.index_select(index),
+            {name: (lambda name=name: self._value(name).index_select(0, index)) for name in self._extra},
+        )
+
+    @cached_property
+    def prediction(self) -> Tensor:
+        return self.summary.top_token
+
+    @cached_property
+    def confidence(self) -> Tensor:
+        return self.summary.top_probability.to(decision_dtype(self._device))
+
+    @cached_property
+    def margin(self) -> Tensor:
+        return self.summary.margin.to(decision_dtype(self._device))
+
+    @cached_property
+    def entropy(self) -> Tensor:
+        return self.summary.entropy.to(decision_dtype(self._device))
+
+    def signal(self, name: str) -> Tensor:
+        return self._value(name).to(decision_dtype(self._device))
+
+    def _value(self, name: str) -> Tensor:
+        if name not in self._computed:
+            self._computed[name] = self._extra[name]()
+        return self._computed[name]

@@ -1,0 +1,40 @@
+"""A linear map in place of the blocks that are skipped."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from beem_plugin.exits.vocabulary_heads.head import VocabularyHead, copied_norm
+
+
+@VocabularyHead.register("linear_shortcut")
+class LinearShortcutHead(VocabularyHead):
+    """
+    A linear map of the hidden state, in place of the blocks that are skipped (Din et al. 2023, "Jump to conclusions"),
+    then as `"tied"`. It starts as the identity, so that the head starts as a tied one.
+
+    Registered as a `VocabularyHead` with name "linear_shortcut".
+
+    # Parameters
+
+    norm, output_weight
+        Filled in.
+    """
+
+    def __init__(self, norm: torch.nn.LayerNorm, output_weight: Tensor) -> None:
+        super().__init__()
+        self.norm = copied_norm(norm)
+        size = output_weight.shape[1]
+        self.shortcut = torch.nn.Linear(size, size)
+        torch.nn.init.eye_(self.shortcut.weight)
+        torch.nn.init.zeros_(self.shortcut.bias)
+
+    def features(self, hidden: Tensor) -> Tensor:
+        return self.norm(self.shortcut(hidden))
+
+    def weight(self, output_weight: Tensor) -> Tensor:
+        return output_weight
+
+    def features_macs(self) -> int:
+        return self.shortcut.in_features * self.shortcut.out_features

@@ -1,0 +1,34 @@
+"""A vocabulary matrix for each exit."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from beem_plugin.exits.vocabulary_heads.head import VocabularyHead, copied_norm
+
+
+@VocabularyHead.register("untied")
+class UntiedHead(VocabularyHead):
+    """
+    A layer normalisation and a vocabulary matrix of the exit's own, which start as the decoder's: words x hidden
+    parameters an exit (CapEEN: 464 M for the 12 exits of GPT-2).
+
+    Registered as a `VocabularyHead` with name "untied".
+
+    # Parameters
+
+    norm, output_weight
+        Filled in.
+    """
+
+    def __init__(self, norm: torch.nn.LayerNorm, output_weight: Tensor) -> None:
+        super().__init__()
+        self.norm = copied_norm(norm)
+        self.words = torch.nn.Parameter(output_weight.detach().clone())
+
+    def features(self, hidden: Tensor) -> Tensor:
+        return self.norm(hidden)
+
+    def weight(self, output_weight: Tensor) -> Tensor:
+        return self.words

@@ -1,0 +1,115 @@
+"""Seconds, layers and multiply-accumulates of captioning under exit policies, against the same network at full depth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from beem_plugin.execution.captions import CaptionDecoding, Decoded, SkippedBlocks, decoded_speed
+from beem_plugin.exits.policy import ExitPolicy
+from beem_plugin.models import MultiExitCaptioner
+from beem_plugin.reports.timing import measure, ratio
+
+FULL_DEPTH = "full depth"
+TRANSFORMERS = "transformers' generate"
+
+
+def caption_speed(
+    model: MultiExitCaptioner,
+    batches: Sequence[Mapping[str, Tensor]],
+    policies: Mapping[str, ExitPolicy],
+    skipped_blocks: Sequence[str] = ("propagate",),
+    repeats: int = 5,
+) -> list[dict[str, Any]]:
+    """
+    # Parameters
+
+    model : `MultiExitCaptioner`
+        In evaluation mode, on the device and in the precision to be measured.
+    batches : `Sequence[Mapping[str, Tensor]]`
+        Batches with `pixel_values`, on the model's device.
+    policies : `Mapping[str, ExitPolicy]`
+        By name, calibrated.
+    skipped_blocks : `Sequence[str]`, optional (default = `("propagate",)`)
+        Each policy is measured with each of these.
+    repeats : `int`, optional (default = `5`)
+        After a warm-up, in turns.
+
+    # Returns
+
+    `list[dict[str, Any]]`
+        One row a case, first full depth and transformers' `generate` on the same images: `seconds`, `words_per_second`,
+        `measured_speedup` (against full depth in the same runtime, image encoder included), `layer_speedup`,
+        `mac_speedup`, and `same_as_full_depth`, the share of captions that are equal.
+    """
+    decoding = model.decoding
+    plans: dict[str, tuple[str, ExitPolicy, CaptionDecoding]] = {
+        FULL_DEPTH: (FULL_DEPTH, ExitPolicy.from_params({"type": "final"}), decoding)
+    }
+    for name, policy in policies.items():
+        for kind in skipped_blocks:
+            plans[f"{name}, {kind}"] = (kind, policy, with_skipped(decoding, kind))
+    found: dict[str, list[Decoded]] = {}
+
+    def case(name: str) -> Callable[[], Iterator[Decoded]]:
+        _, policy, plan = plans[name]
+
+        def run() -> Iterator[Decoded]:
+            found[name] = []
+            for batch in batches:
+                found[name].append(
+                    plan.run(model.decoder, policy, batch, model.bos_token_id, model.eos_token_id)
+                )
+                yield found[name][-1]
+
+        return run
+
+    def transformers_case() -> Iterator[Any]:
+        generator: Any = model.decoder.backbone.transformer_model
+        for batch in batches:
+            yield generator.generate(
+                pixel_values=batch["pixel_values"],
+                max_new_tokens=decoding.max_length,
+                num_beams=decoding.num_beams,
+                do_sample=False,
+                decoder_start_token_id=model.bos_token_id,
+                eos_token_id=model.eos_token_id,
+                pad_token_id=model.eos_token_id,
+            )
+
+    cases: dict[str, Callable[[], Iterator[Any]]] = {name: case(name) for name in plans}
+    cases[TRANSFORMERS] = transformers_case
+    timings = measure(cases, repeats, model.device)
+    full = [caption.tokens for part in found[FULL_DEPTH] for caption in part.captions]
+    rows = []
+    for name, (kind, _, _) in plans.items():
+        captions = [caption.tokens for part in found[name] for caption in part.captions]
+        row = {"name": name, "skipped_blocks": None if name == FULL_DEPTH else kind}
+        row.update(decoded_speed(model.decoder, found[name]))
+        row["seconds"] = timings[name].median
+        row["words_per_second"] = row["words"] / timings[name].median
+        row["measured_speedup"] = ratio(timings[FULL_DEPTH], timings[name])
+        row["same_as_full_depth"] = sum(a == b for a, b in zip(captions, full)) / max(len(full), 1)
+        rows.append(row)
+    rows.insert(
+        1,
+        {
+            "name": TRANSFORMERS,
+            "seconds": timings[TRANSFORMERS].median,
+            "measured_speedup": ratio(timings[FULL_DEPTH], timings[TRANSFORMERS]),
+        },
+    )
+    return rows
+
+
+def with_skipped(decoding: CaptionDecoding, kind: str) -> CaptionDecoding:
+    """The same decoding with another way to fill in skipped blocks."""
+    return CaptionDecoding(
+        decoding.num_beams,
+        decoding.max_length,
+        decoding.length_penalty,
+        decoding.early_stopping,
+        SkippedBlocks.from_params({"type": kind}),
+    )

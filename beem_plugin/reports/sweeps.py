@@ -1,0 +1,215 @@
+"""
+Parameter grids in a policy block: one block, many settings.
+
+A key is swept where its value is
+
+- `{"grid": [..]}`: these values, whatever they are;
+- `{"linspace": [a, b, n]}`: n numbers from a to b;
+- `{"quantiles": n}`: for `thresholds` of a rule with a score, n of the scores seen and never, each for all exits;
+- a list, where the constructor takes a number, a string or true/false and no list: `"patience": [2, 3, 4]`.
+
+So a list of `thresholds` stays what it always was, one threshold an exit. Several swept keys are all combinations.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import enum
+import inspect
+import itertools
+import json
+import math
+import types
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Union, get_args, get_origin
+
+import numpy as np
+
+from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.registry import Registrable
+from beem_plugin.common.signatures import constructor_of, signature_of
+from beem_plugin.common.values import bare, describe_value
+from beem_plugin.exits.policies import ExitPolicy
+
+SCALARS = (int, float, str, bool)
+LISTS = (list, tuple, set, frozenset, collections.abc.Iterable)
+MAX_SETTINGS = 100_000
+
+
+@dataclass(frozen=True)
+class Quantiles:
+    """Stands for `count` thresholds that are not known before the rule has been fitted."""
+
+    count: int
+
+
+@dataclass
+class Setting:
+    """
+    One of the settings of a block.
+
+    # Parameters
+
+    config : `dict[str, Any]`
+        The block without grids; a `Quantiles` may stand where a threshold belongs.
+    along : `dict[str, Any]`
+        The swept values, by dotted key, that move the rule along its accuracy-speed curve.
+    apart : `dict[str, Any]`
+        Those that make another rule of it. Settings that agree in these are one family, and one curve.
+    """
+
+    config: dict[str, Any]
+    along: dict[str, Any] = field(default_factory=dict)
+    apart: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def swept(self) -> dict[str, Any]:
+        return {**self.apart, **self.along}
+
+
+def expand(block: dict[str, Any]) -> list[Setting]:
+    """
+    All settings of a policy's block: one, without anything swept, if it holds no grid.
+
+    # Raises
+
+    `ConfigurationError`
+        If a grid is none, names its key first; also for more settings than 100,000.
+    """
+    settings = list(itertools.islice(_alternatives(block, ExitPolicy, "", False), MAX_SETTINGS + 1))
+    if len(settings) > MAX_SETTINGS:
+        raise ConfigurationError(f"the policy's grids: found more than {MAX_SETTINGS:,} settings, allowed: up to that")
+    return settings
+
+
+def describe(swept: dict[str, Any]) -> str:
+    """`patience=3, weights.scale=0.1`"""
+    return ", ".join(f"{key}={_shown(value)}" for key, value in swept.items())
+
+
+def _alternatives(value: Any, annotation: Any, path: str, along: bool) -> Iterator[Setting]:
+    """What `value`, the value of the key `path`, may be; `along` says whether that key belongs to the curve."""
+    items = _swept_items(value, annotation, path)
+    if items is not None:
+        for item in items:
+            # A list inside is no further sweep: it fails where the policy is built, as it would without the sweep.
+            for found in _alternatives(item, annotation if isinstance(item, dict) else None, path, along):
+                swept = {path: found.config}
+                yield Setting(found.config, along=swept) if along else Setting(found.config, apart=swept)
+        return
+    if isinstance(value, list) and any(isinstance(item, dict | list) for item in value):
+        places = [list(_alternatives(item, None, f"{path}.{index}", along)) for index, item in enumerate(value)]
+        for combination in itertools.product(*places):
+            yield _joined([found.config for found in combination], combination)
+        return
+    if not isinstance(value, dict):
+        yield Setting(value)
+        return
+    found_class = _class_of(value, annotation)
+    arguments = signature_of(*found_class).arguments if found_class else {}
+    speed_keys: tuple[str, ...] | None = ()
+    if found_class and found_class[1] is not None and issubclass(found_class[1], ExitPolicy):
+        speed_keys = found_class[1].speed_keys
+    choices = []
+    for key, inner in value.items():
+        hint = arguments[key].annotation if key in arguments else None
+        belongs = along or speed_keys is None or key in speed_keys
+        choices.append(list(_alternatives(inner, hint, f"{path}.{key}" if path else key, belongs)))
+    for combination in itertools.product(*choices):
+        yield _joined({key: found.config for key, found in zip(value, combination, strict=True)}, combination)
+
+
+def _joined(config: Any, parts: Sequence[Setting]) -> Setting:
+    return Setting(
+        config,
+        along={name: entry for part in parts for name, entry in part.along.items()},
+        apart={name: entry for part in parts for name, entry in part.apart.items()},
+    )
+
+
+def _swept_items(value: Any, annotation: Any, path: str) -> list[Any] | None:
+    """The values to be tried, or `None` if `value` is one itself."""
+    if isinstance(value, list):
+        if not _takes_scalar_only(annotation):
+            return None
+        if not value:
+            raise ConfigurationError(f"{path}: found an empty list, allowed: one value, or a list of those to be tried")
+        return value
+    if not isinstance(value, dict) or len(value) != 1:
+        return None
+    (name, given) = next(iter(value.items()))
+    if name == "grid":
+        if not isinstance(given, list) or not given:
+            hint = "; a strategy's own grid has its `type` beside it" if path.endswith("thresholds") else ""
+            raise ConfigurationError(f"{path}.grid: found {describe_value(given)}, allowed: a list of values{hint}")
+        return given
+    if name == "linspace":
+        return _linspace(given, f"{path}.linspace")
+    if name == "quantiles":
+        if path.split(".")[-1] != "thresholds":
+            raise ConfigurationError(
+                f"{path}.quantiles: found quantiles, allowed: for `thresholds`, which are compared with scores; "
+                'use {"grid": [..]} or {"linspace": [from, to, count]}'
+            )
+        if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= MAX_SETTINGS:
+            raise ConfigurationError(
+                f"{path}.quantiles: found {describe_value(given)}, allowed: an integer from 1 to {MAX_SETTINGS:,}"
+            )
+        return [Quantiles(given)]
+    return None
+
+
+def _linspace(given: Any, path: str) -> list[float]:
+    error = ConfigurationError(f"{path}: found {describe_value(given)}, allowed: [from, to, count]")
+    if not isinstance(given, list) or len(given) != 3:
+        raise error
+    if any(
+        isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) for value in given
+    ):
+        raise error
+    low, high, count = given
+    if count != int(count) or not 1 <= count <= MAX_SETTINGS:
+        raise error
+    values: list[float] = np.linspace(low, high, int(count)).tolist()
+    return values
+
+
+def _members(annotation: Any) -> list[Any]:
+    annotation = bare(annotation)
+    if get_origin(annotation) in (Union, types.UnionType):
+        return [member for part in get_args(annotation) for member in _members(part)]
+    return [annotation]
+
+
+def _takes_scalar_only(annotation: Any) -> bool:
+    """Whether a number, a string or true/false fits, and a list does not. `Any` takes lists."""
+    scalar = False
+    for member in _members(annotation) if annotation is not None else [Any]:
+        kind = get_origin(member) or member
+        if member is Any or (
+            inspect.isclass(kind) and kind is not str and issubclass(kind, LISTS) and kind is not dict
+        ):
+            return False
+        scalar |= kind is Literal or (inspect.isclass(kind) and issubclass(kind, (*SCALARS, enum.Enum)))
+    return scalar
+
+
+def _class_of(block: dict[str, Any], annotation: Any) -> tuple[Any, type | None] | None:
+    """What `block` is built with, and what that is of; `None` if that cannot be told: building it will say why."""
+    for member in _members(annotation) if annotation is not None else []:
+        if not (inspect.isclass(member) and issubclass(member, Registrable)):
+            continue
+        name = block.get("type", member.default_implementation)
+        if name in member.list_available():
+            found, constructor = member.resolve_class_name(name)
+            return (constructor_of(found) if constructor is None else getattr(found, constructor)), found
+    return None
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Quantiles):
+        return f"{value.count} quantiles"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,185 @@
+"""`allennlp replay` as a comparison: several traces, policies, grids; tables, files and plots."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from beem_plugin.exits.trace import ExitTrace
+from tests.exits.thresholds.tables import make_trace
+from tests.tiny_project import run
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for seed in (0, 1):
+        for part, size in (("dev", 150), ("held", 120)):
+            trace = make_trace(size, seed=2 * seed + (part == "held"))
+            trace.meta = {"metric": "matthews"}
+            trace.save(tmp_path / f"s{seed}" / f"{part}.npz")
+    return tmp_path
+
+
+def write(path: Path, block: Any) -> str:
+    path.write_text(json.dumps(block))
+    return str(path)
+
+
+def replayed(folder: Path, *arguments: str) -> dict[str, Any]:
+    run("replay", *arguments, "--output-file", str(folder / "r.json"))
+    found: dict[str, Any] = json.loads((folder / "r.json").read_text())
+    return found
+
+
+def test_a_sweep_gives_what_each_setting_gives(folder: Path) -> None:
+    dev, held = str(folder / "s0" / "dev.npz"), str(folder / "s0" / "held.npz")
+    grids: list[dict[str, Any]] = [
+        {"type": "beem", "weights": "accuracy", "thresholds": {"grid": [0.8, 1.7, [0.5, 0.9, 1.5, 2.0, "never"]]}},
+        {"type": "calibrated", "policy": {"type": "entropy", "thresholds": {"grid": [0.2, 0.5]}}},
+        {"type": "margin", "thresholds": {"type": "budget", "speedup": [1.5, 2.5]}},
+        {"type": "confident_patience", "patience": [1, 2], "entropy_threshold": [0.3, 0.8], "output": "run_mean"},
+        {"type": "fixed_exit", "exit": [2, 4]},
+    ]
+    for block in grids:
+        policy = write(folder / "p.json", block)
+        results = replayed(folder, dev, "--policy", policy, "--calibrate-on", held)["results"]
+        for result in results:
+            single = write(folder / "single.json", filled(block, result["setting"]))
+            expected = replayed(folder, dev, "--policy", single, "--calibrate-on", held)
+            for key in ("n", "final_metrics", "exit_histogram", "layer_speedup", "average_exit", "policy", "weights"):
+                assert result[key] == expected[key], key
+            assert result["metrics"] == pytest.approx(expected["metrics"], abs=1e-12)
+
+
+def filled(block: dict[str, Any], setting: dict[str, Any]) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads(json.dumps(block))
+    for key, value in setting.items():
+        *parents, last = key.split(".")
+        inner = result
+        for parent in parents:
+            inner = inner[parent]
+        inner[last] = value
+    return result
+
+
+def test_one_trace_and_one_policy_keep_their_object(folder: Path) -> None:
+    policy = write(folder / "p.json", {"type": "patience", "patience": 1})
+    result = replayed(folder, str(folder / "s0" / "dev.npz"), "--policy", policy)
+    assert list(result) == [
+        "name", "n", "num_exits", "metrics", "final_metrics", "layer_speedup", "layers_saved", "average_exit",
+        "average_layer", "exit_histogram", "policy", "weights", "thresholds", "warnings", "calibration",
+    ]  # fmt: skip
+    assert result["name"] == "p" and list(result["metrics"]) == ["accuracy", "matthews"]
+
+
+def test_several_traces_are_calibrated_each_on_its_own(folder: Path) -> None:
+    traces = [str(folder / f"s{seed}" / "dev.npz") for seed in (0, 1)]
+    held = [str(folder / f"s{seed}" / "held.npz") for seed in (0, 1)]
+    policy = write(folder / "p.json", {"type": "beem", "weights": "accuracy", "thresholds": 1.5})
+    each = replayed(folder, *traces, "--policy", policy, "--calibrate-on", *held)["results"]
+    assert [result["trace"] for result in each] == ["s0/dev", "s1/dev"]
+    for result, trace, other in zip(each, traces, held, strict=True):
+        assert result["weights"] == replayed(folder, trace, "--policy", policy, "--calibrate-on", other)["weights"]
+    all_on_one = replayed(folder, *traces, "--policy", policy, "--calibrate-on", held[0])["results"]
+    assert all_on_one[0]["weights"] == all_on_one[1]["weights"] == each[0]["weights"]
+    assert replayed(folder, "--policy", policy, "--calibrate-on", held[0], traces[0])["weights"] == each[0]["weights"]
+
+
+def test_curves_tables_and_plots(folder: Path) -> None:
+    variants = {
+        "confidence": {"type": "max_probability", "thresholds": {"quantiles": 30}},
+        "pcee": {"type": "confident_patience", "patience": [1, 2], "entropy_threshold": {"linspace": [0, 1.5, 20]}},
+        "one": {"type": "margin", "thresholds": 0.5},
+    }
+    traces = [str(folder / f"s{seed}" / "dev.npz") for seed in (0, 1)]
+    command = [*traces, "--policies", write(folder / "v.json", variants), "--metric", "matthews"]
+    files = ["--csv", str(folder / "r.csv"), "--plot", str(folder / "r.svg"), "--output-file", str(folder / "r.json")]
+    printed = run("replay", *command, *files).stdout
+    assert "pcee patience=2" in printed and "area, 1x to 3x" in printed and "±" in printed
+    output = json.loads((folder / "r.json").read_text())
+    assert len(output["results"]) == 2 * (31 + 40 + 1)
+    assert [curve["name"] for curve in output["curves"][:3]] == ["confidence", "pcee patience=1", "pcee patience=2"]
+    assert all(curve["metric"] == "matthews" and curve["area"] is not None for curve in output["curves"])
+    rows = list(csv.DictReader((folder / "r.csv").open()))
+    assert len(rows) == len(output["results"])
+    assert {"trace", "family", "thresholds", "patience", "entropy_threshold", "layer_speedup"} <= set(rows[0])
+    assert float(rows[0]["matthews_area_1x_3x"]) == output["curves"][0]["area"]
+    first = (folder / "r.svg").read_bytes()
+    assert b"</svg>" in first
+    run("replay", *command, *files)
+    assert (folder / "r.svg").read_bytes() == first
+    run("replay", *command, "--plot", str(folder / "r.png"))
+    assert (folder / "r.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_curve_sweeps_what_the_settings_do_not_say(folder: Path) -> None:
+    dev = str(folder / "s0" / "dev.npz")
+    names = {"conf": {"type": "max_probability", "thresholds": 0.8}, "pabee": {"type": "patience", "patience": 2}}
+    names["fixed"] = {"type": "fixed_exit", "exit": 2}
+    output = replayed(folder, dev, "--policies", write(folder / "v.json", names), "--curve")
+    assert [curve["name"] for curve in output["curves"]] == ["conf", "pabee"]
+    grid = write(folder / "grid.json", {"type": "patience", "patience": [1, 2, 3, 4, 5, 6]})
+    by_hand = replayed(folder, dev, "--policy", grid)["curves"][0]
+    swept = output["curves"][1]
+    assert swept["points"]["settings"][-2:] == [2.0, 1.0]
+    assert swept["area"] == pytest.approx(by_hand["area"]) and swept["at"] == pytest.approx(by_hand["at"])
+
+
+def test_unlabelled_traces_have_no_metrics_and_no_curves(folder: Path) -> None:
+    trace = make_trace(30)
+    ExitTrace(trace.logits, torch.full((30,), -1)).save(folder / "u.npz")
+    policy = write(folder / "p.json", {"type": "patience", "patience": [1, 2]})
+    output = replayed(folder, str(folder / "u.npz"), "--policy", policy, "--curve", "--csv", str(folder / "r.csv"))
+    assert [result["metrics"] for result in output["results"]] == [{}, {}] and "curves" not in output
+    refused = run("replay", str(folder / "u.npz"), "--policy", policy, "--plot", str(folder / "x.png"), check=False)
+    assert refused.returncode == 1 and "no trace with labels" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    "block, arguments, message",
+    [
+        ({"type": "patience", "patience": [1, 2]}, ["--predictions-output-file", "x"], "2 setting(s)"),
+        ({"type": "patience", "patience": {"grid": [1]}}, ["--predictions-output-file", "x"], "without a grid"),
+        ({"type": "patience", "patience": [1, 0]}, [], "p.json: patience: found 0, allowed: 1 or more"),
+        (
+            {"type": "patience", "patience": [[1, 2]]},
+            [],
+            "p.json: patience: found [1, 2] (a list), expected an integer",
+        ),
+        ({"type": "beem", "thresholds": {"grid": [1, 2]}}, [], "p.json: Beem has no thresholds or weights yet"),
+        ({"type": "final"}, ["--plot", "x.pdf"], ".png or .svg"),
+        ({"type": "final"}, ["--metric", "mathews"], "--metric: found 'mathews', allowed: matthews"),
+        ({"type": "final"}, ["--calibrate-on", "a", "b"], "--calibrate-on: found 2 files for 1 trace(s)"),
+    ],
+)
+def test_errors(folder: Path, block: dict[str, Any], arguments: list[str], message: str) -> None:
+    policy = write(folder / "p.json", block)
+    result = run("replay", str(folder / "s0" / "dev.npz"), "--policy", policy, *arguments, check=False)
+    assert result.returncode == 1 and message in result.stderr and "Traceback" not in result.stderr
+    assert not Path("x").exists()
+
+
+def test_a_policy_is_needed(folder: Path) -> None:
+    result = run("replay", str(folder / "s0" / "dev.npz"), check=False)
+    assert result.returncode == 1 and "--policy FILE or --policies FILE" in result.stderr
+
+
+def test_a_regression_is_compared_by_correlation(folder: Path) -> None:
+    values = torch.rand(80) * 5
+    noise = torch.randn(80, 6, 1, generator=torch.Generator().manual_seed(0))
+    logits = values[:, None, None] + noise * torch.linspace(1, 0.1, 6)[:, None]
+    ExitTrace(logits, values).save(folder / "sts.npz")
+    policy = write(folder / "p.json", {"type": "patience", "patience": [1, 2], "tolerance": 0.5})
+    output = replayed(folder, str(folder / "sts.npz"), "--policy", policy, "--curve", "--plot", str(folder / "p.svg"))
+    assert output["curves"][0]["metric"] == "pearson_spearman"
+    single = write(folder / "single.json", {"type": "patience", "patience": 2, "tolerance": 0.5})
+    expected = replayed(folder, str(folder / "sts.npz"), "--policy", single)
+    assert output["results"][1]["exit_histogram"] == expected["exit_histogram"]
+    assert output["results"][1]["metrics"] == pytest.approx(expected["metrics"], abs=1e-9)
+    refused = run("replay", str(folder / "sts.npz"), "--policy", policy, "--metric", "f1", check=False)
+    assert refused.returncode == 1 and "sts.npz: --metric: found 'f1', allowed: pearson_spearman" in refused.stderr
