@@ -41,7 +41,9 @@ CONFIG_NAME = "config.json"
 META_NAME = "meta.json"
 WEIGHTS_NAME = "weights.safetensors"
 BEST_WEIGHTS = "best.th"
-PARTS = ("vocabulary", "tokenizer", "backbone", "calibration")
+READER_PARTS = ("tokenizer", "image_processor")
+"""What a dataset reader saves beside the model, and reads back from there by `model_name`."""
+PARTS = ("vocabulary", *READER_PARTS, "backbone", "calibration")
 
 
 @dataclass
@@ -110,10 +112,12 @@ class Archive(NamedTuple):
 
 def save_resources(serialization_dir: Path, model: Model, dataset_reader: DatasetReader) -> None:
     """Leaves tokenizer and backbone config in the serialization directory, from where they go into the archive."""
-    tokenizer = getattr(dataset_reader, "tokenizer", None)
-    if tokenizer is not None:
-        tokenizer.save(serialization_dir / "tokenizer")
-    backbone = getattr(getattr(model, "encoder", None), "backbone", None)
+    for name in READER_PARTS:
+        part = getattr(dataset_reader, name, None)
+        if part is not None:
+            part.save(serialization_dir / name)
+    network = getattr(model, "encoder", None) or getattr(model, "decoder", None)
+    backbone = getattr(network, "backbone", None)
     if backbone is not None:
         backbone.save_config(serialization_dir / "backbone")
 
@@ -256,6 +260,7 @@ def load_archive(
             vocab=vocab,
             metric=reader.metric,
             is_regression=reader.is_regression,
+            tokenizer=getattr(reader, "tokenizer", None),
         )
         load_weights(model, find_weights(folder, weights_file))
         calibrated_on = calibrate_if_open(model, calibration) or calibrated_on
@@ -292,8 +297,8 @@ def localise(config: dict[str, Any], folder: Path) -> dict[str, Any]:
     config = json.loads(json.dumps(config))
     for key in ("dataset_reader", "validation_dataset_reader"):
         reader = config.get(key)
-        if isinstance(reader, dict) and isinstance(reader.get("tokenizer"), dict) and (folder / "tokenizer").exists():
-            reader["tokenizer"]["model_name"] = str(folder / "tokenizer")
+        if isinstance(reader, dict):
+            localise_reader(reader, folder)
     model = config.get("model")
     if not isinstance(model, dict) or "dataset_reader" not in config:
         raise ConfigurationError("the archive's config lacks `model` or `dataset_reader`")
@@ -302,7 +307,28 @@ def localise(config: dict[str, Any], folder: Path) -> dict[str, Any]:
     if isinstance(backbone, dict) and "model_name" in backbone and (folder / "backbone").exists():
         backbone["model_name"] = str(folder / "backbone")
         backbone["load_weights"] = False
+    # Whatever the weights started as, the archive has what they became.
+    model.pop("initialize_from", None)
+    decoder = model.get("decoder")
+    if isinstance(decoder, dict) and isinstance(decoder.get("backbone"), dict) and (folder / "backbone").exists():
+        kind = {key: value for key, value in decoder["backbone"].items() if key == "type"}
+        decoder["backbone"] = {**kind, "model_name": str(folder / "backbone"), "load_weights": False}
     return config
+
+
+def localise_reader(reader: dict[str, Any], folder: Path) -> None:
+    """Points the reader's parts that have a name of their own, or were trained, to those in the archive."""
+    for name in READER_PARTS:
+        block = reader.get(name)
+        if not (folder / name).exists():
+            continue
+        if isinstance(block, str):
+            reader[name] = {"type": block, "model_name": str(folder / name)}
+        elif isinstance(block, dict) and (name == "tokenizer" or "model_name" in block):
+            block["model_name"] = str(folder / name)
+        elif block is None and name == "tokenizer" and "tokenizer" not in reader:
+            # The reader's default tokenizer, trained or not, is what was saved.
+            reader[name] = {"model_name": str(folder / name)}
 
 
 def read_meta(folder: Path) -> dict[str, Any]:

@@ -5,7 +5,10 @@ Public implementations run one sample at a time in eager mode and ask `if` of a 
 with batches they go on until the whole batch is sure. Both are written here as plainly as they write it, and stepped by
 the same policy object, so that only the way of running differs.
 
-    python scripts/benchmark_peers.py ARCHIVE DATA [--max-instances 500] [--cuda-device 0] [--dtype float16]
+    python scripts/benchmark_peers.py --archive model.tar.gz --data dev.tsv [--max-instances 500] [--cuda-device 0]
+        [--dtype float16] [--output F.json]
+
+DATA is what the archive's dataset reader reads, so the exits are those that real sentences take.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import argparse
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,12 +26,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import beem_plugin.components  # noqa: F401
 from beem_plugin.archival import load_archive
+from beem_plugin.common.files import write_json
 from beem_plugin.execution.engine import SteppedNetwork, device_of
 from beem_plugin.execution.precision import cast_network
 from beem_plugin.exits.policies import Final
 from beem_plugin.exits.policy import ExitPolicy
-from beem_plugin.reports.benchmark import batches_by_size
-from beem_plugin.reports.benchmark_cases import PLAIN, Batches, Case, engine_cases, plain_case
+from beem_plugin.reports.benchmark import batches_by_size, count
+from beem_plugin.reports.benchmark_cases import PLAIN, Batches, Case, answers_of, engine_cases, plain_case
 from beem_plugin.reports.timing import Timing, measure, percentiles, ratio
 
 
@@ -71,26 +76,51 @@ def print_rows(timings: dict[str, Timing], samples: int, slow: str) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Time the public way of running early exit beside the engines.")
-    parser.add_argument("archive_file")
-    parser.add_argument("input_file")
+    parser.add_argument("archive_file", nargs="?")
+    parser.add_argument("input_file", nargs="?")
+    parser.add_argument("--archive", help="the archive, in place of the first argument")
+    parser.add_argument("--data", help="the sentences, in place of the second argument")
+    parser.add_argument("--output", help="a JSON file for the figures")
     parser.add_argument("--max-instances", type=int, default=500)
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--cuda-device", type=int, default=-1)
     args = parser.parse_args(arguments)
-    archive = load_archive(args.archive_file, cuda_device=args.cuda_device)
+    source, data = args.archive or args.archive_file, args.data or args.input_file
+    if source is None or data is None:
+        parser.error("an archive and data are needed")
+    archive = load_archive(source, cuda_device=args.cuda_device)
     network, policy = archive.model.encoder, archive.model.exit_policy
     cast_network(network, args.dtype)
-    make_batches = batches_by_size(archive, args.input_file, args.max_instances)
+    make_batches = batches_by_size(archive, data, args.max_instances)
+    device = device_of(network)
+    found: dict[str, Any] = {"archive": str(source), "data": str(data), "dtype": args.dtype}
     for size, engine in ((1, "single"), (args.batch_size, "depth_pools")):
         batches = make_batches(size)
+        decisions, _ = answers_of({"type": engine}, network, policy, batches)
+        counted = count(network, decisions.exits, batches)
         cases = {PLAIN: plain_case(network, batches), **peer_cases(network, policy, batches)}
         for kind, case in engine_cases({"type": engine}, network, policy, batches).items():
             cases[f"{engine}, {kind}"] = case
-        print(f"batch size {size}, {args.dtype}, measured, median of {args.repeats}")
-        samples = sum(len(batch["input_ids"]) for batch in batches)
-        print_rows(measure(cases, args.repeats, device_of(network)), samples, PLAIN)
+        print(
+            f"batch size {size}, {args.dtype}, measured, median of {args.repeats}; counted layer speed-up "
+            f"{counted['layer_speedup']:.3f}, left at exit 1, 2, ...: {' '.join(map(str, counted['exit_histogram']))}"
+        )
+        timings = measure(cases, args.repeats, device)
+        print_rows(timings, counted["samples"], PLAIN)
+        full, exits, never = (timings[f"{engine}, {kind}"] for kind in ("full_depth", "exits", "nobody_leaves"))
+        over = ratio(full, exits) / counted["layer_speedup"]
+        cost = ratio(never, full) - 1
+        print(f"{engine}: measured / layer speed-up {over:.3f}, exits that nobody uses {100 * cost:+.1f} %")
+        found[f"batch {size}"] = {
+            **counted,
+            "seconds": {name: timing.median for name, timing in timings.items()},
+            "measured_over_layer_speedup": over,
+            "measured_cost_of_exits": cost,
+        }
+    if args.output:
+        write_json(args.output, found)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,20 @@
 """
-Checks the engines on a GPU and measures them: a random model in BERT's shape, a BEEM policy whose thresholds are set
-to a given share of samples leaving at each exit, sentences of SST-2's lengths.
+Checks the engines on a GPU and measures them. Without an archive: a random model in BERT's shape, a BEEM policy whose
+thresholds are set to a given share of samples leaving at each exit, sentences of SST-2's lengths. With one: its
+network, its policy, and the sentences of a file that its dataset reader reads, with the exits that they really take.
 
-    python scripts/gpu_check_execution.py [--shape base|small|tiny] [--device cuda|cpu] [--repeats 3] [--output F.json]
+    python scripts/gpu_check_execution.py [--shape base|small|tiny] [--device cuda|cpu] [--output F.json]
+    python scripts/gpu_check_execution.py --archive model.tar.gz --data dev.tsv [--output F.json]
 
-Prints whether every engine gives the reference's exits in three precisions, the times at batch size 1 and for a file of
-20,000 sentences, and where the time goes. A case that fails prints its traceback; the others go on.
+Prints whether every engine gives the reference's exits in three precisions, the times at batch size 1 and for a whole
+file in several variants of the engines, a table of both beside their targets, and where the time goes. A case that
+fails prints its traceback; the others go on, and the figures are written after each.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import logging
 import sys
@@ -27,19 +31,24 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from benchmark_peers import peer_cases, print_rows
+from profile_execution import where_time_goes
 
 import beem_plugin.components  # noqa: F401
+from beem_plugin.archival import load_archive
 from beem_plugin.backbones import Backbone
 from beem_plugin.common.registry import Params
 from beem_plugin.execution.engine import Engine, gather_decisions
 from beem_plugin.execution.precision import cast_network
+from beem_plugin.execution.samples import Samples, join, unpad
 from beem_plugin.exits.policies import Beem
+from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.replay import replay
 from beem_plugin.exits.speed import depth_summary
 from beem_plugin.exits.trace import ExitTrace
 from beem_plugin.models.multi_exit_encoder import MultiExitEncoder
-from beem_plugin.reports.benchmark_cases import PLAIN, engine_cases, plain_case
-from beem_plugin.reports.timing import measure, ratio
+from beem_plugin.reports.benchmark import batches_by_size
+from beem_plugin.reports.benchmark_cases import PLAIN, Case, engine_cases, plain_case
+from beem_plugin.reports.timing import Timing, measure, ratio
 
 SHAPES = {
     "base": {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072},
@@ -50,13 +59,35 @@ SHAPES = {
 SHARES = [0.0, 0.02, 0.08, 0.18, 0.25, 0.17, 0.10, 0.06, 0.04, 0.03, 0.02, 0.05]
 EXACT = {
     "single": {"type": "single"},
+    "single, every 3": {"type": "single", "check_every": 3},
+    "single, plain heads": {"type": "single", "heads": "plain"},
     "single, no lookahead": {"type": "single", "lookahead": False},
-    "single, not captured": {"type": "single", "capture": False},
     "compaction": {"type": "compaction"},
-    "compaction, every 3": {"type": "compaction", "check_every": 3},
     "depth_pools": {"type": "depth_pools"},
     "depth_pools, small chunks": {"type": "depth_pools", "tokens_per_chunk": 1024, "window_tokens": 4096},
 }
+SINGLE = {
+    "single": {},
+    "single, every 2": {"check_every": 2},
+    "single, every 3": {"check_every": 3},
+    "single, every 4": {"check_every": 4},
+    "single, plain heads": {"heads": "plain"},
+    "single, no lookahead": {"lookahead": False},
+}
+SINGLE_CPU = {"single": {}, "single, tensors": {"plain_numbers": False}}
+POOLS = {
+    "depth_pools": {},
+    "depth_pools, chunks 32768": {"tokens_per_chunk": 32768, "window_tokens": 524288},
+    "depth_pools, chunks 131072": {"tokens_per_chunk": 131072},
+    "depth_pools, min_leaving 0.02": {"min_leaving": 0.02},
+    "depth_pools, min_leaving 0.1": {"min_leaving": 0.1},
+}
+POOLS_CPU = {
+    "depth_pools": {},
+    "depth_pools, chunks 256": {"tokens_per_chunk": 256},
+    "depth_pools, chunks 1024": {"tokens_per_chunk": 1024},
+}
+TARGETS = {"batch 1": 0.97, "file": 0.95, "times transformers": 8.0}
 results: dict[str, Any] = {}
 
 
@@ -72,15 +103,67 @@ def case(name: str, work: Callable[[], Any]) -> None:
     print(f"   ({time.perf_counter() - start:.1f} s)", flush=True)
 
 
-def make_network(shape: str, device: torch.device, dtype: str) -> MultiExitEncoder:
-    torch.manual_seed(0)
-    backbone = Backbone.from_params(Params({"config": {"model_type": "bert", "vocab_size": 30522, **SHAPES[shape]}}))
-    network = MultiExitEncoder(2, backbone)
-    with torch.no_grad():
-        for head in network.exits:
-            head.classifier.weight.mul_(20)
-    cast_network(network.eval(), dtype)
-    return network.to(device)
+class Subject:
+    """
+    The network and policy that are measured, and their inputs.
+
+    # Parameters
+
+    args : `argparse.Namespace`
+    device : `torch.device`
+    """
+
+    def __init__(self, args: argparse.Namespace, device: torch.device) -> None:
+        self.device = device
+        self.policy: ExitPolicy | None = None
+        self.samples: Samples | None = None
+        if args.archive:
+            archive = load_archive(args.archive)
+            self.network = archive.model.encoder.eval()
+            self.policy = archive.model.exit_policy
+            read = batches_by_size(archive, args.data, args.sentences)
+            self.samples = join([unpad(batch) for batch in read(256)])
+            self.samples.pad_token_id = archive.validation_dataset_reader.tokenizer.pad_token_id
+        else:
+            torch.manual_seed(0)
+            shape = {"model_type": "bert", "vocab_size": 30522, **SHAPES[args.shape]}
+            self.network = MultiExitEncoder(2, Backbone.from_params(Params({"config": shape}))).eval()
+            with torch.no_grad():
+                for head in self.network.exits:
+                    head.classifier.weight.mul_(20)
+
+    def in_precision(self, dtype: str) -> MultiExitEncoder:
+        """A copy of the network on the device."""
+        network: MultiExitEncoder = cast_network(copy.deepcopy(self.network), dtype).to(self.device)
+        return network
+
+    def lengths(self, count: int) -> Tensor:
+        return sentence_lengths(count) if self.samples is None else self.samples.lengths[:count]
+
+    def batches(self, lengths: Tensor, size: int) -> list[dict[str, Tensor]]:
+        """Made-up tokens of these lengths, or the archive's sentences, in batches of about one length."""
+        if self.samples is None:
+            return make_batches(lengths, size)
+        chosen = self.samples.select(torch.arange(len(lengths)))
+        order = chosen.lengths.argsort(stable=True)
+        starts = range(0, len(order), size)
+        shuffled = [starts[place] for place in torch.randperm(len(starts), generator=seeded(2)).tolist()]
+        batches = []
+        for start in shuffled:
+            rows = order[start : start + size]
+            part = chosen.select(rows).batch(0, len(rows), always_mask=True)
+            part["attention_mask"] = part["attention_mask"].long()
+            batches.append({**part, "index": rows})
+        return batches
+
+    def policy_for(self, network: MultiExitEncoder, batches: list[dict[str, Tensor]]) -> tuple[ExitPolicy, ExitTrace]:
+        """The archive's policy, or one under which the given shares leave; and the trace of `batches`."""
+        trace = make_trace(network, batches)
+        return (make_policy(trace) if self.policy is None else self.policy), trace
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
 
 
 def sentence_lengths(count: int) -> Tensor:
@@ -110,10 +193,12 @@ def make_trace(network: MultiExitEncoder, batches: list[dict[str, Tensor]]) -> E
     device = next(network.parameters()).device
     logits, index = [], []
     for batch in batches:
-        logits.append(network({name: batch[name].to(device) for name in ("input_ids", "attention_mask")}).cpu())
+        inputs = {name: value.to(device) for name, value in batch.items() if name != "index"}
+        logits.append(network(inputs).cpu())
         index.append(batch["index"])
     order = torch.cat(index).argsort()
-    return ExitTrace(torch.cat(logits)[order], torch.full((len(order),), -1))
+    meta = {"exit_layers": list(network.exit_layers)}
+    return ExitTrace(torch.cat(logits)[order], torch.full((len(order),), -1), meta=meta)
 
 
 def make_policy(trace: ExitTrace) -> Beem:
@@ -140,13 +225,13 @@ def make_policy(trace: ExitTrace) -> Beem:
     return policy
 
 
-def check_equality(shape: str, device: torch.device, dtype: str, samples: int) -> dict[str, Any]:
+def check_equality(subject: Subject, dtype: str, samples: int) -> dict[str, Any]:
     """Exits, labels and log-probabilities of every engine against batches of one at full depth and replay."""
-    network = make_network(shape, device, dtype)
-    lengths = sentence_lengths(samples)
-    ones, many = make_batches(lengths, 1), make_batches(lengths, 16)
-    trace = make_trace(network, ones)
-    policy = make_policy(trace)
+    network = subject.in_precision(dtype)
+    lengths = subject.lengths(samples)
+    samples = len(lengths)
+    many = subject.batches(lengths, 16)
+    policy, trace = subject.policy_for(network, subject.batches(lengths, 1))
     expected = replay(policy, trace)
     found: dict[str, Any] = {"layer_speedup": depth_summary(expected.exits, network.exit_layers)["layer_speedup"]}
     print(f"   reference: layer speed-up {found['layer_speedup']:.2f}")
@@ -154,7 +239,7 @@ def check_equality(shape: str, device: torch.device, dtype: str, samples: int) -
         try:
             engine = Engine.from_params(dict(config))
             for turn in ("first", "again"):
-                _, decisions = gather_decisions(engine.run(network, policy, many), 2, samples)
+                _, decisions = gather_decisions(engine.run(network, policy, many), network.num_labels, samples)
                 other = decisions.exits != expected.exits
                 same = ~other
                 apart = (decisions.log_probabilities - expected.log_probabilities)[same].abs().max()
@@ -164,65 +249,104 @@ def check_equality(shape: str, device: torch.device, dtype: str, samples: int) -
                     f"{int(labels)}, log-probabilities apart {float(apart):.2e}"
                 )
                 found[f"{name}, {turn}"] = {"other_exits": int(other.sum()), "apart": float(apart)}
-            lanes = getattr(engine, "_lanes", None)
-            if lanes is not None:
-                print(f"   {'':28s} captured lengths {[key[0] for key in lanes.lanes]}, failure {lanes.failure}")
+            print_lanes(engine)
         except Exception:
             traceback.print_exc(file=sys.stdout)
             found[name] = "failed"
     return found
 
 
-def latency(shape: str, device: torch.device, dtype: str, tokens: int, samples: int, repeats: int) -> dict[str, Any]:
-    """Batch size 1 at one length."""
-    network = make_network(shape, device, dtype)
-    batches = make_batches(torch.full((samples,), tokens), 1)
-    trace = make_trace(network, batches)
-    policy = make_policy(trace)
-    speedup = depth_summary(replay(policy, trace).exits, network.exit_layers)["layer_speedup"]
-    cases = {
-        PLAIN: plain_case(network, batches),
-        **peer_cases(network, policy, batches),
+def print_lanes(engine: Engine) -> None:
+    """What an engine has captured."""
+    lanes = getattr(engine, "_lanes", None)
+    if lanes is None:
+        return
+    fused = [
+        lane.fused is not None and ("to host" if lane.fused.is_direct else "copied")
+        for held in lanes.lanes.values()
+        for lane in held
+    ]
+    print(
+        f"   {'':28s} captured lengths {[key[0] for key in lanes.lanes]}, failure {lanes.failure}, heads fused "
+        f"{sorted(set(map(str, fused)))}"
+    )
+
+
+def add_cases(
+    cases: dict[str, Case],
+    name: str,
+    config: dict[str, Any],
+    network: MultiExitEncoder,
+    policy: ExitPolicy,
+    batches: Any,
+) -> None:
+    for kind, run in engine_cases(config, network, policy, batches).items():
+        cases[f"{name}, {kind}"] = run
+
+
+def ratios(name: str, timings: dict[str, Timing], speedup: float, plain: str) -> dict[str, float]:
+    """What is promised of an engine, from the times of its three cases."""
+    full, exits, never = (timings[f"{name}, {kind}"] for kind in ("full_depth", "exits", "nobody_leaves"))
+    found = {
+        "measured over layer": ratio(full, exits) / speedup,
+        "cost of exits": ratio(never, full) - 1,
+        "times transformers": ratio(timings[plain], exits),
     }
-    for kind, run in engine_cases({"type": "single"}, network, policy, batches).items():
-        cases[f"single, {kind}"] = run
-    for kind, run in engine_cases({"type": "single", "lookahead": False}, network, policy, batches).items():
-        cases[f"single without lookahead, {kind}"] = run
-    timings = measure(cases, repeats, device)
-    print(f"   counted layer speed-up {speedup:.3f}")
-    print_rows(timings, samples, PLAIN)
-    found: dict[str, Any] = {"layer_speedup": speedup}
-    found["milliseconds"] = {name: 1000 * timing.median / samples for name, timing in timings.items()}
-    for name in ("single", "single without lookahead"):
-        full, exits = timings[f"{name}, full_depth"], timings[f"{name}, exits"]
-        found[f"{name}, measured over layer"] = ratio(full, exits) / speedup
-        found[f"{name}, cost of exits"] = ratio(timings[f"{name}, nobody_leaves"], full) - 1
-        print(
-            f"   {name}: measured / layer {found[f'{name}, measured over layer']:.3f}, exits that nobody uses "
-            f"{100 * found[f'{name}, cost of exits']:+.1f} %, {ratio(timings[PLAIN], exits):.1f}x transformers"
-        )
+    print(
+        f"   {name:30s} measured / layer {found['measured over layer']:.3f}, exits that nobody uses "
+        f"{100 * found['cost of exits']:+.1f} %, {found['times transformers']:.2f}x transformers"
+    )
     return found
 
 
-def throughput(shape: str, device: torch.device, dtype: str, samples: int, repeats: int) -> dict[str, Any]:
+def latency(subject: Subject, dtype: str, tokens: int | None, samples: int, repeats: int) -> dict[str, Any]:
+    """Batch size 1, at one length or at the sentences' own."""
+    network = subject.in_precision(dtype)
+    lengths = subject.lengths(samples) if tokens is None else torch.full((samples,), tokens)
+    samples = len(lengths)
+    batches = subject.batches(lengths, 1)
+    policy, trace = subject.policy_for(network, batches)
+    exits = replay(policy, trace).exits
+    speedup = depth_summary(exits, network.exit_layers)["layer_speedup"]
+    cases: dict[str, Case] = {PLAIN: plain_case(network, batches), **peer_cases(network, policy, batches)}
+    variants = SINGLE if subject.device.type == "cuda" else SINGLE_CPU
+    for name, options in variants.items():
+        add_cases(cases, name, {"type": "single", "max_lengths": 64, **options}, network, policy, batches)
+    timings = measure(cases, repeats, subject.device)
+    print(f"   counted layer speed-up {speedup:.3f}, exits {exits.bincount().tolist()[1:]}")
+    print_rows(timings, samples, PLAIN)
+    found: dict[str, Any] = {"layer_speedup": speedup}
+    found["milliseconds"] = {name: 1000 * timing.median / samples for name, timing in timings.items()}
+    found["variants"] = {name: ratios(name, timings, speedup, PLAIN) for name in variants}
+    return found
+
+
+def throughput(subject: Subject, dtype: str, samples: int, repeats: int) -> dict[str, Any]:
     """A file of sentences."""
-    network = make_network(shape, device, dtype)
-    lengths = sentence_lengths(samples)
-    batches = make_batches(lengths, 256)
-    trace = make_trace(network, batches)
-    policy = make_policy(trace)
-    speedup = depth_summary(replay(policy, trace).exits, network.exit_layers)["layer_speedup"]
-    sizes = (64, 256, 1024, 4096) if device.type == "cuda" else (16, 32, 64)
-    cases = {f"{PLAIN}, batch {size}": plain_case(network, make_batches(lengths, size)) for size in sizes}
-    middle = make_batches(lengths, sizes[1])
-    for kind, run in engine_cases({"type": "compaction"}, network, policy, middle).items():
-        cases[f"compaction {sizes[1]}, {kind}"] = run
-    chunks = (8192, 32768, 65536, 131072) if device.type == "cuda" else (256, 512, 1024)
-    for tokens in chunks:
-        config = {"type": "depth_pools", "tokens_per_chunk": tokens, "window_tokens": 524288}
-        for kind, run in engine_cases(config, network, policy, batches).items():
-            cases[f"depth_pools {tokens}, {kind}"] = run
-    timings = measure(cases, repeats, device)
+    network = subject.in_precision(dtype)
+    lengths = subject.lengths(samples)
+    samples = len(lengths)
+    batches = subject.batches(lengths, 256)
+    policy, trace = subject.policy_for(network, batches)
+    exits = replay(policy, trace).exits
+    speedup = depth_summary(exits, network.exit_layers)["layer_speedup"]
+    is_gpu = subject.device.type == "cuda"
+    sizes = (64, 256, 1024, 4096) if is_gpu else (32,)
+    cases: dict[str, Case] = {
+        f"{PLAIN}, batch {size}": plain_case(network, subject.batches(lengths, size)) for size in sizes
+    }
+    add_cases(
+        cases,
+        "compaction",
+        {"type": "compaction"},
+        network,
+        policy,
+        subject.batches(lengths, sizes[min(1, len(sizes) - 1)]),
+    )
+    variants = POOLS if is_gpu else POOLS_CPU
+    for name, options in variants.items():
+        add_cases(cases, name, {"type": "depth_pools", **options}, network, policy, batches)
+    timings = measure(cases, repeats, subject.device)
     print(f"   counted layer speed-up {speedup:.3f}, mean {float(lengths.float().mean()):.1f} tokens")
     best_plain = min((name for name in timings if name.startswith(PLAIN)), key=lambda name: timings[name].median)
     print_rows(timings, samples, best_plain)
@@ -230,71 +354,100 @@ def throughput(shape: str, device: torch.device, dtype: str, samples: int, repea
     best = min((name for name in timings if name.endswith("exits")), key=lambda name: timings[name].median)
     over = ratio(timings[full], timings[best]) / speedup
     print(f"   best full depth: {full}; best with exits: {best}; measured / layer {over:.3f}")
-    for tokens in chunks:
-        own = ratio(timings[f"depth_pools {tokens}, full_depth"], timings[f"depth_pools {tokens}, exits"]) / speedup
-        cost = ratio(timings[f"depth_pools {tokens}, nobody_leaves"], timings[f"depth_pools {tokens}, full_depth"]) - 1
-        print(f"   depth_pools {tokens}: measured / layer {own:.3f}, exits that nobody uses {100 * cost:+.1f} %")
-    sentences = {name: samples / timing.median for name, timing in timings.items()}
-    return {"layer_speedup": speedup, "measured over layer": over, "sentences_per_second": sentences}
+    return {
+        "layer_speedup": speedup,
+        "measured over layer": over,
+        "sentences_per_second": {name: samples / timing.median for name, timing in timings.items()},
+        "variants": {name: ratios(name, timings, speedup, best_plain) for name in ("compaction", *variants)},
+    }
 
 
-def profile(shape: str, device: torch.device, dtype: str, engine: str, samples: int) -> None:
-    """Where the time goes, by kernel and by what the host does."""
-    from torch.profiler import ProfilerActivity
-
-    network = make_network(shape, device, dtype)
-    lengths = sentence_lengths(samples) if engine == "depth_pools" else torch.full((samples,), 32)
-    batches = make_batches(lengths, 256 if engine == "depth_pools" else 1)
-    policy = make_policy(make_trace(network, batches))
-    runner = Engine.from_params({"type": engine})
-    list(runner.run(network, policy, batches))
-    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device.type == "cuda" else [])
-    with torch.profiler.profile(activities=activities) as profiler:
-        list(runner.run(network, policy, batches))
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-    averages = profiler.key_averages()
-    by_device = "self_device_time_total" if device.type == "cuda" else "self_cpu_time_total"
-    for order in dict.fromkeys((by_device, "self_cpu_time_total")):
-        print(averages.table(sort_by=order, row_limit=14, max_name_column_width=60))
+def compiled(subject: Subject, dtype: str, samples: int, repeats: int) -> dict[str, Any]:
+    """Heads and policy steps through torch.compile instead of our kernels."""
+    network = subject.in_precision(dtype)
+    batches = subject.batches(torch.full((samples,), 32), 1)
+    policy, _ = subject.policy_for(network, batches)
+    runs = {name: Engine.from_params({"type": "single", "heads": name}) for name in ("fused", "plain", "compiled")}
+    cases = {name: (lambda engine=engine: engine.run(network, policy, batches)) for name, engine in runs.items()}
+    timings = measure(cases, repeats, subject.device)
+    for engine in runs.values():
+        print_lanes(engine)
+    found = {name: 1000 * timing.median / samples for name, timing in timings.items()}
+    print(f"   milliseconds a sample with exits: {found}")
+    return found
 
 
-def parts(args: argparse.Namespace, device: torch.device) -> Iterator[tuple[str, Callable[[], Any]]]:
+def summary() -> None:
+    """One line a case beside its target."""
+    print("\n== summary")
+    for title, found in results.items():
+        if not isinstance(found, dict) or "variants" not in found:
+            continue
+        target = next((value for name, value in TARGETS.items() if title.startswith(name)), None)
+        for name, row in found["variants"].items():
+            print(
+                f"   {title:28s} {name:30s} layer {found['layer_speedup']:.2f}  measured / layer "
+                f"{row['measured over layer']:.3f} (target {target})  nobody leaves "
+                f"{100 * row['cost of exits']:+6.1f} %  {row['times transformers']:.2f}x transformers"
+            )
+
+
+def parts(args: argparse.Namespace, subject: Subject) -> Iterator[tuple[str, Callable[[], Any]]]:
     """The cases in the order of their importance."""
-    small = args.shape == "tiny"
-    half = "float16" if device.type == "cuda" else "float32"
+    device = subject.device
+    half = args.dtype or ("float16" if device.type == "cuda" else "float32")
     for dtype in ("float32", "float16", "bfloat16") if device.type == "cuda" else ("float32",):
-        yield f"equality, {dtype}", lambda dtype=dtype: check_equality(args.shape, device, dtype, 64 if small else 256)
-    for tokens in (32, 128):
+        yield f"equality, {dtype}", lambda dtype=dtype: check_equality(subject, dtype, args.checked)
+    for tokens in (None,) if args.archive else (32, 128):
         yield (
-            f"batch 1, {tokens} tokens, {half}",
-            lambda tokens=tokens: latency(args.shape, device, half, tokens, args.samples, args.repeats),
+            f"batch 1, {tokens or 'own'} tokens, {half}",
+            lambda tokens=tokens: latency(subject, half, tokens, args.samples, args.repeats),
         )
-    yield f"file, {half}", lambda: throughput(args.shape, device, half, args.sentences, args.repeats)
-    yield "profile, single", lambda: profile(args.shape, device, half, "single", 50)
-    yield "profile, depth_pools", lambda: profile(args.shape, device, half, "depth_pools", args.sentences)
+    yield f"file, {half}", lambda: throughput(subject, half, args.sentences, args.repeats)
+    for engine in ("single", "depth_pools"):
+        yield (
+            f"profile, {engine}",
+            lambda engine=engine: where_time_goes(
+                subject.in_precision(half),
+                subject,
+                {"type": engine},
+                args.samples if engine == "single" else args.sentences,
+            ),
+        )
+    if args.compiled:
+        yield "compiled heads", lambda: compiled(subject, half, args.samples, args.repeats)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Check and measure the engines on one device.")
     parser.add_argument("--shape", choices=list(SHAPES), default="base")
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--archive", help="a trained model to measure instead of a random one")
+    parser.add_argument("--data", help="with --archive: what its dataset reader reads")
+    parser.add_argument("--dtype", help="default: float16 on a GPU, float32 on a CPU")
+    parser.add_argument("--checked", type=int, default=256, help="samples whose answers are compared")
+    parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--samples", type=int, default=100, help="at batch size 1")
     parser.add_argument("--sentences", type=int, default=20000, help="of the file")
+    parser.add_argument("--compiled", action="store_true", help="also heads through torch.compile: minutes more")
     parser.add_argument("--only", default="", help="only cases whose name contains this")
     parser.add_argument("--output", help="a JSON file for the figures")
     args = parser.parse_args()
     logging.basicConfig(level=logging.WARNING, stream=sys.stdout)
     device = torch.device(args.device)
     name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
-    print(f"{name}, torch {torch.__version__}, BERT shape {args.shape}, {torch.get_num_threads()} threads")
+    if bool(args.archive) != bool(args.data):
+        parser.error("--archive and --data belong together")
+    what = args.archive or f"BERT shape {args.shape}"
+    print(f"{name}, torch {torch.__version__}, {what}, {torch.get_num_threads()} threads")
+    subject = Subject(args, device)
     results["device"] = name
-    for title, work in parts(args, device):
+    for title, work in parts(args, subject):
         if args.only in title:
             case(title, work)
             if args.output:
                 Path(args.output).write_text(json.dumps(results, indent=2))
+    summary()
     failed = [title for title, found in results.items() if isinstance(found, dict) and "failed" in found]
     print(f"\nfailed: {failed or 'nothing'}")
 

@@ -75,3 +75,26 @@ def trained(tiny_environment: dict[str, str], tmp_path_factory: pytest.TempPathF
     params = load_config(CONFIGS / "sst2_beem.jsonnet", overrides, ext_vars=tiny_environment)
     train_model(params, directory)
     return directory
+
+
+@pytest.fixture(scope="session")
+def captioner(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """
+    The folder of a tiny captioner: `run/`, trained on the Karpathy split `data/dataset_colours.json`, whose images are
+    in `data/images/`.
+    """
+    import beem_plugin.components  # noqa: F401
+    from beem_plugin.common.registry import Params
+    from beem_plugin.training.train import train_model
+    from tests.tiny_captions import captioned_colours, train_config
+
+    folder = tmp_path_factory.mktemp("captioner")
+    reader = {
+        "type": "karpathy_captions",
+        "file": str(captioned_colours(folder / "data")),
+        "tokenizer": {"type": "trained_bpe", "vocab_size": 300},
+        "image_processor": {"size": 16},
+        "max_instances": 1000,
+    }
+    train_model(Params(train_config(reader)), folder / "run")
+    return folder

@@ -68,7 +68,7 @@ def sentences(count: int, seed: int) -> list[tuple[str, int]]:
 
 
 def write_glue(folder: Path, train: int = 120, dev: int = 40) -> Path:
-    """RTE, MRPC, CoLA and SST-2 in GLUE's own layout, all of them about good and bad words."""
+    """RTE, MRPC, CoLA, SST-2 and STS-B in GLUE's own layout, all of them about good and bad words."""
     for split, count, seed in (("train", train, 1), ("dev", dev, 2)):
         rows = sentences(count, seed)
         names = ["not_entailment", "entailment"]
@@ -82,6 +82,10 @@ def write_glue(folder: Path, train: int = 120, dev: int = 40) -> Path:
                 [f"{label}\t{number}\t{number}\t{text}\tit is good" for number, (text, label) in enumerate(rows)],
             ),
             "CoLA": (None, [f"src\t{label}\t\t{text}" for text, label in rows]),
+            "STS-B": (
+                "index\tsentence1\tsentence2\tscore",
+                [f"{n}\t{text}\tit is good\t{score(text, label):.3f}" for n, (text, label) in enumerate(rows)],
+            ),
             "SST-2": ("sentence\tlabel", [f"{text}\t{label}" for text, label in rows]),
         }
         for task, (header, lines) in tables.items():
@@ -89,6 +93,11 @@ def write_glue(folder: Path, train: int = 120, dev: int = 40) -> Path:
             text = "\n".join(([] if header is None else [header]) + lines) + "\n"
             (folder / task / f"{split}.tsv").write_text(text, encoding="utf-8")
     return folder
+
+
+def score(text: str, label: int) -> float:
+    """From 0 to 5: high for good words, a little lower the longer the text."""
+    return 1.0 + 4.0 * label - 0.08 * len(text.split())
 
 
 @dataclass

@@ -34,7 +34,9 @@ class Evaluate(Subcommand):
             metavar="KEY",
             help="output that weights the loss of a batch in the average",
         )
-        subparser.add_argument("--engine", metavar="NAME", help="how early exit is executed; default: the archive's")
+        subparser.add_argument(
+            "--engine", metavar="NAME", help="how early exit is executed; default: the archive's, or else depth_pools"
+        )
         subparser.add_argument("--extend-vocab", action="store_true", help="accepted and ignored: labels are fixed")
         subparser.add_argument("--embedding-sources-mapping", default="", metavar="JSON", help="accepted and ignored")
         add_file_friendly_logging(subparser)

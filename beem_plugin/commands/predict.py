@@ -49,7 +49,9 @@ class Predict(Subcommand):
             metavar="NAME",
             help="the reader's field that plain text is, or the column to read",
         )
-        subparser.add_argument("--engine", metavar="NAME", help="how early exit is executed; default: the archive's")
+        subparser.add_argument(
+            "--engine", metavar="NAME", help="how early exit is executed; default: the archive's, or else depth_pools"
+        )
         subparser.add_argument("--multitask-head", metavar="NAME", help="accepted and ignored")
         add_overrides(subparser, "the archived config")
         subparser.add_argument("--predictor", metavar="NAME", help="the predictor's registered name")

@@ -54,7 +54,7 @@ class Replay(Subcommand):
         subparser.add_argument(
             "--predictions-output-file",
             metavar="P.jsonl",
-            help="where exit and label of each sample go, as JSON lines; for one policy on one trace",
+            help="where exit and label (or value) of each sample go, as JSON lines; for one policy on one trace",
         )
         add_overrides(subparser, "every policy")
         subparser.set_defaults(func=replay_from_args)

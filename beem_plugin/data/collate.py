@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from beem_plugin.data.instance import Instance
 from beem_plugin.data.vocabulary import Vocabulary
+
+Collator = Callable[[Sequence[Instance], Sequence[int]], dict[str, Tensor]]
+"""From instances and their positions in the data set to one batch."""
 
 
 def collate(
@@ -52,3 +55,17 @@ def label_value(instance: Instance, vocab: Vocabulary) -> float:
     if vocab.is_regression:
         return float("nan") if instance.label is None else float(instance.label)
     return -1 if instance.label is None else vocab.label_index(str(instance.label))
+
+
+class LabelledTexts:
+    """
+    `collate` with its fixed arguments: the collator of readers of labelled texts. A class, so that workers that are
+    spawned can unpickle it.
+    """
+
+    def __init__(self, vocab: Vocabulary, pad_token_id: int) -> None:
+        self._vocab = vocab
+        self._pad_token_id = pad_token_id
+
+    def __call__(self, instances: Sequence[Instance], indices: Sequence[int]) -> dict[str, Tensor]:
+        return collate(instances, self._vocab, self._pad_token_id, indices)

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 from beem_plugin.common.errors import ConfigurationError, DataError
 from beem_plugin.common.registry import Registrable
 from beem_plugin.data.batch_samplers import BatchSampler, BucketBatchSampler, SimpleBatchSampler
-from beem_plugin.data.collate import collate, label_value
+from beem_plugin.data.collate import Collator, LabelledTexts, label_value
 from beem_plugin.data.epoch_batches import EpochBatches
 from beem_plugin.data.instance import Instance
 from beem_plugin.data.vocabulary import Vocabulary
@@ -26,8 +26,8 @@ DEFAULT_SEED = 13370  # AllenNLP's random_seed
 
 class DataLoader(Registrable):
     """
-    Iterating over it gives the batches of the current epoch, as `collate` makes them. The order is a pure function of
-    (seed, epoch): `set_epoch` before each epoch, or every epoch is the same.
+    Iterating over it gives the batches of the current epoch, as the reader's collator makes them. The order is a pure
+    function of (seed, epoch): `set_epoch` before each epoch, or every epoch is the same.
 
     In evaluation (`training = False`) nothing is shuffled and no row left out; `index` in a batch tells the
     row's position in the data.
@@ -44,9 +44,12 @@ class DataLoader(Registrable):
     training : `bool`, optional (default = `False`)
     seed : `int`, optional (default = `13370`)
     num_workers : `int`, optional (default = `0`)
-        Processes that pad batches in the background. Padding is cheap; 0 is mostly fastest.
+        Processes that make batches in the background. Padding texts is cheap, and 0 mostly fastest; images are decoded
+        there.
     batches_per_epoch : `int`, optional (default = `None`)
         Training only: an epoch is this many batches, and the next goes on where it ended.
+    collator : `Collator`, optional (default = that of labelled texts)
+        Given by whoever constructs the loader: the dataset reader's.
 
     # Raises
 
@@ -66,6 +69,7 @@ class DataLoader(Registrable):
         num_workers: int = 0,
         batches_per_epoch: int | None = None,
         start_method: str | None = None,
+        collator: Collator | None = None,
     ) -> None:
         if not instances:
             raise DataError("a data loader got no instances")
@@ -80,7 +84,7 @@ class DataLoader(Registrable):
         self.torch_loader: TorchDataLoader = TorchDataLoader(
             _Rows(instances, self.batches.drop_last),
             batch_sampler=self.batches,  # type: ignore[arg-type]  # any iterable of lists of rows will do
-            collate_fn=_Collate(vocab, pad_token_id),
+            collate_fn=_Unzip(collator if collator is not None else LabelledTexts(vocab, pad_token_id)),
             num_workers=num_workers,
             multiprocessing_context=start_method if num_workers else None,
             # A generator of its own: by default every iteration draws a number from torch's global one, and dropout
@@ -130,10 +134,19 @@ class BucketDataLoader(DataLoader):
         seed: int = DEFAULT_SEED,
         num_workers: int = 0,
         batches_per_epoch: int | None = None,
+        collator: Collator | None = None,
     ) -> None:
         sampler = BucketBatchSampler(batch_size, shuffle, drop_last, padding_noise)
         super().__init__(
-            instances, vocab, pad_token_id, sampler, training, seed, num_workers, batches_per_epoch=batches_per_epoch
+            instances,
+            vocab,
+            pad_token_id,
+            sampler,
+            training,
+            seed,
+            num_workers,
+            batches_per_epoch=batches_per_epoch,
+            collator=collator,
         )
 
 
@@ -165,10 +178,19 @@ class SimpleDataLoader(DataLoader):
         seed: int = DEFAULT_SEED,
         num_workers: int = 0,
         batches_per_epoch: int | None = None,
+        collator: Collator | None = None,
     ) -> None:
         sampler = SimpleBatchSampler(batch_size, shuffle, drop_last)
         super().__init__(
-            instances, vocab, pad_token_id, sampler, training, seed, num_workers, batches_per_epoch=batches_per_epoch
+            instances,
+            vocab,
+            pad_token_id,
+            sampler,
+            training,
+            seed,
+            num_workers,
+            batches_per_epoch=batches_per_epoch,
+            collator=collator,
         )
 
 
@@ -213,6 +235,7 @@ class MultiProcessDataLoader(DataLoader):
         cuda_device: int | None = None,
         quiet: bool = False,
         seed: int = DEFAULT_SEED,
+        collator: Collator | None = None,
     ) -> None:
         if (batch_size is None) == (batch_sampler is None):
             raise ConfigurationError("batch_size: exactly one of batch_size and batch_sampler must be given")
@@ -227,7 +250,16 @@ class MultiProcessDataLoader(DataLoader):
             batch_sampler = SimpleBatchSampler(batch_size, shuffle, drop_last)
         assert batch_sampler is not None
         super().__init__(
-            instances, vocab, pad_token_id, batch_sampler, training, seed, num_workers, batches_per_epoch, start_method
+            instances,
+            vocab,
+            pad_token_id,
+            batch_sampler,
+            training,
+            seed,
+            num_workers,
+            batches_per_epoch,
+            start_method,
+            collator,
         )
 
 
@@ -253,13 +285,12 @@ class _Rows(Dataset):
         return 0 if self._drops_rows else len(self._instances)
 
 
-class _Collate:
-    """`collate` with its fixed arguments; a class, so that spawned workers can unpickle it."""
+class _Unzip:
+    """From the rows of the data set to what a collator takes; a class, so that spawned workers can unpickle it."""
 
-    def __init__(self, vocab: Vocabulary, pad_token_id: int) -> None:
-        self._vocab = vocab
-        self._pad_token_id = pad_token_id
+    def __init__(self, collator: Collator) -> None:
+        self._collator = collator
 
     def __call__(self, rows: list[tuple[int, Instance]]) -> dict[str, Tensor]:
         indices, instances = zip(*rows, strict=True)
-        return collate(instances, self._vocab, self._pad_token_id, indices)
+        return self._collator(instances, indices)

@@ -9,9 +9,12 @@ from typing import Any
 
 from beem_plugin.common.errors import ConfigurationError, DataError, nearest_first
 from beem_plugin.common.registry import Registrable
+from beem_plugin.data.caption_tokenizer import CaptionTokenizer
+from beem_plugin.data.collate import Collator, LabelledTexts
 from beem_plugin.data.instance import Instance
 from beem_plugin.data.slices import PARTS, Slicing, split_source
 from beem_plugin.data.tokenizer import TextEncoder
+from beem_plugin.data.vocabulary import Vocabulary
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +26,7 @@ class DatasetReader(Registrable):
 
     # Parameters
 
-    tokenizer : `TextEncoder`
+    tokenizer : `TextEncoder`, or `CaptionTokenizer` for captions
     max_instances : `int`, optional (default = `None`)
         Read only the first so many, of a slice the first of the slice.
     slicing : `Slicing`, optional
@@ -34,7 +37,7 @@ class DatasetReader(Registrable):
     text_fields : `tuple[str, ...]`
         The names of the one or two input columns.
     label_names : `list[str] | None`
-        The labels in their fixed order, if the reader knows them.
+        The labels in their fixed order, if the reader knows them; empty for a task without labels.
     metric : `str`
         A key of `beem_plugin.common.metrics.METRICS`.
     is_regression : `bool`
@@ -49,7 +52,10 @@ class DatasetReader(Registrable):
     parts: tuple[str, ...] = ("fit", "holdout")
 
     def __init__(
-        self, tokenizer: TextEncoder, max_instances: int | None = None, slicing: Slicing | None = None
+        self,
+        tokenizer: TextEncoder | CaptionTokenizer,
+        max_instances: int | None = None,
+        slicing: Slicing | None = None,
     ) -> None:
         if max_instances is not None and max_instances < 1:
             raise ConfigurationError(f"max_instances: found {max_instances}, allowed: 1 or more")
@@ -88,6 +94,10 @@ class DatasetReader(Registrable):
         instances = [self._instance(dict(row)) for row in rows]
         self._encode(instances)
         return instances
+
+    def collator(self, vocab: Vocabulary, pad_token_id: int) -> Collator:
+        """What makes batches of this reader's instances."""
+        return LabelledTexts(vocab, pad_token_id)
 
     def _read(self, source: str) -> Iterable[Instance]:
         raise NotImplementedError

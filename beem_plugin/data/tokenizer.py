@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.registry import FromParams
@@ -33,20 +34,8 @@ class TextEncoder(FromParams):
     """
 
     def __init__(self, model_name: str, max_length: int | None = 128) -> None:
-        from transformers import AutoTokenizer
-
         self.model_name = model_name
-        folder_or_name = resolve_model_name(model_name, KEY)
-        try:
-            self.tokenizer = AutoTokenizer.from_pretrained(folder_or_name, **hub_options())
-        except (OSError, ValueError, ImportError, KeyError) as error:
-            if not Path(folder_or_name).is_dir():
-                raise hub_error(KEY, model_name, error) from error
-            found = ", ".join(sorted(path.name for path in Path(folder_or_name).iterdir())) or "nothing"
-            raise ConfigurationError(
-                f"{KEY}: no tokenizer could be loaded from the folder {folder_or_name} (found {found}): "
-                f"{(str(error).strip().splitlines() or [type(error).__name__])[0]}"
-            ) from error
+        self.tokenizer = load_tokenizer(model_name)
         limit = self.tokenizer.model_max_length
         limits = [length for length in (max_length, limit if limit < _NO_LIMIT else None) if length is not None]
         self.max_length: int | None = min(limits, default=None)
@@ -81,3 +70,20 @@ class TextEncoder(FromParams):
     def save(self, folder: str | Path) -> None:
         """Everything that `model_name: folder` needs to build this tokenizer again."""
         self.tokenizer.save_pretrained(str(folder))
+
+
+def load_tokenizer(model_name: str) -> Any:
+    """transformers' tokenizer from the hub, a folder or a package, or an error that says what to do."""
+    from transformers import AutoTokenizer
+
+    folder_or_name = resolve_model_name(model_name, KEY)
+    try:
+        return AutoTokenizer.from_pretrained(folder_or_name, **hub_options())
+    except (OSError, ValueError, ImportError, KeyError) as error:
+        if not Path(folder_or_name).is_dir():
+            raise hub_error(KEY, model_name, error) from error
+        found = ", ".join(sorted(path.name for path in Path(folder_or_name).iterdir())) or "nothing"
+        raise ConfigurationError(
+            f"{KEY}: no tokenizer could be loaded from the folder {folder_or_name} (found {found}): "
+            f"{(str(error).strip().splitlines() or [type(error).__name__])[0]}"
+        ) from error

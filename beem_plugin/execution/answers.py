@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from beem_plugin.exits.replay import ExitDecisions
-from beem_plugin.exits.signals import decision_dtype
+from beem_plugin.exits.signals import decision_dtype, prediction_of
 
 
 class Answers:
@@ -34,7 +34,7 @@ class Answers:
         exits : `Tensor` or `int`
             `(leaving,)` int64, or one number for all of them.
         output : `Tensor`
-            `(leaving, labels)` log-probabilities.
+            `(leaving, labels)` log-probabilities, or values.
         scores : `Tensor`, optional
             `(leaving,)`
         """
@@ -49,4 +49,5 @@ class Answers:
         """What was recorded, on the CPU. It is an error if a sample was not."""
         exits, output = self.exits.cpu(), self.output.cpu()
         assert bool((exits > 0).all()), "the last exit accepts everybody"
-        return ExitDecisions(exits, output.argmax(-1), output, None if self.scores is None else self.scores.cpu())
+        scores = None if self.scores is None else self.scores.cpu()
+        return ExitDecisions(exits, prediction_of(output), output, scores)

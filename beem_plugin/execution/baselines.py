@@ -10,6 +10,7 @@ from torch import Tensor
 
 from beem_plugin.backbones import BackboneState
 from beem_plugin.execution.engine import SteppedNetwork
+from beem_plugin.exits.plain import same_for_all
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.signals import ExitSignals
 from beem_plugin.exits.state import ExitState
@@ -39,8 +40,21 @@ class FullDepth:
         return 1
 
     @property
+    def exits(self) -> list[Any] | None:
+        heads = getattr(self.network, "exits", None)
+        return None if heads is None else [heads[-1]]
+
+    @property
     def available_signals(self) -> set[str]:
         return set()
+
+    @property
+    def obstacle(self) -> str | None:
+        return getattr(self.network, "obstacle", None)
+
+    @property
+    def looks_back(self) -> bool:
+        return getattr(self.network, "looks_back", False)
 
     def parameters(self) -> Iterator[torch.nn.Parameter]:
         return self.network.parameters()
@@ -69,6 +83,7 @@ class NeverLeaves(ExitPolicy):
     def __init__(self, policy: ExitPolicy) -> None:
         self.policy = policy
         self.required_signals = policy.required_signals  # type: ignore[misc]
+        self.serves_regression = policy.serves_regression  # type: ignore[misc]
 
     def bind(self, exit_layers: Sequence[int], num_labels: int) -> None:
         super().bind(exit_layers, num_labels)
@@ -83,7 +98,17 @@ class NeverLeaves(ExitPolicy):
 
     def step(self, exit_number: int, signals: ExitSignals, state: ExitState) -> tuple[Tensor, ExitState]:
         leaves, state = self.policy.step(exit_number, signals, state)
-        return leaves.logical_and(torch.zeros_like(leaves)), state
+        return same_for_all(leaves, False), state
+
+    @property
+    def plain_numbers(self) -> bool:  # type: ignore[override]
+        return self.policy.plain_numbers
+
+    def can_leave(self, exit_number: int) -> bool:
+        return self.policy.can_leave(exit_number)
+
+    def needs(self, exit_number: int) -> bool:
+        return self.policy.needs(exit_number)
 
     def output(self, exit_number: int, signals: ExitSignals, state: ExitState) -> Tensor:
         return self.policy.output(exit_number, signals, state)

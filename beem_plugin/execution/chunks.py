@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 from beem_plugin.backbones import BackboneState
-from beem_plugin.execution.samples import Samples
+from beem_plugin.execution.samples import Samples, to_device
+
+MAX_KINDS = 24
 
 
 @dataclass
@@ -53,8 +55,12 @@ def plan(lengths: Tensor, tokens_per_chunk: int, call_tokens: int = 0) -> list[t
         First sample of each chunk and the one after its last.
     """
     kinds, counts = torch.unique_consecutive(lengths, return_counts=True)
+    ends = counts.cumsum(0)
+    if len(kinds) > MAX_KINDS:  # neighbouring lengths as one, padded to the longest: a plan must cost less than a layer
+        chosen = torch.linspace(0, len(kinds) - 1, MAX_KINDS + 1).round().long()[1:]
+        kinds, ends = kinds[chosen], ends[chosen]
     sizes = kinds.numpy().astype(np.float64)
-    before = np.concatenate([[0], counts.cumsum(0).numpy()]).astype(np.float64)  # samples shorter than kind k
+    before = np.concatenate([[0], ends.numpy()]).astype(np.float64)  # samples shorter than kind k
     best = np.zeros(len(sizes) + 1)
     cut = np.zeros(len(sizes) + 1, dtype=np.int64)
     for kind in range(1, len(sizes) + 1):
@@ -100,7 +106,7 @@ def form_anew(
     """
     lengths = torch.cat([chunk.lengths for chunk in chunks])[kept]
     device = chunks[0].state.hidden_states.device
-    kept_here = kept.to(device, non_blocking=True)
+    kept_here = to_device(kept, device)
     ends = torch.tensor([len(chunk) for chunk in chunks]).cumsum(0)
     # borders[c]: how many of the kept come before the end of old chunk c
     borders = [0, *torch.searchsorted(kept, ends).tolist()]
@@ -136,7 +142,10 @@ def assemble(backbone: Any, pieces: Sequence[tuple[Chunk, Tensor]], lengths: Ten
         old = chunk.state.hidden_states
         target = hidden[start : start + len(rows)]
         width = min(old.shape[1], longest)
-        if width == longest:
+        if old.shape[1] == longest and old.is_contiguous():
+            # As rows of one dimension, which are copied in wide steps.
+            torch.index_select(old.view(len(old), -1), 0, rows, out=target.view(len(rows), -1))
+        elif width == longest:
             torch.index_select(old[:, :longest], 0, rows, out=target)
         else:
             target[:, :width] = old.index_select(0, rows)
@@ -144,7 +153,7 @@ def assemble(backbone: Any, pieces: Sequence[tuple[Chunk, Tensor]], lengths: Ten
         start += len(rows)
     mask = None
     if int(lengths[0]) < longest:
-        mask = torch.arange(longest, device=hidden.device) < lengths.to(hidden.device, non_blocking=True)[:, None]
+        mask = torch.arange(longest, device=hidden.device) < to_device(lengths, hidden.device)[:, None]
     state = backbone.make_state(hidden, mask)
     keep_extras(state, pieces, longest, getattr(backbone, "token_dims", {}))
     return Chunk(state, lengths)
@@ -152,9 +161,12 @@ def assemble(backbone: Any, pieces: Sequence[tuple[Chunk, Tensor]], lengths: Ten
 
 def keep_extras(state: BackboneState, pieces: Sequence[tuple[Chunk, Tensor]], longest: int, known: Any) -> None:
     """Carries over what the network, not the backbone, keeps of each sample in the state."""
-    for name in pieces[0][0].state.batched:
+    like = pieces[0][0].state
+    for name in like.batched:
         if name in known or name in state.batched:
             continue
+        if name in like.token_dims:
+            state.token_dims = {**state.token_dims, name: like.token_dims[name]}
         parts = []
         for chunk, rows in pieces:
             part = chunk.state.batched[name].index_select(0, rows)

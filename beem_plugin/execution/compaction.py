@@ -10,6 +10,7 @@ from torch import Tensor
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.execution.engine import Engine, ExecutedBatch, SteppedNetwork, device_of
 from beem_plugin.execution.ledger import Flags, Ledger
+from beem_plugin.execution.samples import to_device
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.replay import ExitDecisions
 
@@ -90,6 +91,7 @@ def run_batch(
     device = state.hidden_states.device
     ledger = Ledger(policy, state.hidden_states.shape[0], network.num_exits, network.num_labels, device)
     flags = Flags(device)
+    may_have_left = False
 
     def compact(left: Tensor) -> None:
         nonlocal state, lengths
@@ -100,8 +102,8 @@ def run_batch(
         if leaving == 0 or leaving < min_leaving * len(left):
             return
         kept, gone = (~left).nonzero().squeeze(1), left.nonzero().squeeze(1)
-        kept_here = kept.to(device, non_blocking=True)
-        ledger.take_out(gone.to(device, non_blocking=True), kept_here)
+        kept_here = to_device(kept, device)
+        ledger.take_out(to_device(gone, device), kept_here)
         state = state.index_select(kept_here)
         if lengths is not None:
             lengths = lengths[kept]
@@ -109,10 +111,15 @@ def run_batch(
 
     for exit_number in range(1, network.num_exits + 1):
         state = network.advance(exit_number, state)
-        ledger.step(exit_number, network.exit_signals(exit_number, state))
+        is_last = exit_number == network.num_exits
+        can_leave = not is_last and policy.can_leave(exit_number)
+        if is_last or can_leave or policy.needs(exit_number):
+            ledger.step(exit_number, network.exit_signals(exit_number, state))
+        may_have_left |= can_leave
         if flags.pending:
             compact(flags.read())
-        if exit_number < network.num_exits and exit_number % check_every == 0 and len(ledger):
+        if not is_last and may_have_left and exit_number % check_every == 0 and len(ledger):
+            may_have_left = False
             flags.ask(ledger.left)
             if flags.is_immediate:
                 compact(flags.read())

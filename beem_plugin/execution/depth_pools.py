@@ -11,7 +11,9 @@ from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.execution.chunks import first_chunks, form_anew
 from beem_plugin.execution.engine import Engine, ExecutedBatch, SteppedNetwork, device_of
 from beem_plugin.execution.ledger import Flags, Ledger
-from beem_plugin.execution.samples import Samples, pad_token_of, windows
+from beem_plugin.execution.pooled_heads import BatchHeads
+from beem_plugin.execution.read_ahead import ahead
+from beem_plugin.execution.samples import Samples, pad_token_of, to_device, windows
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.replay import ExitDecisions
 from beem_plugin.exits.signals import ExitSignals
@@ -19,6 +21,9 @@ from beem_plugin.exits.signals import ExitSignals
 TOKENS_PER_CHUNK = {"cuda": 65536, "cpu": 512}
 CHUNKS_PER_WINDOW = {"cuda": 8, "cpu": 64}
 CALL_TOKENS = {"cuda": 8192, "cpu": 32}
+MIN_LEAVING = {"cuda": 0.05, "cpu": 0.02}
+"""On a GPU copying a token's hidden state costs about a twentieth of a layer."""
+IN_FLIGHT = {"cuda": 2, "cpu": 1}
 
 
 @Engine.register("depth_pools")
@@ -30,9 +35,11 @@ class DepthPools(Engine):
     left in the window. Survivors lie next to each other: they are copied only when at least `min_leaving` of the tokens
     still computed belong to samples that have left.
 
-    A window's policy steps are taken together, and on a GPU the host reads who has left while the other half of the
-    window is computed. Memory is bounded by the window. A window's samples come out in the order of the input when it
-    is done.
+    A window's policy steps are taken together. On a GPU two windows are under way, so that the host reads who has left
+    of one while the other is computed, and the next window is read and sorted by a thread of its own. Memory is bounded
+    by the windows. A window's samples come out in the order of the input when it is done.
+
+    Heads of exits where the policy cannot let anybody go, and whose answer it does not remember, are not computed.
 
     Registered as an `Engine` with name "depth_pools".
 
@@ -41,8 +48,8 @@ class DepthPools(Engine):
     tokens_per_chunk : `int`, optional (default = 65,536 on a GPU, 512 on a CPU)
         Tokens of a layer call.
     window_tokens : `int`, optional (default = 8 chunks on a GPU, 64 on a CPU)
-        Tokens of a window.
-    min_leaving : `float`, optional (default = `0.02`)
+        Tokens of a window; the first ones are smaller, so that the device need not wait for the input to be read.
+    min_leaving : `float`, optional (default = 0.05 on a GPU, 0.02 on a CPU)
     call_tokens : `int`, optional (default = 8,192 on a GPU, 32 on a CPU)
         How many tokens more could be computed in the time that one more layer call costs: what padding is weighed
         against when chunks are cut.
@@ -52,13 +59,13 @@ class DepthPools(Engine):
         self,
         tokens_per_chunk: int | None = None,
         window_tokens: int | None = None,
-        min_leaving: float = 0.02,
+        min_leaving: float | None = None,
         call_tokens: int | None = None,
     ) -> None:
         for name, value in (("tokens_per_chunk", tokens_per_chunk), ("window_tokens", window_tokens)):
             if value is not None and value < 1:
                 raise ConfigurationError(f"{name}: found {value}, allowed: 1 or more")
-        if not 0 <= min_leaving < 1:
+        if min_leaving is not None and not 0 <= min_leaving < 1:
             raise ConfigurationError(f"min_leaving: found {min_leaving}, allowed: 0 up to, not including, 1")
         self.tokens_per_chunk = tokens_per_chunk
         self.window_tokens = window_tokens
@@ -66,6 +73,7 @@ class DepthPools(Engine):
             raise ConfigurationError(f"call_tokens: found {call_tokens}, allowed: 0 or more")
         self.min_leaving = min_leaving
         self.call_tokens = call_tokens
+        self._agreed: set[tuple[int, ...]] = set()
 
     @torch.inference_mode()
     def run(
@@ -77,17 +85,23 @@ class DepthPools(Engine):
         tokens_per_chunk = self.tokens_per_chunk or TOKENS_PER_CHUNK[kind]
         call_tokens = CALL_TOKENS[kind] if self.call_tokens is None else self.call_tokens
         window_tokens = self.window_tokens or tokens_per_chunk * CHUNKS_PER_WINDOW[kind]
-        for window in windows(batches, window_tokens, pad_token_of(network)):
-            order = window.lengths.argsort(stable=True)
-            ordered = window.select(order).to(device)
-            # Every other sample, so that both halves are alike. Small windows and CPUs have nothing to wait for.
-            share = 2 if kind == "cuda" and int(window.lengths.sum()) >= 2 * tokens_per_chunk else 1
-            parts = [torch.arange(first, len(window), share) for first in range(share)]
-            pools = [
-                pool(network, policy, ordered.select(part), tokens_per_chunk, call_tokens, self.min_leaving)
-                for part in parts
-            ]
-            yield ExecutedBatch(window.index, scatter(take_turns(pools), [order[part] for part in parts]))
+        min_leaving = MIN_LEAVING[kind] if self.min_leaving is None else self.min_leaving
+        first_tokens = tokens_per_chunk if kind == "cuda" else None
+        heads = BatchHeads(network, policy, self._agreed)
+        read = sorted_windows(windows(batches, window_tokens, pad_token_of(network), first_tokens), device)
+        pools = (
+            (window, order, pool(network, policy, ordered, tokens_per_chunk, call_tokens, min_leaving, heads))
+            for window, order, ordered in (ahead(read) if kind == "cuda" else read)
+        )
+        for window, order, decisions in take_turns(pools, IN_FLIGHT[kind]):
+            yield ExecutedBatch(window.index, in_order(decisions, order))
+
+
+def sorted_windows(read: Iterable[Samples], device: torch.device) -> Iterator[tuple[Samples, Tensor, Samples]]:
+    """Windows as they are, their order by length, and sorted with their tokens on the device."""
+    for window in read:
+        order = window.lengths.argsort(stable=True)
+        yield window, order, window.select(order).to(device)
 
 
 def pool(
@@ -97,6 +111,7 @@ def pool(
     tokens_per_chunk: int,
     call_tokens: int,
     min_leaving: float,
+    heads: BatchHeads,
 ) -> Generator[None, None, ExitDecisions]:
     """
     Brings `samples`, sorted by length, through the network. Yields after the work of each exit has been queued, before
@@ -107,13 +122,20 @@ def pool(
     ledger = Ledger(policy, len(samples), network.num_exits, network.num_labels, device)
     flags = Flags(device)
     for exit_number in range(1, network.num_exits + 1):
+        is_last = exit_number == network.num_exits
+        can_leave = not is_last and policy.can_leave(exit_number)
+        is_needed = is_last or can_leave or policy.needs(exit_number)
         said = []
         for chunk in chunks:
             chunk.state = network.advance(exit_number, chunk.state)
-            said.append(network.exit_signals(exit_number, chunk.state))
-        ledger.step(exit_number, together(said))
-        if exit_number == network.num_exits:
+            if is_needed:
+                said.append(heads(exit_number, chunk.state))
+        if is_needed:
+            ledger.step(exit_number, together(said))
+        if is_last:
             break
+        if not can_leave:
+            continue
         flags.ask(ledger.left)
         yield
         left = flags.read()
@@ -125,7 +147,7 @@ def pool(
             continue
         kept, gone = (~left).nonzero().squeeze(1), left.nonzero().squeeze(1)
         chunks = form_anew(network.backbone, chunks, kept, tokens_per_chunk, call_tokens)
-        ledger.take_out(gone.to(device, non_blocking=True), kept.to(device, non_blocking=True))
+        ledger.take_out(to_device(gone, device), to_device(kept, device))
     ledger.settle()
     yield
     return ledger.answers.decisions()
@@ -139,27 +161,34 @@ def together(said: list[ExitSignals]) -> ExitSignals:
     return ExitSignals(torch.cat([signals.logits for signals in said]), extra)
 
 
-def take_turns(pools: list[Generator[None, None, ExitDecisions]]) -> list[ExitDecisions]:
-    """Advances the pools in turns until all are done."""
-    results: dict[int, ExitDecisions] = {}
-    while len(results) < len(pools):
-        for number, steps in enumerate(pools):
-            if number in results:
-                continue
-            try:
-                next(steps)
-            except StopIteration as stop:
-                results[number] = stop.value
-    return [results[number] for number in range(len(pools))]
+Flight = tuple[Samples, Tensor, Generator[None, None, ExitDecisions]]
 
 
-def scatter(parts: list[ExitDecisions], places: list[Tensor]) -> ExitDecisions:
-    """The decisions of several pools, each at its places in the window."""
-    order = torch.cat(places).argsort()
-    scores = [part.scores for part in parts if part.scores is not None]
+def take_turns(pools: Iterable[Flight], in_flight: int) -> Iterator[tuple[Samples, Tensor, ExitDecisions]]:
+    """Advances so many pools in turns, a step each; where one is done, the next one starts."""
+    waiting = iter(pools)
+    flights: list[Flight] = []
+    while True:
+        while len(flights) < in_flight and (started := next(waiting, None)) is not None:
+            flights.append(started)
+            next(started[2])  # before the next window is waited for, so that the device has something to do
+        if not flights:
+            return
+        window, order, steps = flights.pop(0)
+        try:
+            next(steps)
+            flights.append((window, order, steps))
+        except StopIteration as stop:
+            yield window, order, stop.value
+
+
+def in_order(decisions: ExitDecisions, order: Tensor) -> ExitDecisions:
+    """The decisions about samples that stood in `order`, in the order of the window."""
+    back = order.argsort()
+    scores = decisions.scores
     return ExitDecisions(
-        torch.cat([part.exits for part in parts])[order],
-        torch.cat([part.predictions for part in parts])[order],
-        torch.cat([part.log_probabilities for part in parts])[order],
-        torch.cat(scores)[order] if len(scores) == len(parts) else None,
+        decisions.exits[back],
+        decisions.predictions[back],
+        decisions.log_probabilities[back],
+        None if scores is None else scores[back],
     )

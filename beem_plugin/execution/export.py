@@ -110,12 +110,20 @@ def export_network(
     # Raises
 
     `ConfigurationError`
-        If the policy reads more than logits, if onnx is not installed, or if a graph and the network disagree.
+        If the policy reads more than logits, if an exit looks back at earlier ones, if onnx is not installed, or if a
+        graph and the network disagree.
     """
     if policy.required_signals:
         raise ConfigurationError(
             f"exit_policy: found {type(policy).__name__}, which reads {list(policy.required_signals)}; allowed in an "
             "export: policies that read logits alone"
+        )
+    obstacle = getattr(network, "obstacle", None)
+    if obstacle is None and getattr(network, "looks_back", False):
+        obstacle = f"exits that look back at earlier ones ({', '.join(getattr(network, 'looking_back', []))})"
+    if obstacle is not None:
+        raise ConfigurationError(
+            f"export: found {obstacle}; allowed: exits that read nothing but their own layer's hidden states"
         )
     policy.bind(network.exit_layers, network.num_labels)
     policy.check_calibrated()

@@ -48,7 +48,7 @@ class Samples:
         """The same samples with their tokens on `device`."""
         if device.type == "cpu":
             return self
-        moved = {name: value.pin_memory().to(device, non_blocking=True) for name, value in self.tokens.items()}
+        moved = {name: to_device(value, device) for name, value in self.tokens.items()}
         return Samples(moved, self.starts, self.lengths, self.index, self.pad_token_id)
 
     def batch(self, first: int, last: int, length: int | None = None, always_mask: bool = False) -> dict[str, Tensor]:
@@ -69,16 +69,24 @@ class Samples:
             start = int(starts[0])
             return {name: value[start : start + longest][None] for name, value in self.tokens.items()}
         position = torch.arange(longest, device=device)
-        where = starts.to(device, non_blocking=True)[:, None] + position
+        where = to_device(starts, device)[:, None] + position
         if int(lengths.min()) == longest and not always_mask:
             return {name: value[where] for name, value in self.tokens.items()}
-        real = position < lengths.to(device, non_blocking=True)[:, None]
+        real = position < to_device(lengths, device)[:, None]
         where = torch.where(real, where, 0)
         padded = {
             name: value[where].masked_fill_(~real, self.pad_token_id if name == "input_ids" else 0)
             for name, value in self.tokens.items()
         }
         return {**padded, "attention_mask": real}
+
+
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """
+    `tensor`, which is on the CPU, on `device`, without waiting for what is queued there: from ordinary memory a copy of
+    more than 64 KiB does.
+    """
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
 
 
 def unpad(batch: dict[str, Tensor], pad_token_id: int = 0, position: int = 0) -> Samples:
@@ -100,11 +108,11 @@ def unpad(batch: dict[str, Tensor], pad_token_id: int = 0, position: int = 0) ->
     size, longest = input_ids.shape
     index = batch["index"].cpu() if "index" in batch else torch.arange(position, position + size)
     mask = batch["attention_mask"].cpu().bool() if "attention_mask" in batch else torch.ones_like(input_ids).bool()
-    if bool((mask[:, 1:] & ~mask[:, :-1]).any()) or (longest > 0 and not bool(mask[:, :1].all())):
+    lengths = mask.sum(1)
+    if not bool((mask == (torch.arange(longest) < lengths[:, None])).all()) or (size and int(lengths.min()) == 0):
         raise DataError(
             "attention_mask: found padding before a token, or a sample without tokens; allowed: padding on the right"
         )
-    lengths = mask.sum(1)
     tokens = {name: batch[name].cpu()[mask] for name in TOKEN_FIELDS if name in batch}
     return Samples(tokens, lengths.cumsum(0) - lengths, lengths, index, pad_token_id)
 
@@ -119,10 +127,21 @@ def join(parts: list[Samples]) -> Samples:
     return Samples(tokens, lengths.cumsum(0) - lengths, lengths, index, parts[0].pad_token_id)
 
 
-def windows(batches: Iterable[dict[str, Tensor]], max_tokens: int, pad_token_id: int = 0) -> Iterator[Samples]:
+def windows(
+    batches: Iterable[dict[str, Tensor]], max_tokens: int, pad_token_id: int = 0, first_tokens: int | None = None
+) -> Iterator[Samples]:
     """
     Successive stretches of the input of at most so many tokens, but at least one batch each.
+
+    # Parameters
+
+    batches : `Iterable[dict[str, Tensor]]`
+    max_tokens : `int`
+    pad_token_id : `int`, optional (default = `0`)
+    first_tokens : `int`, optional (default = `max_tokens`)
+        Of the first window. Those that follow grow fourfold, so that work begins before much has been read.
     """
+    limit = min(max_tokens, first_tokens or max_tokens)
     held: list[Samples] = []
     tokens = seen = 0
     for batch in batches:
@@ -130,9 +149,9 @@ def windows(batches: Iterable[dict[str, Tensor]], max_tokens: int, pad_token_id:
         if len(part) == 0:
             continue
         more = int(part.lengths.sum())
-        if held and tokens + more > max_tokens:
+        if held and tokens + more > limit:
             yield join(held)
-            held, tokens = [], 0
+            held, tokens, limit = [], 0, min(max_tokens, 4 * limit)
         held.append(part)
         seen, tokens = seen + len(part), tokens + more
     if held:

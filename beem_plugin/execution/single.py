@@ -8,17 +8,17 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor
 
-from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.errors import ConfigurationError, not_allowed
 from beem_plugin.execution.captured import CapturedLanes
 from beem_plugin.execution.engine import Engine, ExecutedBatch, SteppedNetwork, device_of
-from beem_plugin.execution.samples import pad_token_of, unpad
+from beem_plugin.execution.lane import HEADS
+from beem_plugin.execution.sample_runner import Answer, SampleRunner
+from beem_plugin.execution.samples import TOKEN_FIELDS, pad_token_of, unpad
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.replay import ExitDecisions
+from beem_plugin.exits.signals import prediction_of
 
 logger = logging.getLogger(__name__)
-
-Answer = tuple[int, Tensor, Tensor | None]
-"""Exit, log-probabilities `(1, labels)`, score `(1,)`."""
 
 
 @Engine.register("single")
@@ -26,10 +26,13 @@ class Single(Engine):
     """
     Low latency: takes the batches apart and runs sample by sample, without padding, until the policy lets it go.
 
-    On a GPU, where launching a layer's kernels one by one takes longer than computing them, each exit's layers, and
-    each exit's head and policy step, are captured once as a CUDA graph, for lengths that are multiples of
-    `length_bucket`. The decision is taken beside the next exit's layers, which are already under way; what turns out
-    superfluous runs on beside the next sample. Where capturing fails, the reason is logged and layers run uncaptured.
+    On a GPU, where launching a layer's kernels one by one takes longer than computing them, the layers, heads and
+    policy steps are captured as CUDA graphs, cut where the policy can let a sample go, for lengths that are multiples
+    of `length_bucket`. Each decision is taken beside the next exit's layers and written where the host sees it; what
+    turns out superfluous runs on beside the next sample. Where capturing fails, the reason is logged and layers run
+    uncaptured.
+
+    Heads of exits where the policy cannot let anybody go, and whose answer it does not remember, are not computed.
 
     Registered as an `Engine` with name "single".
 
@@ -43,19 +46,42 @@ class Single(Engine):
         Whether to capture graphs on a GPU.
     lookahead : `bool`, optional (default = `True`)
         Whether, with captured graphs, the next exit's layers start before the decision is known.
+    check_every : `int`, optional (default = `1`)
+        How many exits at which somebody can leave share a captured graph. An answer is seen as soon as it is there, but
+        the graph runs to its end.
+    heads : `str`, optional (default = `"fused"`)
+        How captured graphs compute heads and policy steps: `"fused"`, in two kernels of our own where the head is the
+        ordinary one and the policy is BEEM, max_probability, margin, entropy, patience, fixed_exit or final;
+        `"compiled"`, by torch.compile; `"plain"`, as they are. What cannot be fused is plain.
+    plain_numbers : `bool`, optional (default = `True`)
+        Whether, on a CPU, policies that can are stepped with numbers instead of tensors.
     """
 
     def __init__(
-        self, length_bucket: int = 16, max_lengths: int = 16, capture: bool = True, lookahead: bool = True
+        self,
+        length_bucket: int = 16,
+        max_lengths: int = 16,
+        capture: bool = True,
+        lookahead: bool = True,
+        check_every: int = 1,
+        heads: str = "fused",
+        plain_numbers: bool = True,
     ) -> None:
-        for name, value in (("length_bucket", length_bucket), ("max_lengths", max_lengths)):
+        least_one = (("length_bucket", length_bucket), ("max_lengths", max_lengths), ("check_every", check_every))
+        for name, value in least_one:
             if value < 1:
                 raise ConfigurationError(f"{name}: found {value}, allowed: 1 or more")
+        if heads not in HEADS:
+            raise ConfigurationError(not_allowed("heads", heads, HEADS))
         self.length_bucket = length_bucket
         self.max_lengths = max_lengths
         self.capture = capture
         self.lookahead = lookahead
+        self.check_every = check_every
+        self.heads = heads
+        self.plain_numbers = plain_numbers
         self._lanes: CapturedLanes | None = None
+        self._agreed: set[tuple[int, ...]] = set()
 
     @torch.inference_mode()
     def run(
@@ -64,40 +90,55 @@ class Single(Engine):
         self.prepare(network, policy)
         device, pad_token_id = device_of(network), pad_token_of(network)
         lanes = self._captured(network, policy, device) if self.capture and device.type == "cuda" else None
+        runner = SampleRunner(network, policy, device, self.plain_numbers)
         seen = 0
         for batch in batches:
             if len(batch["input_ids"]) == 0:
                 continue
-            samples = unpad(batch, pad_token_id, seen)
-            seen += len(samples)
+            index, samples = one_by_one(batch, pad_token_id, seen)
+            seen += len(index)
             answers: list[Answer] = []
-            for number in range(len(samples)):
-                one = samples.batch(number, number + 1)
+            for one in samples:
                 answer = None if lanes is None else lanes.run(one)
                 if answer is None:
-                    answer = run_sample(network, policy, {name: value.to(device) for name, value in one.items()})
+                    moved = one if device.type == "cpu" else {name: value.to(device) for name, value in one.items()}
+                    answer = runner(moved, self._agreed)
                 answers.append(answer)
-            yield ExecutedBatch(samples.index, as_decisions(answers))
+            yield ExecutedBatch(index, as_decisions(answers))
 
     def _captured(self, network: SteppedNetwork, policy: ExitPolicy, device: torch.device) -> CapturedLanes:
         """The graphs of an earlier call if nothing that is baked into them has changed."""
         if self._lanes is None or not self._lanes.serves(network, policy):
-            self._lanes = CapturedLanes(network, policy, device, self.length_bucket, self.max_lengths, self.lookahead)
+            self._lanes = CapturedLanes(
+                network,
+                policy,
+                device,
+                self.length_bucket,
+                self.max_lengths,
+                self.lookahead,
+                self.check_every,
+                self.heads,
+            )
         return self._lanes
 
 
-def run_sample(network: SteppedNetwork, policy: ExitPolicy, batch: dict[str, Tensor]) -> Answer:
-    """Runs a batch of one to the exit where the policy lets it go. Everything is on the network's device."""
-    state = network.embed(batch)
-    memory = policy.start(1, network.num_exits, state.hidden_states.device)
-    last = network.num_exits
-    for exit_number in range(1, last + 1):
-        state = network.advance(exit_number, state)
-        signals = network.exit_signals(exit_number, state)
-        leaves, memory = policy.step(exit_number, signals, memory)
-        if exit_number == last or leaves.item():
-            break
-    return exit_number, policy.output(exit_number, signals, memory), policy.score(memory)
+def one_by_one(batch: dict[str, Tensor], pad_token_id: int, seen: int) -> tuple[Tensor, Iterable[dict[str, Tensor]]]:
+    """
+    The samples of `batch` without padding, each as a batch of one, and their positions in the input.
+
+    # Parameters
+
+    batch : `dict[str, Tensor]`
+    pad_token_id : `int`
+    seen : `int`
+        Samples before this batch.
+    """
+    mask = batch.get("attention_mask")
+    if len(batch["input_ids"]) == 1 and (mask is None or bool(mask.all())):
+        index = batch["index"].cpu() if "index" in batch else torch.tensor([seen])
+        return index, ({name: batch[name].cpu() for name in TOKEN_FIELDS if name in batch},)
+    samples = unpad(batch, pad_token_id, seen)
+    return samples.index, (samples.batch(number, number + 1) for number in range(len(samples)))
 
 
 def as_decisions(answers: list[Answer]) -> ExitDecisions:
@@ -106,4 +147,4 @@ def as_decisions(answers: list[Answer]) -> ExitDecisions:
     output = torch.cat([given for _, given, _ in answers]).double().cpu()
     scores = [score for _, _, score in answers if score is not None]
     together = torch.cat(scores).double().cpu() if len(scores) == len(answers) else None
-    return ExitDecisions(exits, output.argmax(-1), output, together)
+    return ExitDecisions(exits, prediction_of(output), output, together)

@@ -180,8 +180,8 @@ def _report_on_values(
     said = list(warnings or [])
     if error is not None and error > final_error:
         said.append(
-            f"the calibrated mean squared error {error:.4f} exceeds the last exit's {final_error:.4f} on the calibration "
-            f"data (by {error - final_error:.4f})"
+            f"the calibrated mean squared error {error:.4f} exceeds the last exit's {final_error:.4f} on the "
+            f"calibration data (by {error - final_error:.4f})"
         )
     said.extend(degenerate_exits(trace))
     said.extend(one_sided(policy, depth["exit_histogram"]))

@@ -32,19 +32,58 @@ class TokenSummary:
     margin: Tensor
 
     @classmethod
-    def of(cls, logits: Tensor) -> TokenSummary:
-        """The summary of `(tokens, words)` logits. In float32: a trace keeps no more, and decides like the decoder."""
-        log_probabilities = logits.float().log_softmax(-1)
-        top = log_probabilities.topk(2, dim=-1)
-        probability = top.values.exp()
-        # A probability that underflows to 0 contributes 0.
-        entropy = -(log_probabilities.exp() * log_probabilities).nan_to_num(nan=0.0).sum(-1)
-        # topk does not say which of equal words it puts first; argmax gives the first.
-        first = log_probabilities.argmax(-1)
-        return cls(first, probability[:, 0], entropy, probability[:, 0] - probability[:, 1])
+    def of(cls, logits: Tensor) -> LogitsSummary:
+        """The summary of `(tokens, words)` logits, each number of it computed when it is asked for."""
+        return LogitsSummary(logits)
 
     def index_select(self, index: Tensor) -> TokenSummary:
-        return TokenSummary(*(value.index_select(0, index) for value in vars(self).values()))
+        return TokenSummary(*(getattr(self, name).index_select(0, index) for name in SUMMARIES))
+
+
+SUMMARIES = ("top_token", "top_probability", "entropy", "margin")
+
+
+class LogitsSummary:
+    """
+    A `TokenSummary` that is computed as far as it is looked at: over a vocabulary every pass costs. In float32, as a
+    trace keeps no more, so that a trace decides like the decoder.
+
+    # Parameters
+
+    logits : `Tensor`
+        `(tokens, words)`
+    """
+
+    def __init__(self, logits: Tensor) -> None:
+        self.logits = logits.float()
+
+    @cached_property
+    def top_token(self) -> Tensor:
+        return self.logits.argmax(-1)
+
+    @cached_property
+    def log_normalizer(self) -> Tensor:
+        """`(tokens, 1)`"""
+        return self.logits.logsumexp(-1, keepdim=True)
+
+    @cached_property
+    def top_probability(self) -> Tensor:
+        top = self.logits.gather(-1, self.top_token.unsqueeze(-1))
+        return (top - self.log_normalizer).exp().squeeze(-1)
+
+    @cached_property
+    def margin(self) -> Tensor:
+        top = (self.logits.topk(2, dim=-1).values - self.log_normalizer).exp()  # (tokens, 2)
+        return top[:, 0] - top[:, 1]
+
+    @cached_property
+    def entropy(self) -> Tensor:
+        log_probabilities = self.logits - self.log_normalizer
+        # A probability that underflows to 0 contributes 0.
+        return -(log_probabilities.exp() * log_probabilities).nan_to_num(nan=0.0).sum(-1)
+
+    def index_select(self, index: Tensor) -> LogitsSummary:
+        return LogitsSummary(self.logits.index_select(0, index))
 
 
 class TokenSignals(ExitSignals):
@@ -69,7 +108,7 @@ class TokenSignals(ExitSignals):
         size: int,
         device: torch.device,
         logits: Callable[[], Tensor] | None = None,
-        summary: Callable[[], TokenSummary] | None = None,
+        summary: Callable[[], TokenSummary | LogitsSummary] | None = None,
         extra: Mapping[str, Callable[[], Tensor]] | None = None,
     ) -> None:
         self.size = size
@@ -97,16 +136,19 @@ class TokenSignals(ExitSignals):
         return self._logits()
 
     @cached_property
-    def summary(self) -> TokenSummary:
+    def summary(self) -> TokenSummary | LogitsSummary:
         return self._summary() if self._summary is not None else TokenSummary.of(self.logits)
 
     def index_select(self, index: Tensor) -> TokenSignals:
+        def selected(name: str) -> Callable[[], Tensor]:
+            return lambda: self._value(name).index_select(0, index)
+
         return TokenSignals(
             len(index),
             self._device,
             None if self._logits is None else lambda: self.logits.index_select(0, index),
             lambda: self.summary.index_select(index),
-            {name: (lambda name=name: self._value(name).index_select(0, index)) for name in self._extra},
+            {name: selected(name) for name in self._extra},
         )
 
     @cached_property

@@ -13,10 +13,9 @@ from torch import Tensor
 
 from beem_plugin.common.errors import ConfigurationError, DataError, not_allowed
 from beem_plugin.exits.signals import ExitSignals
-from beem_plugin.exits.token_signals import TokenSignals, TokenSummary
+from beem_plugin.exits.token_signals import SUMMARIES, TokenSignals, TokenSummary
 from beem_plugin.exits.trace import ExitTrace, _are_layers
 
-SUMMARIES = ("top_token", "top_probability", "entropy", "margin")
 CALIBRATION_TARGETS = ("reference", "last_exit")
 
 

@@ -4,6 +4,8 @@ from beem_plugin.models.multi_exit_captioner import MultiExitCaptioner
 from beem_plugin.models.multi_exit_classifier import MultiExitClassifier
 from beem_plugin.models.multi_exit_decoder import MultiExitDecoder
 from beem_plugin.models.multi_exit_encoder import MultiExitEncoder
+from beem_plugin.models.multi_exit_model import MultiExitModel
+from beem_plugin.models.multi_exit_regressor import MultiExitRegressor
 
 __all__ = [
     "HashExitEncoder",
@@ -12,4 +14,6 @@ __all__ = [
     "MultiExitClassifier",
     "MultiExitDecoder",
     "MultiExitEncoder",
+    "MultiExitModel",
+    "MultiExitRegressor",
 ]

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from typing import Any
-
-import torch
-from torch import Tensor
-
-from beem_plugin.common.errors import ConfigurationError, not_allowed
-from beem_plugin.common.metrics import METRICS
+from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.metrics import check_metric
 from beem_plugin.common.registry import Lazy
-from beem_plugin.data.instance import Instance
 from beem_plugin.data.vocabulary import Vocabulary
 from beem_plugin.execution.engine import Engine
 from beem_plugin.exits.policy import ExitPolicy
-from beem_plugin.exits.replay import check_signals
 from beem_plugin.models.exit_metrics import ExitMetrics
 from beem_plugin.models.model import Model
 from beem_plugin.models.multi_exit_encoder import MultiExitEncoder
-from beem_plugin.objectives import Objective, WeightedDistillation
+from beem_plugin.models.multi_exit_model import MultiExitModel
+from beem_plugin.objectives import Objective
 
 
 @Model.register("multi_exit_classifier")
-class MultiExitClassifier(Model):
+class MultiExitClassifier(MultiExitModel):
     """
     A multi-exit encoder, the objective it is trained with, and the policy by which samples leave.
 
@@ -50,8 +42,6 @@ class MultiExitClassifier(Model):
         Filled in, so that a regression task can be refused.
     """
 
-    default_predictor = "early_exit"
-
     def __init__(
         self,
         vocab: Vocabulary,
@@ -62,114 +52,15 @@ class MultiExitClassifier(Model):
         metric: str = "accuracy",
         is_regression: bool = False,
     ) -> None:
-        super().__init__(vocab)
         if is_regression:
             raise ConfigurationError(
-                "multi_exit_classifier: found a regression task (STS-B), allowed: classification; exit policies "
-                "compare labels and confidences, which a regression does not have"
+                "multi_exit_classifier: found a regression task (STS-B), allowed: classification; `type: "
+                '"multi_exit_regressor"` is for regressions'
             )
         if vocab.num_labels < 2:
             raise ConfigurationError(
                 f"multi_exit_classifier: found {vocab.num_labels} label in the training data "
                 f"({', '.join(vocab.labels)}), allowed: 2 or more"
             )
-        if metric not in METRICS:
-            raise ConfigurationError(not_allowed("model.metric", metric, METRICS))
-        self.encoder = encoder.construct(num_labels=vocab.num_labels)
-        self.objective = objective if objective is not None else WeightedDistillation()
-        self.exit_policy = exit_policy if exit_policy is not None else ExitPolicy.from_params({"type": "final"})
-        self.engine = engine if engine is not None else Engine.from_params({"type": "compaction"})
-        self.metric = metric
-        self.metrics = ExitMetrics(metric, vocab.num_labels)
-        # Both look at the network's shape only, so that a wrong list or a missing signal is found before training.
-        self.exit_policy.bind(self.encoder.exit_layers, vocab.num_labels)
-        check_signals(self.exit_policy, self.encoder.available_signals, "the model")
-        check_objective(self.objective, self.encoder)
-
-    def forward(  # type: ignore[override]  # named, where the base class takes any tensors
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor,
-        token_type_ids: Tensor | None = None,
-        label: Tensor | None = None,
-        **other: Any,
-    ) -> dict[str, Any]:
-        """
-        # Parameters
-
-        input_ids, attention_mask, token_type_ids : `Tensor`
-            `(batch, tokens)` int64.
-        label : `Tensor`, optional
-            `(batch,)` int64, -1 where unknown.
-
-        # Returns
-
-        `dict[str, Any]`
-            `logits` `(batch, exits, labels)` float32; with labels the objective's `loss` and components.
-        """
-        batch = {"input_ids": input_ids, "attention_mask": attention_mask}
-        if token_type_ids is not None:
-            batch["token_type_ids"] = token_type_ids
-        outputs = self.encoder.outputs(batch)
-        output: dict[str, Any] = {"logits": outputs.logits}
-        if label is not None:
-            output.update(self.objective.loss(outputs, label))
-            if self.training:
-                self.metrics.update(output["logits"], label)
-        return output
-
-    def prepare(self, instances: Sequence[Instance]) -> None:
-        self.encoder.prepare(instances)
-
-    def start_step(self, step: int, total_steps: int) -> None:
-        self.objective.start_step(step, total_steps)
-        self.encoder.start_step(step, total_steps)
-
-    def update_metrics(self, logits: Tensor, label: Tensor) -> None:
-        self.metrics.update(logits, label)
-
-    def get_metrics(self, reset: bool = False) -> dict[str, float]:
-        return self.metrics.compute(reset)
-
-    def parts(self) -> dict[str, list[torch.nn.Parameter]]:
-        """
-        `backbone`, `exits` (all heads), `last_exit`, `early_exits` (what is in a head but not in the last one: of a
-        pooler that all share, nothing), `signals`, `objective`.
-        """
-        last = list(self.encoder.exits[-1].parameters())
-        exits = list(self.encoder.exits.parameters())
-        in_last = {id(parameter) for parameter in last}
-        parts = {
-            "backbone": list(self.encoder.backbone.parameters()),
-            "exits": exits,
-            "last_exit": last,
-            "early_exits": [parameter for parameter in exits if id(parameter) not in in_last],
-            "signals": list(self.encoder.signal_modules.parameters()),
-            "objective": list(self.objective.parameters()),
-        }
-        return {name: parameters for name, parameters in parts.items() if parameters}
-
-    def metric_state(self) -> dict[str, Any]:
-        """The running metrics, for a checkpoint in the middle of an epoch."""
-        return self.metrics.state_dict()
-
-    def load_metric_state(self, state: dict[str, Any]) -> None:
-        self.metrics.load_state_dict(state)
-
-    @property
-    def device(self) -> torch.device:
-        return next(self.parameters()).device
-
-
-def check_objective(objective: Objective, encoder: MultiExitEncoder) -> None:
-    """
-    Tells the objective the network's shape; raises a `ConfigurationError` if it trains a signal that the encoder does
-    not produce, or does not fit the network.
-    """
-    missing = sorted(set(objective.required_signals) - encoder.available_signals)
-    if missing:
-        raise ConfigurationError(
-            f"model.objective: {type(objective).__name__} trains the signals {missing}, found "
-            f"{sorted(encoder.available_signals) or 'none'}; allowed: an encoder with `signals: {json.dumps(missing)}`"
-        )
-    objective.bind(encoder.exit_layers, encoder.num_labels)
+        check_metric("model.metric", metric, is_regression=False)
+        super().__init__(vocab, encoder, metric, ExitMetrics(metric, vocab.num_labels), objective, exit_policy, engine)

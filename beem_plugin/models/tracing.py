@@ -13,29 +13,30 @@ from beem_plugin.exits.trace import ExitTrace
 from beem_plugin.models.caption_tracing import trace_captions
 from beem_plugin.models.model import Model
 from beem_plugin.models.multi_exit_captioner import MultiExitCaptioner
-from beem_plugin.models.multi_exit_classifier import MultiExitClassifier
+from beem_plugin.models.multi_exit_model import MultiExitModel
 
 
 def trace_any_model(
     model: Model, batches: Iterable[dict[str, Tensor]], ids: list[str] | None, source: str
 ) -> ExitTrace:
-    """The trace of a classifier's samples or of a captioner's words; the parameters are those of `trace_model`."""
+    """The trace of a classifier's or regressor's samples or of a captioner's words; parameters as `trace_model`."""
     if isinstance(model, MultiExitCaptioner):
         return trace_captions(model, batches, source)
-    if isinstance(model, MultiExitClassifier):
+    if isinstance(model, MultiExitModel):
         return trace_model(model, batches, ids, source)
     raise ConfigurationError(
-        f"traces: found a model {type(model).__name__}, allowed: multi_exit_classifier, multi_exit_captioner"
+        f"traces: found a model {type(model).__name__}, allowed: multi_exit_classifier, multi_exit_regressor, "
+        "multi_exit_captioner"
     )
 
 
 def trace_model(
-    model: MultiExitClassifier, batches: Iterable[dict[str, Tensor]], ids: list[str] | None, source: str
+    model: MultiExitModel, batches: Iterable[dict[str, Tensor]], ids: list[str] | None, source: str
 ) -> ExitTrace:
     """
     # Parameters
 
-    model : `MultiExitClassifier`
+    model : `MultiExitModel`
     batches : `Iterable[dict[str, Tensor]]`
         As the data loader makes them, in any order; `index` says each sample's position in the data set.
     ids : `list[str]`, optional
@@ -52,6 +53,7 @@ def trace_model(
     model.eval()
     indices, logits, labels = [], [], []
     signals: dict[str, list[Tensor]] = {name: [] for name in sorted(model.encoder.available_signals)}
+    unknown = torch.tensor(float("nan") if model.vocab.is_regression else -1)
     with torch.inference_mode():
         for batch in batches:
             inputs = {name: value.to(model.device) for name, value in batch.items() if name not in ("index", "label")}
@@ -60,7 +62,7 @@ def trace_model(
             for name, values in signals.items():
                 values.append(outputs.signals[name].float().cpu())
             indices.append(batch["index"].cpu())
-            labels.append(batch["label"].cpu() if "label" in batch else torch.full((len(batch["index"]),), -1))
+            labels.append(batch["label"].cpu() if "label" in batch else unknown.expand(len(batch["index"])))
     model.train(was_training)
     meta: dict[str, Any] = {
         "exit_layers": model.encoder.exit_layers,
@@ -71,7 +73,7 @@ def trace_model(
     if not indices:
         empty = torch.zeros(0, model.encoder.num_exits, model.encoder.num_labels)
         none = {name: torch.zeros(0, model.encoder.num_exits) for name in signals}
-        return ExitTrace(empty, torch.zeros(0, dtype=torch.int64), ids, none, meta)
+        return ExitTrace(empty, unknown.new_zeros(0), ids, none, meta)
     # Outside of inference mode, so that a rule can be fitted on the trace by gradients.
     order = torch.cat(indices).argsort()
     said = {name: torch.cat(values)[order] for name, values in signals.items()}

@@ -41,7 +41,7 @@ class Alternating(ProgressingObjective):
 
     def forward(self, logits: Tensor, label: Tensor) -> dict[str, Tensor]:
         losses = mean_over_known(exit_loss(logits, label), label)  # (exits,)
-        final, early = losses[-1], cross_entropy[:-1].sum()
+        final, early = losses[-1], losses[:-1].sum()
         if self.training and self.progress[0] % 2 == 0:
             loss = final
         else:

@@ -70,9 +70,9 @@ class Annealed(ProgressingObjective):
 
     def forward(self, logits: Tensor, label: Tensor) -> dict[str, Tensor]:
         weights = self.exit_weights(logits.shape[1], logits.device)
-        cross_entropy = mean_over_known(exit_loss(logits, label), label)  # (exits,)
+        losses = mean_over_known(exit_loss(logits, label), label)  # (exits,)
         return {
-            "loss": (weights * cross_entropy).sum(),
-            "final_exit": cross_entropy[-1].detach(),
-            "early_exits": (weights * cross_entropy)[:-1].sum().detach(),
+            "loss": (weights * losses).sum(),
+            "final_exit": losses[-1].detach(),
+            "early_exits": (weights * losses)[:-1].sum().detach(),
         }

@@ -81,7 +81,7 @@ class WeightedDistillation(Objective):
         super().bind(exit_layers, num_labels)
         if num_labels == 1 and self.temperature != 1:
             raise ConfigurationError(
-                f"objective.temperature: found {self.temperature}, allowed: 1, as values have no probabilities to soften"
+                f"objective.temperature: found {self.temperature}, allowed: 1, as values have nothing to soften"
             )
         self.exit_weights(len(exit_layers), torch.device("cpu"))
 
@@ -93,12 +93,12 @@ class WeightedDistillation(Objective):
         logits = logits.float()
         weights = self.exit_weights(logits.shape[1], logits.device)
         # Each a mean over the samples, (exits,)
-        cross_entropy = mean_over_known(exit_loss(logits, label), label)
+        losses = mean_over_known(exit_loss(logits, label), label)
         divergence = mean_over_known(self.divergence(logits), label)
-        loss = (weights * (cross_entropy + self.distillation_weight * divergence)).sum()
+        loss = (weights * (losses + self.distillation_weight * divergence)).sum()
         return {
             "loss": loss,
-            loss_name(label): (weights * cross_entropy).sum().detach(),
+            loss_name(label): (weights * losses).sum().detach(),
             "divergence": (weights * divergence).sum().detach(),
         }
 

@@ -1,4 +1,4 @@
-"""Text and text-pair classification, each input leaving the network at its own depth."""
+"""Text and text-pair classification and regression, each input leaving the network at its own depth."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from beem_plugin.common.errors import ConfigurationError, DataError
 from beem_plugin.data import DatasetReader, Instance, collate
 from beem_plugin.data.dataset_reader import text_value
 from beem_plugin.execution import Engine
-from beem_plugin.models import Model, MultiExitClassifier
+from beem_plugin.models import Model, MultiExitModel
+from beem_plugin.models.answers import answers
 from beem_plugin.predictors.predictor import JsonDict, Predictor
 
 
@@ -21,6 +22,7 @@ class EarlyExitPredictor(Predictor):
 
     - `label`: the label's name (an input field of that name is returned as `gold_label`),
     - `probabilities`: in the order of the vocabulary,
+    - of a regression, in the place of both, `value` (an input field `label` is returned as `gold_value`),
     - `exit`: the exit at which the input left, from 1, and `layer`: the layer that it reads,
     - `score`: what the policy compared with its threshold there, if it has a score.
 
@@ -28,7 +30,7 @@ class EarlyExitPredictor(Predictor):
 
     # Parameters
 
-    model : `MultiExitClassifier`
+    model : `MultiExitModel`
     dataset_reader : `DatasetReader`
     batch_size : `int`, optional (default = `32`)
         Inputs of one call are sorted by length and run in batches of this size.
@@ -39,9 +41,10 @@ class EarlyExitPredictor(Predictor):
         self, model: Model, dataset_reader: DatasetReader, batch_size: int = 32, engine: Engine | None = None
     ) -> None:
         super().__init__(model, dataset_reader)
-        if not isinstance(model, MultiExitClassifier):
+        if not isinstance(model, MultiExitModel):
             raise ConfigurationError(
-                f"predictor early_exit: found a model {type(model).__name__}, allowed: multi_exit_classifier"
+                f"predictor early_exit: found a model {type(model).__name__}, allowed: multi_exit_classifier, "
+                "multi_exit_regressor"
             )
         if batch_size < 1:
             raise ConfigurationError(f"batch size: found {batch_size}, allowed: 1 or more")
@@ -75,14 +78,12 @@ class EarlyExitPredictor(Predictor):
         results: list[JsonDict | None] = [None] * len(instances)
         for executed in self.engine.run(model.encoder, model.exit_policy, batches):
             decisions = executed.decisions
-            probabilities = decisions.log_probabilities.exp().tolist()
-            labels, exits = decisions.predictions.tolist(), decisions.exits.tolist()
+            given, exits = answers(decisions, vocab), decisions.exits.tolist()
             scores = None if decisions.scores is None else decisions.scores.tolist()
             for position, row in enumerate(executed.index.tolist()):
                 results[row] = {
-                    **input_fields(instances[row]),
-                    "label": vocab.label_name(labels[position]),
-                    "probabilities": probabilities[position],
+                    **input_fields(instances[row], "value" if vocab.is_regression else "label"),
+                    **given[position],
                     "exit": exits[position],
                     "layer": model.encoder.exit_layers[exits[position] - 1],
                     **({} if scores is None else {"score": scores[position]}),
@@ -102,15 +103,18 @@ def check_texts(fields: JsonDict, names: Sequence[str], record: JsonDict) -> Non
         text_value(fields, name, "the input")
 
 
-def input_fields(instance: Instance) -> dict[str, Any]:
-    """What the input said, with names that the prediction needs moved out of its way."""
+def input_fields(instance: Instance, answer: str = "label") -> dict[str, Any]:
+    """
+    What the input said, with names that the prediction needs moved out of its way; `answer` is the name of what is
+    predicted.
+    """
     fields = dict(instance.fields)
     if "id" not in fields and instance.id is not None:
         fields = {"id": instance.id, **fields}
     gold = fields.pop("label", instance.label)
     if gold is not None:
-        fields["gold_label"] = gold
-    for name in ("probabilities", "exit", "layer", "score"):
+        fields[f"gold_{answer}"] = gold
+    for name in (answer, "probabilities", "exit", "layer", "score"):
         if name in fields:
             fields[f"input_{name}"] = fields.pop(name)
     return fields

@@ -16,13 +16,21 @@ from tqdm import tqdm
 
 from beem_plugin.archival import load_archive
 from beem_plugin.common.errors import BeemError, ConfigurationError, DataError
-from beem_plugin.common.files import open_text
+from beem_plugin.common.files import atomic_write, open_text
 from beem_plugin.data import Instance
+from beem_plugin.execution.file_engine import file_engine
+from beem_plugin.models.multi_exit_model import MultiExitModel
 from beem_plugin.predictors.inputs import format_of, read_records
 from beem_plugin.predictors.predictor import JsonDict, Predictor
 
 WINDOW_BATCHES = 64
 """Batches that are read, sorted by length and predicted before they are written: many, so that padding is little."""
+
+FILE_PREDICTORS = ("early_exit", "beem_exit")
+"""Predictors that take an engine, and get the one for files."""
+
+PAGE_LIMIT = 500
+"""So many predictions are drawn on a page: with its images inside, a larger one no browser opens."""
 
 
 def predict_from_args(args: argparse.Namespace) -> None:
@@ -37,11 +45,19 @@ def predict_from_args(args: argparse.Namespace) -> None:
         args.archive_file, cuda_device=args.cuda_device, overrides=args.overrides, weights_file=args.weights_file
     )
     extra = predictor_arguments(args)
+    if isinstance(archive.model, MultiExitModel) and args.predictor in (None, *FILE_PREDICTORS):
+        chosen = file_engine(archive.config.as_dict(quiet=True))
+        if chosen is not None:
+            extra.setdefault("engine", chosen)
     predictor = Predictor.from_archive(archive, args.predictor, args.dataset_reader_choice, **extra)
     policy = getattr(archive.model, "exit_policy", None)
     if policy is not None:
         policy.check_calibrated()
+    shown: list[JsonDict] | None = [] if args.html else None
+    if shown is not None:
+        predictor.page([])  # refused before the work, where there is no page
     with output(args.output_file) as write:
+        write.shown = shown
         if args.use_dataset_reader:
             instances = predictor.dataset_reader.read(args.input_file)
             for part in windows(progress(instances, len(instances)), args.batch_size):
@@ -52,6 +68,9 @@ def predict_from_args(args: argparse.Namespace) -> None:
                 write(predictor, predictor.predict_batch_instance(instances))
                 if error is not None:
                     raise error
+    if shown is not None:
+        with atomic_write(args.html) as file:
+            file.write(predictor.page(shown))
 
 
 def predictor_arguments(args: argparse.Namespace) -> dict[str, Any]:
@@ -88,6 +107,11 @@ def usable(
 
 def records(args: argparse.Namespace, predictor: Predictor) -> Iterator[tuple[int, JsonDict]]:
     """The input's records, counted beforehand where it is a file so that the progress bar knows the end."""
+    own = predictor.input_records(args.input_file)
+    if own is not None:
+        listed = list(own)
+        yield from progress(listed, len(listed))
+        return
     fields = (args.input_field,) if args.input_field else predictor.dataset_reader.text_fields
     format = format_of(args.input_file, args.format)
     total = None if args.input_file == "-" else count_lines(args.input_file)
@@ -139,13 +163,16 @@ def windows(items: Iterable[Any], batch_size: int) -> Iterator[list[Any]]:
 
 
 class Writer:
-    """Writes predictions a line each, and counts them."""
+    """Writes predictions a line each, counts them, and keeps the first in `shown` where that is a list."""
 
     def __init__(self, file: IO[str]) -> None:
         self.file = file
         self.written = 0
+        self.shown: list[JsonDict] | None = None
 
     def __call__(self, predictor: Predictor, predictions: list[JsonDict]) -> None:
+        if self.shown is not None:
+            self.shown += predictions[: PAGE_LIMIT - len(self.shown)]
         self.file.writelines(predictor.dump_line(prediction) for prediction in predictions)
         self.file.flush()
         self.written += len(predictions)

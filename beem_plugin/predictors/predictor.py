@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from beem_plugin.archival import Archive, load_archive
+from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.registry import Registrable
 from beem_plugin.data import DatasetReader
 from beem_plugin.data.instance import Instance
@@ -48,6 +49,17 @@ class Predictor(Registrable):
         name = predictor_name or archive.model.default_predictor or "early_exit"
         reader = archive.dataset_reader if dataset_reader_to_load == "train" else archive.validation_dataset_reader
         return Predictor.from_params({"type": name, **extra}, model=archive.model, dataset_reader=reader)
+
+    def input_records(self, source: str) -> Iterator[tuple[int, JsonDict]] | None:
+        """
+        The numbered records of an input that is not a text file of records, as a folder of images; `None` for one that
+        is.
+        """
+        return None
+
+    def page(self, predictions: Sequence[JsonDict]) -> str:
+        """The HTML page of `predict --html`."""
+        raise ConfigurationError(f"--html: {type(self).__name__} draws no page; allowed: with a captioning model")
 
     def load_line(self, line: str) -> JsonDict:
         """One line of an input file."""

@@ -44,7 +44,8 @@ class CaptionEvaluation(ArchiveEvaluation):
     `same_as_full_depth` is the share of captions that are equal, `average_exit_by_word` the depth of first words,
     function words and content words. A decoder that has collapsed shows in `distinct_captions`, in
     `unfinished_captions`, which reached `max_length` before they ended, and in `repeating_captions`, in which a word
-    follows itself. `caption_tokenizer` is what split the words that are scored: `"ptb"`, or `"simple"` where there is no Java.
+    follows itself. `caption_tokenizer` is what split the words that are scored: `"ptb"`, or `"simple"` where there is
+    no Java.
 
     Predictions are COCO's result format, `[{"image_id", "caption"}]`; a file whose name ends in `.jsonl` gets a line an
     image, with the exit of every word.

@@ -1,4 +1,4 @@
-"""Seconds, layers and multiply-accumulates of captioning under exit policies, against the same network at full depth."""
+"""Seconds, layers and multiply-accumulates of captioning under exit policies, against full depth."""
 
 from __future__ import annotations
 
@@ -59,9 +59,7 @@ def caption_speed(
         def run() -> Iterator[Decoded]:
             found[name] = []
             for batch in batches:
-                found[name].append(
-                    plan.run(model.decoder, policy, batch, model.bos_token_id, model.eos_token_id)
-                )
+                found[name].append(plan.run(model.decoder, policy, batch, model.bos_token_id, model.eos_token_id))
                 yield found[name][-1]
 
         return run
@@ -83,10 +81,10 @@ def caption_speed(
     cases[TRANSFORMERS] = transformers_case
     timings = measure(cases, repeats, model.device)
     full = [caption.tokens for part in found[FULL_DEPTH] for caption in part.captions]
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name, (kind, _, _) in plans.items():
         captions = [caption.tokens for part in found[name] for caption in part.captions]
-        row = {"name": name, "skipped_blocks": None if name == FULL_DEPTH else kind}
+        row: dict[str, Any] = {"name": name, "skipped_blocks": None if name == FULL_DEPTH else kind}
         row.update(decoded_speed(model.decoder, found[name]))
         row["seconds"] = timings[name].median
         row["words_per_second"] = row["words"] / timings[name].median

@@ -19,6 +19,7 @@ from beem_plugin.data.collate import label_value
 from beem_plugin.data.data_loader import DataLoader
 from beem_plugin.data.instance import Instance
 from beem_plugin.execution import Engine
+from beem_plugin.execution.file_engine import file_engine
 from beem_plugin.exits.known_labels import known_labels
 from beem_plugin.exits.replay import ExitDecisions
 from beem_plugin.exits.signals import prediction_of
@@ -126,6 +127,8 @@ def _evaluate_texts(
         raise ConfigurationError(
             f"evaluate: found a model {type(model).__name__}, allowed: multi_exit_classifier, multi_exit_regressor"
         )
+    if engine is None and (chosen := file_engine(archive.config.as_dict(quiet=True))) is not None:
+        engine = Engine.from_params(chosen)
     decisions = execute(model, evaluation_loader(archive, instances, batch_size), len(instances), engine)
     labels = torch.tensor([label_value(instance, model.vocab) for instance in instances])
     if predictions_file is not None:
@@ -163,9 +166,7 @@ def execute(model: MultiExitModel, loader: DataLoader, samples: int, engine: Eng
     return ExitDecisions(exits, prediction_of(output), output, scores)
 
 
-def write_predictions(
-    path: str, instances: list[Instance], decisions: ExitDecisions, model: MultiExitModel
-) -> None:
+def write_predictions(path: str, instances: list[Instance], decisions: ExitDecisions, model: MultiExitModel) -> None:
     gold = "gold_value" if model.vocab.is_regression else "gold_label"
     with atomic_write(path) as file:
         for row, (instance, answer) in enumerate(zip(instances, answers(decisions, model.vocab), strict=True)):

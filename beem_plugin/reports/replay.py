@@ -167,10 +167,11 @@ def check_same_network(trace: ExitTrace, calibration: ExitTrace, path: str, othe
 
 def write_predictions(path: str, decisions: ExitDecisions) -> None:
     exits, labels = decisions.exits.tolist(), decisions.predictions.tolist()
+    name = "value" if decisions.predictions.is_floating_point() else "label"
     scores = None if decisions.scores is None else decisions.scores.tolist()
     with atomic_write(path) as file:
         for index, (exit_number, label) in enumerate(zip(exits, labels, strict=True)):
-            line: dict[str, Any] = {"index": index, "exit": exit_number, "label": label}
+            line: dict[str, Any] = {"index": index, "exit": exit_number, name: label}
             if scores is not None:
                 line["score"] = scores[index]
             file.write(json.dumps(line) + "\n")

@@ -14,7 +14,7 @@ from beem_plugin.common.errors import ConfigurationError, not_allowed
 from beem_plugin.common.registry import Lazy
 from beem_plugin.data.data_loader import DataLoader
 from beem_plugin.models.model import Model
-from beem_plugin.models.multi_exit_classifier import MultiExitClassifier, check_objective
+from beem_plugin.models.multi_exit_model import MultiExitModel, check_objective
 from beem_plugin.objectives import Objective
 from beem_plugin.training.callbacks.callback import TrainerCallback
 from beem_plugin.training.checkpointer import BEST_WEIGHTS, load_torch, save_torch
@@ -178,7 +178,7 @@ class StagedTrainer(Trainer):
         stage = self.stages[number]
         logger.info('Checking stage "%s"', stage.name)
         with self._objective_of(number), self._errors_of(number):
-            if self._objectives[number] is not None and isinstance(self.model, MultiExitClassifier):
+            if self._objectives[number] is not None and isinstance(self.model, MultiExitModel):
                 check_objective(self.model.objective, self.model.encoder)
             trainer = self._build(number)
             try:

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from beem_plugin.execution.captured import CapturedLanes, fingerprint
 from beem_plugin.execution.samples import unpad
+from beem_plugin.execution.segments import Segment, plan_segments
 from beem_plugin.execution.single import as_decisions
-from beem_plugin.exits.policies import Beem
+from beem_plugin.exits.policies import Beem, FixedExit, MaxProbability
 from tests.execution.worlds import Wanted, World, make_batches, reference, same
 
 
@@ -19,14 +20,15 @@ class OnTheSpot:
     """Runs captured work again where a graph would be replayed, and counts."""
 
     def __init__(self) -> None:
-        self.captured = self.replayed = 0
+        self.captured = self.replayed = self.decided = 0
 
     def pinned(self, *shape: int, dtype: torch.dtype) -> Tensor:
         return torch.zeros(*shape, dtype=dtype)
 
-    def capture(self, work: Callable[[], None], side: bool) -> Callable[[], None]:
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         self.captured += 1
         work()
+        self.decided = 0
 
         def replay() -> None:
             self.replayed += 1
@@ -34,35 +36,51 @@ class OnTheSpot:
 
         return replay
 
-    def use(self, side: bool) -> None: ...
+    def aside(self, work: Callable[[], None]) -> None:
+        self.decided += 1
+        work()
 
-    def main_done(self, exit_number: int) -> None: ...
+    def together(self) -> None: ...
 
-    def side_waits(self, exit_number: int) -> None: ...
+    def enter(self) -> None: ...
 
-    def side_done(self, exit_number: int) -> None: ...
-
-    def main_waits_for_side(self) -> None: ...
-
-    def host_waits(self, exit_number: int) -> None: ...
+    def wait(self) -> None: ...
 
 
 class Refuses(OnTheSpot):
-    def capture(self, work: Callable[[], None], side: bool) -> Callable[[], None]:
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         raise RuntimeError("operation not permitted when stream is capturing\nand more")
 
 
-def make_lanes(world: World, policy: object, lookahead: bool, recorder: type[OnTheSpot] = OnTheSpot) -> CapturedLanes:
+def make_lanes(
+    world: World,
+    policy: object,
+    lookahead: bool,
+    recorder: type[OnTheSpot] = OnTheSpot,
+    check_every: int = 1,
+    heads: str = "plain",
+) -> CapturedLanes:
     policy.bind(world.exit_layers, world.num_labels)  # type: ignore[attr-defined]
-    return CapturedLanes(world, policy, torch.device("cpu"), 4, 2, lookahead, recorder)  # type: ignore[arg-type]
+    device = torch.device("cpu")
+    return CapturedLanes(world, policy, device, 4, 2, lookahead, check_every, heads, recorder)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("check_every", [1, 2, 9])
 @pytest.mark.parametrize("lookahead", [True, False])
-@pytest.mark.parametrize("policy", [Wanted(), Beem(thresholds=0.1, weights=[0.1, 0.2, 0.3, 0.4])])
+@pytest.mark.parametrize(
+    "policy",
+    [
+        Wanted(),
+        Beem(thresholds=0.1, weights=[0.1, 0.2, 0.3, 0.4]),
+        Beem(thresholds=0.1, weights=[0.1, 0.2, 0.3, 0.4], min_exit=2),
+        MaxProbability(thresholds=["never", 0.7, "never"]),
+        FixedExit(3),
+    ],
+)
 @torch.inference_mode()
-def test_lanes_give_the_reference_answers(policy: object, lookahead: bool) -> None:
+def test_lanes_give_the_reference_answers(policy: object, lookahead: bool, check_every: int) -> None:
     world = World()
-    lanes = make_lanes(world, policy, lookahead)
+    lanes = make_lanes(world, policy, lookahead, check_every=check_every)
     batches = make_batches(12, 12, shuffled=False)
     samples = unpad(batches[0])
     answers = [lanes.run(samples.batch(number, number + 1)) for number in range(len(samples))]
@@ -81,8 +99,44 @@ def test_without_lookahead_nothing_is_computed_in_vain() -> None:
         assert answer is not None
         exits += answer[0]
     (recorder,) = lanes.recorders
-    assert recorder.replayed == 2 * exits  # type: ignore[attr-defined]
-    assert recorder.captured == 2 * world.num_exits  # type: ignore[attr-defined]
+    assert recorder.replayed == exits and recorder.captured == world.num_exits  # type: ignore[attr-defined]
+
+
+@torch.inference_mode()
+def test_heads_that_cannot_matter_are_not_computed() -> None:
+    world = World()
+    lanes = make_lanes(world, MaxProbability(thresholds=["never", "never", 0.0]), lookahead=True)
+    answer = lanes.run(unpad(make_batches(1, 1)[0]).batch(0, 1))
+    assert answer is not None and answer[0] == 3
+    used = lanes.recorders[lanes.turn % 2]
+    assert used.captured == used.replayed == 1, "nothing is cut before exit 3"  # type: ignore[attr-defined]
+    assert used.decided == 2, "exits 3 and 4"  # type: ignore[attr-defined]
+
+
+def test_segments() -> None:
+    every = [True] * 4
+    assert plan_segments(4, every, 1, False) == [
+        Segment(range(number, number + 1), range(number, number + 1), (number,)) for number in (1, 2, 3, 4)
+    ]
+    assert plan_segments(4, every, 1, True) == [
+        Segment(range(1, 3), range(1, 2), (1,)),
+        Segment(range(3, 4), range(2, 3), (2,)),
+        Segment(range(4, 5), range(3, 5), (3, 4)),
+    ]
+    assert plan_segments(4, every, 2, True) == [
+        Segment(range(1, 4), range(1, 3), (1, 2)),
+        Segment(range(4, 5), range(3, 5), (3, 4)),
+    ]
+    assert plan_segments(1, [False], 1, True) == [Segment(range(1, 2), range(1, 2), (1,))]
+    assert plan_segments(4, [False] * 4, 1, True) == [Segment(range(1, 5), range(1, 5), (4,))]
+    for count in (1, 2, 5):
+        for check_every in (1, 2, 3, 9):
+            for lookahead in (True, False):
+                for bits in range(2**count):
+                    found = plan_segments(count, [bool(bits >> n & 1) for n in range(count)], check_every, lookahead)
+                    assert [e for part in found for e in part.layers] == list(range(1, count + 1))
+                    assert [e for part in found for e in part.decisions] == list(range(1, count + 1))
+                    assert found[-1].asked[-1] == count
 
 
 @torch.inference_mode()

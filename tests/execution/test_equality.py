@@ -12,6 +12,7 @@ from beem_plugin.execution import Compaction, DepthPools, Engine, Single
 from beem_plugin.execution.engine import gather_decisions
 from beem_plugin.execution.precision import cast_network
 from beem_plugin.exits.policies import MaxProbability
+from beem_plugin.models.multi_exit_encoder import MultiExitEncoder
 from tests.backbones.tiny_models import CONFIGS
 from tests.execution.worlds import Wanted, World, check, make_batches, random_engine, reference, some_policies
 
@@ -120,3 +121,20 @@ def test_padding_on_the_left_is_refused(world: World) -> None:
     batch = {"input_ids": torch.ones(1, 3).long(), "attention_mask": torch.tensor([[0, 1, 1]])}
     with pytest.raises(DataError, match="right"):
         list(DepthPools().run(world, Wanted(), [batch]))
+
+
+@pytest.mark.parametrize("policy", [MaxProbability(thresholds=["never", 0.7, "never"]), MaxProbability(thresholds=0.7)])
+def test_the_mean_over_tokens(engine: Engine, policy: MaxProbability) -> None:
+    world = World()
+    for head in world.exits:
+        head.pooler.pooling = "mean"
+    check(engine, world, policy, make_batches(30, 7))
+
+
+def test_heads_that_are_changed_say_what_they_say(world: World) -> None:
+    """The ordinary head is recognised by its structure, and compared before it is believed."""
+    engine, policy = Single(), MaxProbability(thresholds=0.7)
+    other = World()
+    other.exit_logits = lambda number, state: 2 - MultiExitEncoder.exit_logits(other, number, state)  # type: ignore
+    check(engine, world, policy, make_batches(6, 1))
+    check(engine, other, policy, make_batches(6, 1))

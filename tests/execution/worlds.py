@@ -106,7 +106,7 @@ def reference(network: World, policy: ExitPolicy, batches: Iterable[dict[str, Te
     order = torch.cat(indices).argsort()
     trace = ExitTrace(
         torch.cat(logits)[order],
-        torch.full((len(order),), -1),
+        torch.full((len(order),), -1 if network.num_labels > 1 else float("nan")),
         signals={name: torch.cat([values[name] for values in extra])[order] for name in SIGNALS},
         meta={"exit_layers": network.exit_layers},
     )

@@ -121,7 +121,7 @@ CASES: dict[str, Case] = {
     "fixed_exit": lambda rng, num_exits, num_labels: {"exit": rng.randint(1, num_exits)},
     "final": lambda rng, num_exits, num_labels: {},
 }
-WRAPPERS = {"calibrated"}  # another rule on other confidences, no rule of its own
+WRAPPERS = {"calibrated", "decaying_threshold"}  # another rule on other confidences or thresholds, no rule of its own
 ALIASES = {"confidence": "max_probability", "q_exit": "halting"}
 
 
@@ -496,5 +496,5 @@ def test_accuracy_weights_fitted_for_another_network_are_refused():
 
 
 def test_regression_is_refused():
-    with pytest.raises(ConfigurationError, match="num_labels = 1"):
+    with pytest.raises(ConfigurationError, match="found a regression"):
         build("entropy", {"thresholds": 0.5}).bind([1, 2, 3], 1)

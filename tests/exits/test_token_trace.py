@@ -12,7 +12,7 @@ import beem_plugin.exits.policies  # noqa: F401
 from beem_plugin.common.errors import ConfigurationError, DataError
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.replay import replay
-from beem_plugin.exits.token_signals import TokenSummary
+from beem_plugin.exits.token_signals import SUMMARIES, TokenSummary
 from beem_plugin.exits.token_trace import TokenTrace
 from beem_plugin.exits.trace import ExitTrace
 
@@ -27,7 +27,7 @@ def pair(seed: int = 0) -> tuple[TokenTrace, ExitTrace]:
     logits += 2.0 * torch.arange(1, EXITS + 1).view(1, -1, 1) * torch.nn.functional.one_hot(labels, WORDS).unsqueeze(1)
     similarity = torch.rand(TOKENS, EXITS, generator=generator)
     summaries = [TokenSummary.of(logits[:, number]) for number in range(EXITS)]
-    columns = {name: torch.stack([vars(summary)[name] for summary in summaries], 1) for name in vars(summaries[0])}
+    columns = {name: torch.stack([getattr(summary, name) for summary in summaries], 1) for name in SUMMARIES}
     position = torch.arange(TOKENS) % 10
     trace = TokenTrace(
         **columns,
@@ -107,7 +107,9 @@ def test_save_and_load(tmp_path: Path) -> None:
     assert isinstance(loaded, TokenTrace) and loaded.same_data(trace) and not loaded.same_data(pair()[1])
     for name in ("target", "caption", "position", "labels"):
         assert torch.equal(getattr(loaded, name), getattr(trace, name))
-    assert loaded.meta == trace.meta and loaded.num_labels == WORDS and set(loaded.signals) == {"similarity", "position"}
+    assert (
+        loaded.meta == trace.meta and loaded.num_labels == WORDS and set(loaded.signals) == {"similarity", "position"}
+    )
     with np.load(tmp_path / "trace.npz") as arrays:
         names = {"top_token", "top_probability", "entropy", "margin", "similarity", "target", "caption", "position"}
         assert names < set(arrays.files)
@@ -158,7 +160,9 @@ def test_nobody_leaves_in_the_first_third_of_a_caption_under_mue() -> None:
     for row in range(len(trace)):
         t = int(trace.position[row])
         threshold = math.inf if t < 3 else 0.9 * 0.2 + 0.1 * math.exp(-(t + 1) / 10)
-        passing = [number + 1 for number in range(EXITS - 1) if float(trace.signals["similarity"][row, number]) > threshold]
+        passing = [
+            number + 1 for number in range(EXITS - 1) if float(trace.signals["similarity"][row, number]) > threshold
+        ]
         assert int(exits[row]) == (passing or [EXITS])[0]
 
 

@@ -166,7 +166,8 @@ def test_a_missing_array_is_named(tmp_path, name):
     [
         ({"logits": np.zeros((2, 3), np.float32)}, "must be (samples, exits, labels), found shape (2, 3)"),
         ({"logits": np.zeros((2, 0, 2), np.float32)}, "no exit"),
-        ({"logits": np.zeros((2, 3, 1), np.float32)}, "1 logit an exit"),
+        ({"logits": np.zeros((2, 3, 0), np.float32)}, "no logit an exit"),
+        ({"logits": np.zeros((2, 3, 1), np.float32)}, "labels floating (one logit: a regression)"),
         ({"logits": np.zeros((2, 3, 2), np.int64)}, "logits must be floating"),
         ({"labels": np.zeros(2, np.float32)}, "labels integer"),
         ({"labels": np.zeros(3, np.int64)}, "2 samples in logits, but labels have shape (3,)"),

@@ -43,7 +43,7 @@ def test_by_hand(epsilon: float, last_halts: bool, direction: str) -> None:
         a, b = (prior, p) if direction == "prior_halting" else (p, prior)
         total += 0.3 * sum(a[i] * math.log(a[i] / b[i]) for i in range(4))
     objective = Pondering(0.3, 0.2, epsilon, direction, last_halts)
-    assert float(objective.loss(outputs, LABEL)["loss"]) == pytest.approx(total / 4, rel=1e-4)
+    assert objective.loss(outputs, LABEL)["loss"].item() == pytest.approx(total / 4, rel=1e-4)
 
 
 def test_hand_worked_example() -> None:

@@ -28,8 +28,8 @@ class DecayingThreshold(ThresholdPolicy):
 
         0.9 lambda + 0.1 exp(-temperature t / N)
 
-    for `"calm"` (CALM, Schuster et al. 2022, Eq. 5; its release has 0.1 to the power of lambda instead of 0.1, and never
-    tells the rule which word it is at), and for `"mue"` (MuE, Tang et al. 2023, as released)
+    for `"calm"` (CALM, Schuster et al. 2022, Eq. 5; its release has 0.1 to the power of lambda instead of 0.1, and
+    never tells the rule which word it is at), and for `"mue"` (MuE, Tang et al. 2023, as released)
 
         never in the first third of N words, then 0.9 lambda + 0.1 exp(-(t + 1) / (N + 1)).
 
@@ -43,7 +43,8 @@ class DecayingThreshold(ThresholdPolicy):
     # Parameters
 
     policy : `ExitPolicy`
-        One that compares a score with thresholds, larger being surer: `margin`, `max_probability`, `similarity`, `beem`.
+        One that compares a score with thresholds, larger being surer: `margin`, `max_probability`, `similarity`,
+        `beem`.
     decay : `str`, optional (default = `"calm"`)
     max_length : `int`, optional (default = `20`)
         N.
@@ -51,20 +52,18 @@ class DecayingThreshold(ThresholdPolicy):
         Of `"calm"`.
     """
 
-    def __init__(
-        self, policy: ExitPolicy, decay: str = "calm", max_length: int = 20, temperature: float = 4.0
-    ) -> None:
+    def __init__(self, policy: ExitPolicy, decay: str = "calm", max_length: int = 20, temperature: float = 4.0) -> None:
         if not isinstance(policy, ThresholdPolicy) or not policy.higher_is_surer:
             raise ConfigurationError(
-                f"decaying_threshold.policy: found {type(policy).__name__}, allowed: a policy whose score must exceed its "
-                "threshold, such as margin, max_probability, similarity, beem"
+                f"decaying_threshold.policy: found {type(policy).__name__}, allowed: a policy whose score must exceed "
+                "its threshold, such as margin, max_probability, similarity, beem"
             )
         if decay not in DECAYS:
             raise ConfigurationError(not_allowed("decaying_threshold.decay", decay, DECAYS))
         if max_length < 1 or temperature < 0:
             raise ConfigurationError(
-                f"decaying_threshold: found max_length {max_length}, temperature {temperature}, allowed: 1 or more, and "
-                "0 or more"
+                f"decaying_threshold: found max_length {max_length}, temperature {temperature}, allowed: 1 or more, "
+                "and 0 or more"
             )
         super().__init__(policy.strategy, policy.min_exit)
         self.policy = policy

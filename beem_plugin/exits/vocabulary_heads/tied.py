@@ -11,8 +11,9 @@ from beem_plugin.exits.vocabulary_heads.head import VocabularyHead, copied_norm
 @VocabularyHead.register("tied")
 class TiedHead(VocabularyHead):
     """
-    A layer normalisation of the exit's own, which starts as the decoder's final one, before the decoder's own vocabulary
-    matrix: 2 x hidden parameters an exit. CALM, MuE and LayerSkip share the normalisation too (`share_norm`).
+    A layer normalisation of the exit's own, which starts as the decoder's final one, before the decoder's own
+    vocabulary matrix: 2 x hidden parameters an exit. CALM, MuE and LayerSkip share the normalisation too
+    (`share_norm`).
 
     Registered as a `VocabularyHead` with name "tied", which is the default.
 

@@ -15,7 +15,7 @@ from beem_plugin.data.instance import Instance
 from beem_plugin.exits.replay import replay
 from beem_plugin.exits.speed import depth_summary
 from beem_plugin.exits.trace import ExitTrace
-from beem_plugin.models import MultiExitCaptioner, MultiExitClassifier
+from beem_plugin.models import MultiExitCaptioner, MultiExitModel
 from beem_plugin.models.tracing import trace_any_model
 from beem_plugin.training.callbacks.callback import TrainerCallback
 
@@ -48,20 +48,29 @@ class CalibrateExits(TrainerCallback):
         What the dataset reader reads: with `train_data_path` "train[fit]" the default is "train[holdout]".
         Calibrating on the split that is reported makes its figures optimistic; every report then says which it was.
     batch_size : `int`, optional (default = `64`)
+    keep_traces : `bool`, optional (default = `False`)
+        Whether the traces of validation and test data stay, in `traces/` of the serialization directory.
     """
 
-    def __init__(self, serialization_dir: str | Path, data: str | None = None, batch_size: int = 64) -> None:
+    def __init__(
+        self,
+        serialization_dir: str | Path,
+        data: str | None = None,
+        batch_size: int = 64,
+        keep_traces: bool = False,
+    ) -> None:
         super().__init__(serialization_dir)
+        self.keep_traces = keep_traces
         self.data = data
         self.batch_size = batch_size
         self.instances: list[Instance] = []
 
     def on_start(self, trainer: GradientDescentTrainer, is_primary: bool = True, **kwargs: Any) -> None:
         super().on_start(trainer, is_primary)
-        if not isinstance(trainer.model, MultiExitClassifier | MultiExitCaptioner):
+        if not isinstance(trainer.model, MultiExitModel | MultiExitCaptioner):
             raise ConfigurationError(
                 f"calibrate_exits: found a model {type(trainer.model).__name__}, allowed: multi_exit_classifier, "
-                "multi_exit_captioner"
+                "multi_exit_regressor, multi_exit_captioner"
             )
         # Read before training, so that a wrong name does not cost the training.
         self.data = self.data or held_out(trainer.data.train_data_path)
@@ -82,7 +91,7 @@ class CalibrateExits(TrainerCallback):
         if not is_primary or not self.instances or epoch is None:
             return
         model = trainer.model
-        assert isinstance(model, MultiExitClassifier | MultiExitCaptioner) and self.data is not None
+        assert isinstance(model, MultiExitModel | MultiExitCaptioner) and self.data is not None
         found = metrics if metrics is not None else {}
         trace = self.trace(trainer, model, self.instances, self.data)
         report = model.exit_policy.calibrate(trace)
@@ -101,14 +110,17 @@ class CalibrateExits(TrainerCallback):
         ):
             # What it was calibrated on has been said already.
             if instances and source is not None and source != self.data:
-                values = figures(model, self.trace(trainer, model, instances, source))
+                traced = self.trace(trainer, model, instances, source)
+                if self.keep_traces:
+                    traced.save(self.serialization_dir / "traces" / f"{name}.npz")
+                values = figures(model, traced)
                 prefix = "best_validation" if name == "validation" else name
                 found.update({f"{prefix}_early_exit_{key}": value for key, value in values.items()})
 
     def trace(
         self,
         trainer: GradientDescentTrainer,
-        model: MultiExitClassifier | MultiExitCaptioner,
+        model: MultiExitModel | MultiExitCaptioner,
         instances: list[Instance],
         source: str,
     ) -> ExitTrace:
@@ -153,11 +165,11 @@ def warn_of_overlap(calibration: list[Instance], train: list[Instance], source: 
         )
 
 
-def figures(model: MultiExitClassifier | MultiExitCaptioner, trace: ExitTrace) -> dict[str, Any]:
+def figures(model: MultiExitModel | MultiExitCaptioner, trace: ExitTrace) -> dict[str, Any]:
     """The task's metrics, layer speed-up and exit histogram of the model's policy on a trace."""
     decisions = replay(model.exit_policy, trace)
     depth = depth_summary(decisions.exits, trace.exit_layers)
-    known = trace.labels >= 0
+    known = trace.known
     values: dict[str, Any] = {}
     if bool(known.any()):
         values.update(METRICS[trace.metric](trace.labels[known].numpy(), decisions.predictions[known].numpy()))

@@ -1,0 +1,261 @@
+"""An image encoder and a language model that looks at its output."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import GPT2LMHeadModel, VisionEncoderDecoderConfig, VisionEncoderDecoderModel
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from beem_plugin.backbones import loading
+from beem_plugin.backbones.gpt2_decoder import Gpt2Decoder
+from beem_plugin.common.errors import ConfigurationError, not_allowed
+from beem_plugin.common.files import atomic_write
+from beem_plugin.common.registry import Registrable
+from beem_plugin.data.pretrained import resolve_model_name
+
+ENCODERS = ("beit", "deit", "dinov2", "swin", "vit")
+DECODERS = ("gpt2",)
+KEY = "model.decoder.backbone"
+
+
+class CaptionBackbone(torch.nn.Module, Registrable):
+    """An image encoder, and a decoder as a sequence of blocks numbered from 1."""
+
+    default_implementation = "vision_encoder_decoder"
+
+    decoder: Gpt2Decoder
+
+    def encode_images(self, pixel_values: Tensor) -> Tensor:
+        """`(images, channels, height, width)` to `(images, patches, hidden)` in the decoder's size."""
+        raise NotImplementedError
+
+    def save_config(self, folder: str | Path) -> None:
+        """Writes `config.json` to `folder`: with it as `model_name` and `load_weights` false the shape is rebuilt."""
+        raise NotImplementedError
+
+
+@CaptionBackbone.register("vision_encoder_decoder", constructor="from_parts")
+class VisionEncoderDecoderBackbone(CaptionBackbone):
+    """
+    A transformers `VisionEncoderDecoderModel`: Swin, ViT, DeiT, BEiT or DINOv2 as encoder, GPT-2 with cross-attention
+    as decoder, and a linear map between them where their sizes differ. The image is encoded once; the decoder is
+    stepped block by block (`Gpt2Decoder`) and gives the hidden states of the full forward pass.
+
+    Cross-attention that the checkpoint does not have, and the map between the sizes, start at random.
+
+    Registered as a `CaptionBackbone` with name "vision_encoder_decoder", which is the default.
+
+    # Parameters
+
+    model_name : `str`, optional (default = `None`)
+        A `VisionEncoderDecoder` checkpoint: a model of the hub or a folder. Else both `encoder` and `decoder`.
+    encoder : `str` or `dict`, optional (default = `None`)
+        A model of the hub or a folder; or `{"model_type": "vit", ...}`, random weights in this shape.
+    decoder : `str` or `dict`, optional (default = `None`)
+        The same with `"gpt2"`. A configuration without `vocab_size` takes the tokenizer's.
+    load_weights : `bool`, optional (default = `True`)
+        False builds the model from its configuration alone, for a state dict that is loaded afterwards.
+    encoder_overrides, decoder_overrides : `dict`, optional (default = `None`)
+        Entries of the configurations to replace, such as `{"resid_pdrop": 0.0}`.
+    num_layers : `int`, optional (default = `None`)
+        Keep only the first so many blocks of the decoder. None keeps all.
+    vocab_size : `int`, optional (default = `None`)
+        The tokenizer's; filled in.
+    """
+
+    def __init__(self, transformer_model: VisionEncoderDecoderModel, model_name: str | None = None) -> None:
+        super().__init__()
+        encoder: Any = transformer_model.encoder
+        # Parameters that no loss reaches would be trained by nobody and stall distributed training.
+        if isinstance(getattr(encoder, "pooler", None), torch.nn.Module):
+            encoder.pooler = None
+        for name, parameter in encoder.named_parameters():
+            if "mask_token" in name:
+                parameter.requires_grad_(False)
+        self.transformer_model = transformer_model
+        self.config = transformer_model.config
+        self.model_name = model_name
+        self.decoder = Gpt2Decoder(transformer_model.decoder)
+
+    @property
+    def num_layers(self) -> int:
+        return self.decoder.num_layers
+
+    @property
+    def hidden_size(self) -> int:
+        return self.decoder.hidden_size
+
+    def encode_images(self, pixel_values: Tensor) -> Tensor:
+        states = self.transformer_model.encoder(pixel_values=pixel_values).last_hidden_state
+        projection = getattr(self.transformer_model, "enc_to_dec_proj", None)
+        return states if projection is None else projection(states)
+
+    def save_config(self, folder: str | Path) -> None:
+        with atomic_write(Path(folder) / "config.json") as file:
+            file.write(self.config.to_json_string())
+
+    @classmethod
+    def from_parts(
+        cls,
+        model_name: str | None = None,
+        encoder: str | dict | None = None,
+        decoder: str | dict | None = None,
+        load_weights: bool = True,
+        encoder_overrides: dict | None = None,
+        decoder_overrides: dict | None = None,
+        num_layers: int | None = None,
+        vocab_size: int | None = None,
+    ) -> VisionEncoderDecoderBackbone:
+        """See the class for the parameters."""
+        if (model_name is None) == (encoder is None and decoder is None) or (encoder is None) != (decoder is None):
+            raise ConfigurationError(f"{KEY}: allowed: 'model_name', or both 'encoder' and 'decoder'")
+        if model_name is not None:
+            path = resolve_model_name(model_name, f"{KEY}.model_name")
+            entries = loading.read_config(path, f"{KEY}.model_name")
+            if entries.get("model_type") != "vision-encoder-decoder":
+                raise ConfigurationError(
+                    not_allowed(
+                        f"{KEY}.model_name: 'model_type'", entries.get("model_type"), ["vision-encoder-decoder"]
+                    )
+                )
+            parts = {"encoder": entries.get("encoder", {}), "decoder": entries.get("decoder", {})}
+        else:
+            path = None
+            parts = {"encoder": as_entries(encoder, "encoder"), "decoder": as_entries(decoder, "decoder")}
+        for part, entries, allowed in (
+            ("encoder", parts["encoder"], ENCODERS),
+            ("decoder", parts["decoder"], DECODERS),
+        ):
+            if entries.get("model_type") not in allowed:
+                raise ConfigurationError(not_allowed(f"{KEY}.{part}: 'model_type'", entries.get("model_type"), allowed))
+        if isinstance(decoder, dict) and vocab_size is not None:
+            parts["decoder"].setdefault("vocab_size", vocab_size)
+        configs = {
+            "encoder": part_config(parts["encoder"], encoder_overrides, isinstance(encoder, dict), "encoder"),
+            "decoder": part_config(parts["decoder"], decoder_overrides, isinstance(decoder, dict), "decoder"),
+        }
+        check_vocabulary(configs["decoder"].vocab_size, vocab_size)
+        shorten(configs["decoder"], num_layers)
+        if path is not None and load_weights:
+            return cls(pretrained_pair(path, configs, num_layers is not None), model_name)
+        built = {
+            "encoder": pretrained_encoder(encoder, configs["encoder"], load_weights),
+            "decoder": pretrained_decoder(decoder, configs["decoder"], load_weights),
+        }
+        return cls(joined(built["encoder"], built["decoder"]), model_name)
+
+
+def as_entries(part: str | dict | None, name: str) -> dict[str, Any]:
+    """The configuration's entries of a hub name, a folder or a config block."""
+    if isinstance(part, dict):
+        return dict(part)
+    key = f"{KEY}.{name}"
+    return loading.read_config(resolve_model_name(str(part), key), key)
+
+
+def part_config(entries: dict[str, Any], overrides: dict | None, is_block: bool, name: str) -> Any:
+    """The configuration of one half; as decoder, with the cross-attention that makes it one."""
+    key = f"{KEY}.{name}"
+    model_type = entries["model_type"]
+    if is_block:
+        loading.check_keys(entries, model_type, (), key)
+    entries = {**entries, "is_decoder": False}
+    config: Any = loading.make_config(entries, key)
+    loading.override(config, overrides or {}, (), f"{key}_overrides")
+    config.is_decoder = config.add_cross_attention = name == "decoder"
+    return config
+
+
+def check_vocabulary(found: int, needed: int | None) -> None:
+    if needed is not None and found < needed:
+        raise ConfigurationError(
+            f"{KEY}.decoder: a vocabulary of {found} words, the tokenizer has {needed}; allowed: the tokenizer that "
+            "the decoder was trained with, or a decoder at least as large"
+        )
+
+
+def shorten(config: Any, num_layers: int | None) -> None:
+    """Leaves the first `num_layers` blocks in the decoder's configuration."""
+    if num_layers is None:
+        return
+    if not 1 <= num_layers <= config.n_layer:
+        raise ConfigurationError(f"{KEY}.num_layers: found {num_layers}, allowed: 1 to {config.n_layer}")
+    config.n_layer = num_layers
+
+
+def pretrained_encoder(source: str | dict | None, config: Any, load_weights: bool) -> Any:
+    key = f"{KEY}.encoder"
+    if not isinstance(source, str) or not load_weights:
+        return loading.random_model(config, "sdpa", key)
+    model, _ = loading.pretrained_model(resolve_model_name(source, key), config, "sdpa", key, shortened=False)
+    return model
+
+
+def pretrained_decoder(source: str | dict | None, config: Any, load_weights: bool) -> Any:
+    """The language model; only its cross-attention may be missing from the checkpoint."""
+    config._attn_implementation = "sdpa"
+    if not isinstance(source, str) or not load_weights:
+        return GPT2LMHeadModel(config)
+    key = f"{KEY}.decoder"
+    path = resolve_model_name(source, key)
+    try:
+        with loading.quiet(path):
+            loader: Any = GPT2LMHeadModel
+            model, info = loader.from_pretrained(
+                path,
+                config=config,
+                dtype=torch.float32,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,
+                trust_remote_code=False,
+                **loading.options(path),
+            )
+    except (OSError, ValueError, RuntimeError) as error:
+        raise loading.unreadable(path, key, error) from error
+    check_loaded(info, path, key, may_lack=("crossattention", "ln_cross_attn", "lm_head"))
+    return model
+
+
+def pretrained_pair(path: str, configs: dict[str, Any], shortened: bool) -> VisionEncoderDecoderModel:
+    key = f"{KEY}.model_name"
+    config = VisionEncoderDecoderConfig.from_encoder_decoder_configs(configs["encoder"], configs["decoder"])
+    try:
+        with loading.quiet(path):
+            loader: Any = VisionEncoderDecoderModel
+            model, info = loader.from_pretrained(
+                path,
+                config=config,
+                dtype=torch.float32,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,
+                trust_remote_code=False,
+                **loading.options(path),
+            )
+    except (OSError, ValueError, RuntimeError) as error:
+        raise loading.unreadable(path, key, error) from error
+    check_loaded(info, path, key, may_lack=("encoder.pooler.", "decoder.lm_head"))
+    return model
+
+
+def check_loaded(info: dict[str, Any], path: str, key: str, may_lack: tuple[str, ...]) -> None:
+    """A weight that is missing from a checkpoint, or has another shape, is an error that names it."""
+    missing = {name for name in info["missing_keys"] if not any(part in name for part in may_lack)}
+    mismatched = {name if isinstance(name, str) else name[0] for name in info["mismatched_keys"]}
+    if missing:
+        raise ConfigurationError(f"{key}: the checkpoint {path!r} lacks weights: {loading.shown(missing)}")
+    if mismatched:
+        raise ConfigurationError(
+            f"{key}: weights in the checkpoint {path!r} have other shapes than its configuration says: "
+            f"{loading.shown(mismatched)}"
+        )
+
+
+def joined(encoder: Any, decoder: Any) -> VisionEncoderDecoderModel:
+    """One model of the two, whose configuration can be saved and read again."""
+    config = VisionEncoderDecoderConfig.from_encoder_decoder_configs(encoder.config, decoder.config)
+    assert config.model_type in CONFIG_MAPPING
+    return VisionEncoderDecoderModel(config=config, encoder=encoder, decoder=decoder)

@@ -1,0 +1,5 @@
+"""BLEU, METEOR, ROUGE-L, CIDEr and SPICE of captions, by pycocoevalcap's scorers."""
+
+from beem_plugin.common.caption_metrics.scores import DEFAULT_METRICS, METRICS, CaptionScores, score_captions
+
+__all__ = ["DEFAULT_METRICS", "METRICS", "CaptionScores", "score_captions"]

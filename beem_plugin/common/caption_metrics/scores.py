@@ -1,0 +1,165 @@
+"""All caption metrics of one set of captions."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from beem_plugin.common.caption_metrics.meteor import meteor
+from beem_plugin.common.caption_metrics.programs import INSTALL_JAVA, ScorerError, has_java, package_file
+from beem_plugin.common.caption_metrics.spice import check_spice_jars, spice
+from beem_plugin.common.caption_metrics.tokens import simple_tokens, treebank_tokens
+from beem_plugin.common.errors import ConfigurationError, DataError, not_allowed
+
+logger = logging.getLogger(__name__)
+
+METRICS = ("bleu", "meteor", "rouge_l", "cider", "spice")
+DEFAULT_METRICS = ("bleu", "meteor", "rouge_l", "cider")
+NEEDS_JAVA = ("meteor", "spice")
+
+
+@dataclass
+class CaptionScores:
+    """
+    # Parameters
+
+    metrics : `dict[str, float]`
+        `bleu_1` to `bleu_4`, `meteor`, `rouge_l`, `cider`, `spice`, as far as they were asked for and could be had.
+    per_image : `dict[str, list[float]]`
+        The same of each image, in the order of the candidates.
+    tokenizer : `str`
+        `"ptb"`, as published scores, or `"simple"` without Java: values differ a little.
+    warnings : `list[str]`
+        What could not be computed, and why.
+    """
+
+    metrics: dict[str, float] = field(default_factory=dict)
+    per_image: dict[str, list[float]] = field(default_factory=dict)
+    tokenizer: str = "ptb"
+    warnings: list[str] = field(default_factory=list)
+
+
+def score_captions(
+    candidates: Mapping[Hashable, str],
+    references: Mapping[Hashable, Sequence[str]],
+    metrics: Sequence[str] = DEFAULT_METRICS,
+    spice_jars: str | None = None,
+    timeout: float = 1800.0,
+) -> CaptionScores:
+    """
+    Scores a whole split at once: CIDEr weighs words by how rare they are in it, and BLEU counts over all of it, so that
+    neither is a mean over batches.
+
+    A scorer that fails, or has no Java to run on, is left out with a warning; the others are computed all the same.
+
+    # Parameters
+
+    candidates : `Mapping[Hashable, str]`
+        One caption an image, by the image's name.
+    references : `Mapping[Hashable, Sequence[str]]`
+        The captions that people wrote, for the same images.
+    metrics : `Sequence[str]`, optional (default = all but `"spice"`)
+        Of `METRICS`.
+    spice_jars : `str`, optional (default = `None`)
+        For `"spice"`: the folder with CoreNLP 3.6.0.
+    timeout : `float`, optional (default = `1800`)
+        Seconds for each Java program.
+
+    # Raises
+
+    `ConfigurationError` when pycocoevalcap is not installed or a metric unknown; `DataError` when an image has no
+    reference.
+    """
+    for name in metrics:
+        if name not in METRICS:
+            raise ConfigurationError(not_allowed("caption metrics", name, METRICS))
+    jars = check_spice_jars(spice_jars) if "spice" in metrics else None
+    package_file()
+    keys = _checked_keys(candidates, references)
+    result = CaptionScores()
+    captions, texts = _tokenized(
+        [candidates[key] for key in keys], [list(references[key]) for key in keys], result, timeout
+    )
+    for key, kept in zip(keys, texts):
+        if not kept:
+            raise DataError(f"image {key!r}: its references are empty but for punctuation")
+    scorers: dict[str, Callable[[], None]] = {
+        "bleu": lambda: _python_scores(result, "bleu", captions, texts),
+        "meteor": lambda: _add(result, "meteor", *meteor(captions, texts, timeout)),
+        "rouge_l": lambda: _python_scores(result, "rouge_l", captions, texts),
+        "cider": lambda: _python_scores(result, "cider", captions, texts),
+        "spice": lambda: _add(result, "spice", *spice(captions, texts, jars, timeout)) if jars is not None else None,
+    }
+    for name in METRICS:
+        if name not in metrics or (name in NEEDS_JAVA and result.tokenizer != "ptb"):
+            continue
+        try:
+            scorers[name]()
+        except ScorerError as error:
+            result.warnings.append(f"{name} is left out: {error}")
+    if "cider" in metrics and len(keys) == 1:
+        result.warnings.append("cider of a single image is 0 by its definition")
+    for warning in result.warnings:
+        logger.warning("captions: %s", warning)
+    return result
+
+
+def _checked_keys(candidates: Mapping[Hashable, str], references: Mapping[Hashable, Sequence[str]]) -> list[Hashable]:
+    keys = list(candidates)
+    if not keys:
+        raise DataError("there are no captions to score")
+    for key in keys:
+        if not isinstance(candidates[key], str):
+            raise DataError(f"image {key!r}: found {candidates[key]!r}, one caption an image is scored")
+        if not references.get(key):
+            raise DataError(f"image {key!r}: it has no reference to be scored against")
+    return keys
+
+
+def _tokenized(
+    captions: list[str], references: list[list[str]], result: CaptionScores, timeout: float
+) -> tuple[list[str], list[list[str]]]:
+    """Captions and references as tokens; references of which nothing is left are dropped."""
+    flat = captions + [text for texts in references for text in texts]
+    if not has_java():
+        result.tokenizer = "simple"
+        result.warnings.append(
+            "there is no `java` on this machine: METEOR and SPICE are left out, and words are split without the Penn "
+            f"Treebank tokenizer, so that other values differ a little from published ones; {INSTALL_JAVA}"
+        )
+        tokens = simple_tokens(flat)
+    else:
+        try:
+            tokens = treebank_tokens(flat, timeout)
+        except ScorerError as error:
+            result.tokenizer = "simple"
+            result.warnings.append(f"METEOR and SPICE are left out, and words are split without Java: {error}")
+            tokens = simple_tokens(flat)
+    rest = iter(tokens[len(captions) :])
+    return tokens[: len(captions)], [[text for text in (next(rest) for _ in texts) if text] for texts in references]
+
+
+def _python_scores(result: CaptionScores, name: str, captions: list[str], references: list[list[str]]) -> None:
+    """pycocoevalcap's scorers that are Python, which print on standard output and return numpy's numbers."""
+    from pycocoevalcap.bleu.bleu import Bleu
+    from pycocoevalcap.cider.cider import Cider
+    from pycocoevalcap.rouge.rouge import Rouge
+
+    scorer = {"bleu": lambda: Bleu(4), "rouge_l": Rouge, "cider": Cider}[name]()
+    wanted = dict(enumerate(references))
+    found = {number: [caption] for number, caption in enumerate(captions)}
+    with contextlib.redirect_stdout(io.StringIO()):
+        score, scores = scorer.compute_score(wanted, found)
+    if name != "bleu":
+        _add(result, name, score, scores)
+        return
+    for order, (value, values) in enumerate(zip(score, scores), 1):
+        _add(result, f"bleu_{order}", value, values)
+
+
+def _add(result: CaptionScores, name: str, score: float, scores: Sequence[float]) -> None:
+    result.metrics[name] = float(score)
+    result.per_image[name] = [float(value) for value in scores]

@@ -1,0 +1,84 @@
+"""Captions, with or without images, to one padded batch."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from beem_plugin.data.image_processor import ImageProcessor
+from beem_plugin.data.images import BadImageError
+from beem_plugin.data.instance import Instance
+
+logger = logging.getLogger(__name__)
+
+ImageOpener = Callable[[Mapping[str, Any]], Image.Image]
+
+
+class CaptionCollator:
+    """
+    The collator of the captions readers; images are opened here, in the data loader's workers.
+
+    A batch holds
+
+    - `input_ids` `(batch, tokens)` int64: start, words, end, then padding;
+    - `attention_mask` `(batch, tokens)` int64: 1 from start to end. A padding token may be the end token as well, as
+      GPT-2's is: only the mask tells them apart;
+    - `pixel_values` `(batch, 3, height, width)` float32, unless the reader is one of captions only;
+    - `index` `(batch,)` int64: positions in the data set.
+
+    # Parameters
+
+    pad_token_id : `int`
+    processor : `ImageProcessor`, optional (default = `None`)
+        `None`: captions only.
+    open_image : `ImageOpener`, optional (default = `None`)
+        From the fields of an instance to its image.
+    skips_bad_images : `bool`, optional (default = `False`)
+        An image that cannot be decoded is named in a warning and replaced by an empty one, its caption masked: batches
+        keep their sizes, and nothing is learnt from it. Otherwise it is an error.
+    """
+
+    def __init__(
+        self,
+        pad_token_id: int,
+        processor: ImageProcessor | None = None,
+        open_image: ImageOpener | None = None,
+        skips_bad_images: bool = False,
+    ) -> None:
+        self.pad_token_id = pad_token_id
+        self.processor = processor
+        self.open_image = open_image
+        self.skips_bad_images = skips_bad_images
+
+    def __call__(self, instances: Sequence[Instance], indices: Sequence[int] | None = None) -> dict[str, Tensor]:
+        rows = [instance.encoding["input_ids"] for instance in instances]
+        input_ids = torch.full((len(rows), max(map(len, rows))), self.pad_token_id, dtype=torch.int64)
+        attention_mask = torch.zeros_like(input_ids)
+        for number, row in enumerate(rows):
+            input_ids[number, : len(row)] = torch.tensor(row, dtype=torch.int64)
+            attention_mask[number, : len(row)] = 1
+        batch = {"input_ids": input_ids, "attention_mask": attention_mask}
+        if self.processor is not None:
+            images = [self._pixels(instance) for instance in instances]
+            for number, pixels in enumerate(images):
+                if pixels is None:
+                    attention_mask[number] = 0
+            empty = torch.zeros(3, *self.processor.shape)
+            batch["pixel_values"] = torch.stack([empty if pixels is None else pixels for pixels in images])
+        batch["index"] = torch.tensor(range(len(rows)) if indices is None else indices, dtype=torch.int64)
+        return batch
+
+    def _pixels(self, instance: Instance) -> Tensor | None:
+        assert self.processor is not None and self.open_image is not None
+        try:
+            return self.processor(self.open_image(instance.fields))
+        except BadImageError as error:
+            if not self.skips_bad_images:
+                raise
+            logger.warning("left out: %s", error)
+            return None

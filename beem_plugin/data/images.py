@@ -1,0 +1,71 @@
+"""Image files: found, opened, and named when they cannot be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from beem_plugin.common.errors import DataError
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+
+# What Pillow raises for files that are cut off, of another kind, absurdly large, or damaged inside.
+_DAMAGE = (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError)
+
+
+class BadImageError(DataError):
+    """
+    An image file is missing or cannot be decoded; the message names it.
+
+    Raised in a worker, it reaches the training process through torch, which puts the worker's whole traceback before
+    the message: only the last line, ours, is kept.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message.strip().rsplit("BadImageError: ", 1)[-1])
+
+
+def open_image(path: str | Path) -> Image.Image:
+    """The image in RGB, decoded, the right way up where its EXIF data say that it was not."""
+    try:
+        with Image.open(path) as image:
+            image.load()
+            return ImageOps.exif_transpose(image).convert("RGB")
+    except _DAMAGE as error:
+        raise BadImageError(f"{path}: {_reason(error)}") from None
+
+
+def image_problem(path: str | Path, decode: bool = False) -> str | None:
+    """
+    Why an image cannot be used, or `None`.
+
+    # Parameters
+
+    path : `str | Path`
+    decode : `bool`, optional (default = `False`)
+        Decode it to the end; else only its header is looked at, which is a hundred times faster and finds everything
+        but files that are cut off or damaged inside.
+    """
+    try:
+        with Image.open(path) as image:
+            if decode:
+                image.load()
+    except _DAMAGE as error:
+        return f"{path}: {_reason(error)}"
+    return None
+
+
+def image_files(folder: str | Path) -> list[Path]:
+    """The image files in a folder, by name."""
+    return sorted(path for path in Path(folder).iterdir() if path.suffix.lower() in SUFFIXES)
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "no such image"
+    if isinstance(error, IsADirectoryError):
+        return "is a folder, an image is expected"
+    if isinstance(error, UnidentifiedImageError):
+        return "not an image of a known format"
+    return f"the image cannot be decoded: {' '.join(str(error).split()) or type(error).__name__}"

@@ -1,0 +1,121 @@
+"""Images with captions in the form of Karpathy's splits: COCO, Flickr8k, Flickr30k."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from beem_plugin.common.errors import ConfigurationError, DataError, not_allowed
+from beem_plugin.common.files import open_text
+from beem_plugin.data.caption_tokenizer import CaptionTokenizer
+from beem_plugin.data.dataset_reader import DatasetReader
+from beem_plugin.data.image_processor import ImageProcessor
+from beem_plugin.dataset_readers.captions import CaptionedImage, CaptionReader, check_caption_form, target_text
+
+# What a source stands for, in the file's own words. `restval` are the images of COCO's validation set that neither
+# Karpathy's validation nor test set uses: everybody trains on them.
+SPLITS = {
+    "train": ("train", "restval"),
+    "restval": ("restval",),
+    "val": ("val",),
+    "validation": ("val",),
+    "test": ("test",),
+}
+
+
+@DatasetReader.register("karpathy_captions")
+class KarpathyCaptionsReader(CaptionReader):
+    """
+    Reads `dataset_coco.json`, `dataset_flickr8k.json` and files like these:
+    `{"images": [{"filename", "imgid", "split", "sentences": [{"raw", "tokens"}], "filepath"?, "cocoid"?}]}`.
+
+    Sources are `train` (with `restval`), `val`, `test`, `restval`. Training data are one instance a caption, other data
+    one an image; see `CaptionReader`.
+
+    Registered as a `DatasetReader` with name "karpathy_captions".
+
+    # Parameters
+
+    file : `str`
+        The JSON file, gzipped or not.
+    tokenizer : `CaptionTokenizer`
+    image_processor : `ImageProcessor`
+    image_dir : `str`, optional (default = the folder `images` beside the file)
+        An image is `image_dir/filepath/filename`, or `image_dir/filename`.
+    caption_form : `str`, optional (default = `"tokens"`)
+        What the decoder learns: `"tokens"`, lower case without punctuation, or `"raw"`. Scores are always against the
+        raw captions, tokenized by the scorer.
+    on_bad_image, max_instances, holdout_fraction, holdout_seed
+        See `CaptionReader`.
+    """
+
+    def __init__(
+        self,
+        file: str,
+        tokenizer: CaptionTokenizer,
+        image_processor: ImageProcessor,
+        image_dir: str | None = None,
+        caption_form: str = "tokens",
+        on_bad_image: str = "error",
+        max_instances: int | None = None,
+        holdout_fraction: float = 0.1,
+        holdout_seed: int = 0,
+    ) -> None:
+        super().__init__(tokenizer, image_processor, on_bad_image, max_instances, holdout_fraction, holdout_seed)
+        self.file = Path(file).expanduser()
+        self.image_dir = Path(image_dir).expanduser() if image_dir is not None else self.file.parent / "images"
+        self.caption_form = check_caption_form(caption_form)
+        self._entries: list[dict[str, Any]] | None = None
+
+    def _read_images(self, source: str) -> Iterable[CaptionedImage]:
+        if source not in SPLITS:
+            raise ConfigurationError(not_allowed(f"{self.file}: the split", source, SPLITS))
+        if self._entries is None:
+            self._entries = karpathy_entries(self.file)
+        if not self.image_dir.is_dir():
+            raise ConfigurationError(
+                f"dataset_reader.image_dir: {self.image_dir} is no folder; allowed: the folder with the images"
+            )
+        chosen = [(number, entry) for number, entry in enumerate(self._entries) if entry["split"] in SPLITS[source]]
+        if not chosen:
+            found = sorted({entry["split"] for entry in self._entries})
+            raise DataError(f"{self.file}: no image of split {source!r}; found: {', '.join(found)}")
+        for number, entry in chosen:
+            yield self._image(entry, f"{self.file}: image {number}")
+
+    def _image(self, entry: dict[str, Any], place: str) -> CaptionedImage:
+        try:
+            references = [" ".join(sentence["raw"].split()) for sentence in entry["sentences"]]
+            targets = [
+                target_text(sentence["raw"], sentence.get("tokens"), self.caption_form)
+                for sentence in entry["sentences"]
+            ]
+            # COCO's own numbers where there are such: its results files are written in these.
+            identity = entry["cocoid"] if "cocoid" in entry else entry["imgid"]
+            path = self._path(entry["filename"], entry.get("filepath"))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise DataError(f"{place}: not of the form of a Karpathy split: lacks or garbles {error}") from None
+        return CaptionedImage({"image": str(path), "image_id": identity}, references, [t for t in targets if t])
+
+    def _path(self, filename: str, filepath: str | None) -> Path:
+        if filepath is not None and (nested := self.image_dir / filepath / filename).is_file():
+            return nested
+        return self.image_dir / filename
+
+
+def karpathy_entries(file: Path) -> list[dict[str, Any]]:
+    """The list `images` of a Karpathy split."""
+    with open_text(file) as stream:
+        try:
+            content = json.load(stream)
+        except json.JSONDecodeError as error:
+            raise DataError(f"{file}:{error.lineno}: not valid JSON: {error.msg}") from None
+    entries = content.get("images") if isinstance(content, dict) else None
+    if not isinstance(entries, list) or not entries:
+        raise DataError(f"{file}: lacks the list 'images' of a Karpathy split")
+    for number, entry in enumerate(entries):
+        if not isinstance(entry, dict) or "split" not in entry:
+            raise DataError(f"{file}: image {number}: lacks 'split'")
+    return entries

@@ -1,0 +1,43 @@
+"""What decoded captions cost against full depth, in layers and in multiply-accumulates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from beem_plugin.execution.captions.decoding import Decoded
+from beem_plugin.execution.captions.meter import CaptionMacs, full_depth
+from beem_plugin.exits.speed import depth_summary
+
+
+def decoded_speed(network: Any, decoded: Sequence[Decoded]) -> dict[str, Any]:
+    """
+    # Parameters
+
+    network : `MultiExitDecoder`
+    decoded : `Sequence[Decoded]`
+        Batch by batch, greedily: with beams the multiply-accumulates are those of all beams, the words those of the
+        best, and no comparison is made.
+
+    # Returns
+
+    `dict[str, Any]`
+        `layer_speedup` and its like, counted over words, the end included (see `depth_summary`); `mac_speedup`:
+        multiply-accumulates of full depth with the last head alone, for captions of the same lengths, over those spent,
+        everything included; `decoder_mac_speedup`: the same without the image encoder, which no exit can save; `gmacs`:
+        what was spent on each part; `words`.
+    """
+    captions = [caption for part in decoded for caption in part.captions]
+    exits = torch.tensor([number for caption in captions for number in caption.exits], dtype=torch.int64)
+    spent, full = CaptionMacs(), CaptionMacs()
+    for part in decoded:
+        spent = spent + part.macs
+        full = full + full_depth(network, [len(caption.tokens) for caption in part.captions], part.patches)
+    result: dict[str, Any] = {**depth_summary(exits, network.exit_layers), "words": len(exits)}
+    if all(part.beams == 1 for part in decoded) and len(exits):
+        result["mac_speedup"] = (spent.images + full.decoder) / spent.total
+        result["decoder_mac_speedup"] = full.decoder / spent.decoder
+    result["gmacs"] = {name: value / 1e9 for name, value in vars(spent).items()}
+    return result

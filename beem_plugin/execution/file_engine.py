@@ -1,0 +1,26 @@
+"""The engine for whole files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+FILE_ENGINE = {"type": "depth_pools"}
+"""What runs a file unless the config or a flag names an engine: throughput counts there, and it has the most."""
+
+
+def file_engine(config: Mapping[str, Any]) -> dict[str, Any] | None:
+    """
+    # Parameters
+
+    config : `Mapping[str, Any]`
+        An archive's.
+
+    # Returns
+
+    `dict[str, Any]`, optional
+        `FILE_ENGINE`, or `None` if the config says which engine, which the model then has.
+    """
+    model = config.get("model")
+    is_given = isinstance(model, Mapping) and model.get("engine") is not None
+    return None if is_given else dict(FILE_ENGINE)

@@ -1,0 +1,85 @@
+"""Weights to start from: those of a model that was trained before."""
+
+from __future__ import annotations
+
+import logging
+import re
+from pathlib import Path
+
+import torch
+
+from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.registry import FromParams
+
+logger = logging.getLogger(__name__)
+
+TEXT_ONLY = [r"transformer_model\.encoder\.", r"enc_to_dec_proj", r"crossattention", r"ln_cross_attn"]
+"""What a language model has not learned."""
+
+
+class InitialWeights(FromParams):
+    """
+    Copies parameters of the same name from another model's archive. A string is short for `{"archive": string}`.
+
+    # Parameters
+
+    archive : `str`
+        A `model.tar.gz`, a serialization directory, or a weights file (`.safetensors`, `.th`).
+    include : `list[str]`, optional (default = `["^decoder\\\\."]`)
+        Regular expressions; a parameter is copied if one of them is found in its name, and none of `exclude`.
+    exclude : `list[str]`, optional (default = image encoder and cross-attention)
+        The default is for an archive whose decoder was trained on text alone. `[]` copies all.
+    """
+
+    def __init__(self, archive: str, include: list[str] | None = None, exclude: list[str] | None = None) -> None:
+        self.archive = archive
+        self.include = [re.compile(pattern) for pattern in include or [r"^decoder\."]]
+        self.exclude = [re.compile(pattern) for pattern in (TEXT_ONLY if exclude is None else exclude)]
+
+    def copy_into(self, model: torch.nn.Module) -> list[str]:
+        """
+        # Returns
+
+        `list[str]`
+            The names that were copied.
+
+        # Raises
+
+        `ConfigurationError`
+            If nothing fits, or a parameter has another shape.
+        """
+        found = {name: value for name, value in read_weights(self.archive).items() if self.matches(name)}
+        state = model.state_dict()
+        common = [name for name in found if name in state]
+        if not common:
+            raise ConfigurationError(
+                f"model.initialize_from: {self.archive} has no parameter that the model has as well"
+            )
+        for name in common:
+            if found[name].shape != state[name].shape:
+                raise ConfigurationError(
+                    f"model.initialize_from: {name} has shape {tuple(found[name].shape)} in {self.archive}, the model "
+                    f"has {tuple(state[name].shape)}; allowed: the same decoder and tokenizer, or an `exclude` that "
+                    "leaves it out"
+                )
+        model.load_state_dict({name: found[name] for name in common}, strict=False)
+        left = sorted(name for name in state if self.matches(name) and name not in found)
+        logger.info("initialised %d parameters from %s, %d stay as they were", len(common), self.archive, len(left))
+        return common
+
+    def matches(self, name: str) -> bool:
+        return any(pattern.search(name) for pattern in self.include) and not any(
+            pattern.search(name) for pattern in self.exclude
+        )
+
+
+def read_weights(path: str) -> dict[str, torch.Tensor]:
+    # Here, because the archive's module knows of models; only its reading of files is needed.
+    from beem_plugin.archival import find_weights, opened_archive, read_state
+
+    if Path(path).suffix in (".safetensors", ".th"):
+        if not Path(path).exists():
+            raise ConfigurationError(f"model.initialize_from: {path}: no such weights file")
+        return read_state(Path(path))
+    with opened_archive(path) as folder:
+        return read_state(find_weights(folder, None))

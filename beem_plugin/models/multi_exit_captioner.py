@@ -1,0 +1,243 @@
+"""Image captioning with exits in the decoder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from beem_plugin.common.errors import ConfigurationError, not_allowed
+from beem_plugin.common.registry import Lazy
+from beem_plugin.data.vocabulary import Vocabulary
+from beem_plugin.execution.captions import CaptionDecoding, Decoded, GeneratedCaption
+from beem_plugin.exits.policy import ExitPolicy
+from beem_plugin.exits.replay import check_signals
+from beem_plugin.exits.token_trace import CALIBRATION_TARGETS
+from beem_plugin.models.initial_weights import InitialWeights
+from beem_plugin.models.model import Model
+from beem_plugin.models.multi_exit_decoder import MultiExitDecoder
+from beem_plugin.models.token_metrics import TokenMetrics
+from beem_plugin.objectives import Objective, WeightedDistillation
+from beem_plugin.objectives.chunked import CHUNK_ELEMENTS, chunked_loss
+
+
+@Model.register("multi_exit_captioner")
+class MultiExitCaptioner(Model):
+    """
+    An image encoder and a decoder with exits, the objective they are trained with, and the policy by which words leave.
+
+    Training and validation are teacher-forced and run all exits. A batch without `pixel_values` trains the decoder as a
+    language model: cross-attention is left out. (Such a run trains neither the image encoder nor cross-attention; name
+    them in `no_grad` when it is distributed.)
+
+    Registered as a `Model` with name "multi_exit_captioner".
+
+    # Parameters
+
+    vocab : `Vocabulary`
+        Filled in; captions have no labels.
+    tokenizer : `Any`
+        Filled in from the dataset reader: `bos_token_id`, `eos_token_id`, `vocab_size`.
+    decoder : `MultiExitDecoder`
+    objective : `Objective`, optional (default = `"weighted_distillation"`)
+        The paper's, for every word; one that looks at logits and labels alone.
+    exit_policy : `ExitPolicy`, optional (default = `"final"`)
+        Decides for every word; its state starts anew with each word. Thresholds and weights may be open: calibration
+        fits them.
+    decoding : `CaptionDecoding`, optional
+        Beams, length, and what becomes of skipped blocks.
+    calibration_target : `str`, optional (default = `"reference"`)
+        What counts as right when the policy is calibrated on teacher-forced words: the `"reference"`'s next word, or
+        the word of the `"last_exit"` (CALM's consistency), against which the last exit makes no error.
+    predicted_error_weight : `float`, optional (default = `1.0`)
+        Of the squared error of the signal `predicted_error`, where the decoder has it: it learns whether an exit's word
+        is wrong as `calibration_target` says.
+    initialize_from : `InitialWeights` or `str`, optional (default = `None`)
+        An archive whose decoder this one starts as.
+    chunk_elements : `int`, optional (default = `2**24`)
+        Logits held at a time in training; more is faster on a large GPU.
+    """
+
+    default_predictor = "captioner"
+    default_evaluation = "captions"
+
+    def __init__(
+        self,
+        vocab: Vocabulary,
+        tokenizer: Any,
+        decoder: Lazy[MultiExitDecoder],
+        objective: Objective | None = None,
+        exit_policy: ExitPolicy | None = None,
+        decoding: CaptionDecoding | None = None,
+        calibration_target: str = "reference",
+        predicted_error_weight: float = 1.0,
+        initialize_from: InitialWeights | str | None = None,
+        chunk_elements: int = CHUNK_ELEMENTS,
+    ) -> None:
+        super().__init__(vocab)
+        if calibration_target not in CALIBRATION_TARGETS:
+            raise ConfigurationError(not_allowed("model.calibration_target", calibration_target, CALIBRATION_TARGETS))
+        if chunk_elements < 1:
+            raise ConfigurationError(f"model.chunk_elements: found {chunk_elements}, allowed: 1 or more")
+        self.bos_token_id = int(tokenizer.bos_token_id)
+        self.eos_token_id = int(tokenizer.eos_token_id)
+        self.decoder = decoder.construct(vocab_size=int(tokenizer.vocab_size))
+        self.objective = objective if objective is not None else WeightedDistillation()
+        if self.objective.required_signals:
+            raise ConfigurationError(
+                f"model.objective: {type(self.objective).__name__} trains the signals "
+                f"{', '.join(self.objective.required_signals)}; allowed for captions: objectives of logits and labels "
+                "alone; `decoder.signals: ['predicted_error']` brings its own loss"
+            )
+        self.exit_policy = exit_policy if exit_policy is not None else ExitPolicy.from_params({"type": "final"})
+        self.decoding = decoding if decoding is not None else CaptionDecoding()
+        self.calibration_target = calibration_target
+        self.predicted_error_weight = predicted_error_weight
+        self.chunk_elements = chunk_elements
+        self.metric = "accuracy"
+        self.metrics = TokenMetrics(self.num_exits)
+        # All look at the network's shape only, so that a wrong list or a missing signal is found before training.
+        self.exit_policy.bind(self.exit_layers, self.decoder.num_labels)
+        self.objective.bind(self.exit_layers, self.decoder.num_labels)
+        check_signals(self.exit_policy, self.decoder.available_signals, "the model")
+        if initialize_from is not None:
+            source = InitialWeights(initialize_from) if isinstance(initialize_from, str) else initialize_from
+            source.copy_into(self)
+
+    @property
+    def num_exits(self) -> int:
+        return self.decoder.num_exits
+
+    @property
+    def exit_layers(self) -> list[int]:
+        return self.decoder.exit_layers
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+    def parts(self) -> dict[str, list[torch.nn.Parameter]]:
+        """
+        Parts that `no_grad` knows as "@NAME": `image_encoder` (with the map to the decoder's size), `cross_attention`,
+        `backbone` (both, and the decoder with its vocabulary), `early_exits`, `last_exit` (the final normalisation),
+        `signals`.
+        """
+        backbone = list(self.decoder.backbone.named_parameters())
+
+        def named(*keys: str) -> list[torch.nn.Parameter]:
+            return [value for name, value in backbone if any(key in name for key in keys)]
+
+        last = list(self.decoder.exits[-1].parameters())
+        return {
+            "image_encoder": named("transformer_model.encoder.", "enc_to_dec_proj"),
+            "cross_attention": named("crossattention", "ln_cross_attn"),
+            "backbone": [value for _, value in backbone],
+            # Heads that share the final normalisation have nothing of their own in it.
+            "early_exits": [
+                value
+                for head in list(self.decoder.exits)[:-1]
+                for value in head.parameters()
+                if not any(value is other for other in last)
+            ],
+            "last_exit": last,
+            "signals": list(self.decoder.signal_modules.parameters()),
+        }
+
+    def start_step(self, step: int, total_steps: int) -> None:
+        self.objective.start_step(step, total_steps)
+
+    def forward(  # type: ignore[override]  # named, where the base class takes any tensors
+        self, input_ids: Tensor, attention_mask: Tensor, pixel_values: Tensor | None = None, **other: Any
+    ) -> dict[str, Any]:
+        """
+        # Parameters
+
+        input_ids : `Tensor`
+            `(batch, tokens)` int64: start, words, end, then padding.
+        attention_mask : `Tensor`
+            `(batch, tokens)`, 0 at padding, which may be any token.
+        pixel_values : `Tensor`, optional
+            `(batch, channels, height, width)`
+
+        # Returns
+
+        `dict[str, Any]`
+            The objective's `loss`, a mean over the words, and its components.
+        """
+        images = None if pixel_values is None else self.decoder.image_states({"pixel_values": pixel_values})
+        counted = attention_mask[:, 1:].bool()
+        target = input_ids[:, 1:][counted]  # (words,)
+        features: list[Tensor] = []
+        guesses: list[Tensor] = []
+        for exit_number, hidden, _ in self.decoder.exit_states(input_ids[:, :-1], images):
+            words = hidden[counted]  # (words, hidden)
+            features.append(self.decoder.exit_features(exit_number, words))
+            if "predicted_error" in self.decoder.signal_modules and exit_number < self.num_exits:
+                guesses.append(self.decoder.predicted_error(exit_number, words))
+        weights = [self.decoder.exit_weight(number) for number in range(1, self.num_exits + 1)]
+        found = chunked_loss(self.objective, features, weights, target, self.chunk_elements)
+        output: dict[str, Any] = {"loss": found.loss, **found.components}
+        if guesses:
+            right = target if self.calibration_target == "reference" else found.predictions[:, -1]
+            wrong = (found.predictions[:, :-1] != right.unsqueeze(1)).float()
+            error = (torch.stack(guesses, 1) - wrong).square().sum() / max(wrong.numel(), 1)
+            output["loss"] = output["loss"] + self.predicted_error_weight * error
+            output["predicted_error"] = error.detach()
+        self.metrics.update(found.predictions, found.negative_log_likelihood.detach(), target)
+        return output
+
+    def get_metrics(self, reset: bool = False) -> dict[str, float]:
+        return self.metrics.compute(reset)
+
+    def metric_state(self) -> dict[str, Any]:
+        """The running metrics, for a checkpoint in the middle of an epoch."""
+        return self.metrics.state_dict()
+
+    def load_metric_state(self, state: dict[str, Any]) -> None:
+        self.metrics.load_state_dict(state)
+
+    def generate(
+        self,
+        batch: dict[str, Tensor],
+        max_length: int | None = None,
+        num_beams: int | None = None,
+        policy: ExitPolicy | None = None,
+    ) -> list[GeneratedCaption]:
+        """
+        One caption for each image of `batch`, in their order.
+
+        # Parameters
+
+        batch : `dict[str, Tensor]`
+            `pixel_values`; everything else is ignored.
+        max_length, num_beams : `int`, optional (default = those of `decoding`)
+        policy : `ExitPolicy`, optional (default = the model's)
+        """
+        return self.decode(batch, max_length, num_beams, policy).captions
+
+    def decode(
+        self,
+        batch: dict[str, Tensor],
+        max_length: int | None = None,
+        num_beams: int | None = None,
+        policy: ExitPolicy | None = None,
+    ) -> Decoded:
+        """As `generate`, with what it cost."""
+        was_training = self.training
+        self.eval()
+        inputs = {
+            name: value.to(self.device) for name, value in batch.items() if name in ("pixel_values", "image_states")
+        }
+        try:
+            return self.decoding.run(
+                self.decoder,
+                self.exit_policy if policy is None else policy,
+                inputs,
+                self.bos_token_id,
+                self.eos_token_id,
+                max_length,
+                num_beams,
+            )
+        finally:
+            self.train(was_training)

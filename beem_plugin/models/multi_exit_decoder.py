@@ -1,0 +1,226 @@
+"""A caption decoder with a vocabulary head at its exits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from beem_plugin.backbones.vision_encoder_decoder import CaptionBackbone
+from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.registry import Lazy, Registrable
+from beem_plugin.exits.signal_modules.predicted_error import PredictedError
+from beem_plugin.exits.signal_modules.signal_module import ExitView, SignalModule
+from beem_plugin.exits.token_signals import TokenSignals, TokenSummary
+from beem_plugin.exits.vocabulary_heads import TiedHead, VocabularyHead
+from beem_plugin.models.multi_exit_encoder import check_exit_layers
+
+
+class MultiExitDecoder(torch.nn.Module, Registrable):
+    """
+    An image encoder and a decoder that says a word at its exits. Exits are numbered from 1; exit e reads the output of
+    block `exit_layers[e - 1]`, and the last exit is the decoder's ordinary output: its final normalisation and its
+    vocabulary matrix.
+
+    Registered as a `MultiExitDecoder` with name "multi_exit".
+
+    # Parameters
+
+    vocab_size : `int`
+        The tokenizer's; filled in by the model.
+    backbone : `CaptionBackbone`
+    exit_layers : `list[int]`, optional (default = every block)
+        The blocks that carry an exit, rising; the last block must be among them. A head costs as much as five blocks of
+        GPT-2, so that a few exits are faster than twelve.
+    head : `VocabularyHead`, optional (default = `"tied"`)
+        Of every exit but the last.
+    signals : `list[SignalModule]`, optional (default = `[]`)
+        Of the encoder's signal modules the one that needs no logits: `"predicted_error"`. `similarity` (the cosine of
+        a block's output and its input) and `position` are always there.
+    shortlist : `int`, optional (default = `None`)
+        So many words that the first exit finds most probable are all that later exits but the last look at to decide
+        whether a word leaves. Their probabilities share what the first exit gave these words together: an estimate of
+        the confidence. The word itself is taken from the whole vocabulary once it leaves. None looks at all words.
+    """
+
+    default_implementation = "multi_exit"
+
+    def __init__(
+        self,
+        vocab_size: int,
+        backbone: Lazy[CaptionBackbone],
+        exit_layers: list[int] | None = None,
+        head: Lazy[VocabularyHead] = Lazy(TiedHead),  # noqa: B008 (how AllenNLP writes a default)
+        signals: list[Lazy[SignalModule]] | None = None,
+        shortlist: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.backbone = backbone.construct(vocab_size=vocab_size)
+        decoder = self.backbone.decoder
+        self.exit_layers = check_exit_layers(exit_layers, decoder.num_layers)
+        if shortlist is not None and not 2 <= shortlist <= decoder.vocab_size:
+            raise ConfigurationError(f"decoder.shortlist: found {shortlist}, allowed: 2 to {decoder.vocab_size}")
+        self.shortlist = shortlist
+        norm, weight = decoder.final_norm, decoder.output_weight
+        heads = [head.construct(norm=norm, output_weight=weight) for _ in self.exit_layers[:-1]]
+        self.exits = torch.nn.ModuleList([*heads, TiedHead(norm, weight, share_norm=True)])
+        self.signal_modules = torch.nn.ModuleDict()
+        for signal in signals or []:
+            module = signal.construct(
+                num_exits=self.num_exits, pooled_size=decoder.hidden_size, num_labels=decoder.vocab_size
+            )
+            if not isinstance(module, PredictedError):
+                raise ConfigurationError(
+                    f"decoder.signals: found {module.name!r}, allowed: 'predicted_error' ('similarity' and 'position' "
+                    "are always there)"
+                )
+            self.signal_modules[module.name] = module
+
+    @property
+    def num_exits(self) -> int:
+        return len(self.exit_layers)
+
+    @property
+    def num_labels(self) -> int:
+        return self.backbone.decoder.vocab_size
+
+    @property
+    def available_signals(self) -> set[str]:
+        """The signals beside the logits that `token_signals` produces."""
+        return {"similarity", "position", *self.signal_modules}
+
+    def image_states(self, batch: Mapping[str, Tensor]) -> Tensor | None:
+        """`(images, patches, hidden)`; `None` for text alone."""
+        pixels = batch.get("pixel_values")
+        return None if pixels is None else self.backbone.encode_images(pixels)
+
+    def exit_states(self, tokens: Tensor, image_states: Tensor | None) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """
+        Runs all blocks over whole captions, and stops at each exit.
+
+        # Parameters
+
+        tokens : `Tensor`
+            `(batch, tokens)` int64, padded on the right: nobody looks ahead, so that the padding needs no mask.
+        image_states : `Tensor`, optional
+
+        # Returns
+
+        `Iterator[tuple[int, Tensor, Tensor]]`
+            The exit's number, the output of its block, and that block's input, both `(batch, tokens, hidden)`.
+        """
+        decoder = self.backbone.decoder
+        hidden = decoder.embed(tokens)
+        exits = {layer: number for number, layer in enumerate(self.exit_layers, 1)}
+        for layer in range(1, decoder.num_layers + 1):
+            previous = hidden
+            query, key, value = decoder.project(layer, hidden)
+            cross = None if image_states is None else decoder.cross_keys_values(layer, image_states)
+            hidden = decoder.block(layer, hidden, query, (key, value), is_causal=True, cross=cross)
+            if layer in exits:
+                yield exits[layer], hidden, previous
+
+    def exit_features(self, exit_number: int, hidden: Tensor) -> Tensor:
+        """`(tokens, size)`; times `exit_weight` they are the exit's logits."""
+        head: Any = self.exits[exit_number - 1]
+        return head.features(hidden)
+
+    def exit_weight(self, exit_number: int) -> Tensor:
+        """`(words, size)`"""
+        head: Any = self.exits[exit_number - 1]
+        return head.weight(self.backbone.decoder.output_weight)
+
+    def exit_logits(self, exit_number: int, hidden: Tensor) -> Tensor:
+        """`(tokens, words)` float32"""
+        return functional.linear(self.exit_features(exit_number, hidden), self.exit_weight(exit_number)).float()
+
+    def head_macs(self, exit_number: int, words: int | None = None) -> int:
+        """Multiply-accumulates of an exit's logits for a token, over the whole vocabulary or over some `words`."""
+        head: Any = self.exits[exit_number - 1]
+        total, size = self.exit_weight(exit_number).shape
+        return head.features_macs() + (total if words is None else words) * size
+
+    def predicted_error(self, exit_number: int, hidden: Tensor) -> Tensor:
+        """`(tokens,)`"""
+        nothing = hidden.new_zeros(len(hidden), 0)
+        view = ExitView(exit_number, nothing, hidden, hidden.unsqueeze(1), nothing.bool())
+        return self.signal_modules["predicted_error"](view)
+
+    def token_signals(
+        self,
+        exit_number: int,
+        hidden: Tensor,
+        previous: Tensor,
+        position: Tensor,
+        memory: dict[str, Tensor],
+        count: Callable[[int], None] = lambda macs: None,
+    ) -> TokenSignals:
+        """
+        What exit `exit_number` says about tokens, in training, tracing and decoding alike.
+
+        # Parameters
+
+        hidden, previous : `Tensor`
+            `(tokens, hidden)`, output and input of the exit's block.
+        position : `Tensor`
+            `(tokens,)` which word of its caption each is, from 0.
+        memory : `dict[str, Tensor]`
+            What earlier exits left for later ones, the tokens first; this exit adds to it.
+        count : `Callable[[int], None]`, optional
+            Told the multiply-accumulates of whatever is computed.
+        """
+        tokens = len(hidden)
+
+        def logits() -> Tensor:
+            count(tokens * self.head_macs(exit_number))
+            return self.exit_logits(exit_number, hidden)
+
+        extra: dict[str, Callable[[], Tensor]] = {
+            "similarity": lambda: functional.cosine_similarity(hidden.float(), previous.float(), dim=-1),
+            "position": lambda: position.float(),
+        }
+        if "predicted_error" in self.signal_modules:
+            extra["predicted_error"] = lambda: self.predicted_error(exit_number, hidden).float()
+        signals = TokenSignals(tokens, hidden.device, logits, extra=extra)
+        if self.shortlist is None or exit_number == self.num_exits:
+            return signals
+        if exit_number == 1:
+            top = signals.logits.topk(self.shortlist, dim=-1)
+            memory["candidates"] = top.indices  # (tokens, shortlist)
+            memory["mass"] = (top.values.logsumexp(-1) - signals.logits.logsumexp(-1)).exp()
+            return signals
+        candidates, mass = memory["candidates"], memory["mass"]
+
+        def summary() -> TokenSummary:
+            count(tokens * self.head_macs(exit_number, self.shortlist))
+            features = self.exit_features(exit_number, hidden)
+            rows = functional.embedding(candidates, self.exit_weight(exit_number))  # (tokens, shortlist, size)
+            return shortlist_summary(torch.bmm(rows, features.unsqueeze(2)).squeeze(2).float(), candidates, mass)
+
+        return TokenSignals(tokens, hidden.device, logits, summary, extra)
+
+
+MultiExitDecoder.register("multi_exit")(MultiExitDecoder)
+
+
+def shortlist_summary(logits: Tensor, candidates: Tensor, mass: Tensor) -> TokenSummary:
+    """
+    The summary of a distribution of which only candidate words are known: they share `mass`, and what is left counts as
+    one further word in the entropy.
+
+    # Parameters
+
+    logits, candidates : `Tensor`
+        `(tokens, shortlist)`
+    mass : `Tensor`
+        `(tokens,)` a probability.
+    """
+    log_p = logits.log_softmax(-1) + mass.clamp_min(1e-30).log().unsqueeze(1)
+    top = log_p.topk(2, dim=-1).values.exp()
+    rest = (1 - mass).clamp(1e-30, 1)
+    entropy = -(log_p.exp() * log_p).sum(-1) - rest * rest.log()
+    word = candidates.gather(1, log_p.argmax(-1, keepdim=True)).squeeze(1)
+    return TokenSummary(word, top[:, 0], entropy, top[:, 0] - top[:, 1])

@@ -1,0 +1,82 @@
+"""A value for a text or a pair of texts, with an exit at every layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+
+from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.metrics import check_metric
+from beem_plugin.common.registry import Lazy
+from beem_plugin.data.instance import Instance
+from beem_plugin.data.vocabulary import Vocabulary
+from beem_plugin.execution.engine import Engine
+from beem_plugin.exits.policy import ExitPolicy
+from beem_plugin.models.exit_value_metrics import ExitValueMetrics
+from beem_plugin.models.model import Model
+from beem_plugin.models.multi_exit_encoder import MultiExitEncoder
+from beem_plugin.models.multi_exit_model import MultiExitModel
+from beem_plugin.objectives import Objective
+
+
+@Model.register("multi_exit_regressor")
+class MultiExitRegressor(MultiExitModel):
+    """
+    As `multi_exit_classifier`, for a task whose labels are values (STS-B): every exit gives one value, trained by its
+    squared error. A value has no confidence, so that samples leave by a rule that does not ask for one: BERxiT's
+    `predicted_error`, PABEE's `patience` with a `tolerance`, `halting`, `similarity`, or all at one exit.
+
+    Registered as a `Model` with name "multi_exit_regressor".
+
+    # Parameters
+
+    vocab : `Vocabulary`
+        Filled in.
+    encoder : `MultiExitEncoder`
+    objective : `Objective`, optional (default = `"weighted_distillation"`)
+        One that serves a regression: `weighted_distillation`, `final_exit`, `early_exits`, `alternating`,
+        `learned_exit`, `annealed`, `pondering`.
+    exit_policy : `ExitPolicy`, optional (default = `"final"`)
+    engine : `Engine`, optional (default = `"compaction"`)
+        What runs the policy.
+    metric : `str`, optional (default = the dataset reader's)
+        `"pearson_spearman"`.
+    is_regression : `bool`, optional (default = the dataset reader's)
+        Filled in, so that a classification can be refused.
+    start_at_mean : `bool`, optional (default = `True`)
+        Whether new exits start from the mean of the training labels. The published methods start from 0, at which exits
+        spend their first steps (on small data, their first epochs) on finding the mean; `false` does so too.
+    """
+
+    def __init__(
+        self,
+        vocab: Vocabulary,
+        encoder: Lazy[MultiExitEncoder],
+        objective: Objective | None = None,
+        exit_policy: ExitPolicy | None = None,
+        engine: Engine | None = None,
+        metric: str = "pearson_spearman",
+        is_regression: bool = True,
+        start_at_mean: bool = True,
+    ) -> None:
+        if not is_regression or not vocab.is_regression:
+            raise ConfigurationError(
+                "multi_exit_regressor: found a task with labels, allowed: a regression, such as STS-B; `type: "
+                '"multi_exit_classifier"` is for labels'
+            )
+        check_metric("model.metric", metric, is_regression=True)
+        super().__init__(vocab, encoder, metric, ExitValueMetrics(metric), objective, exit_policy, engine)
+        self.start_at_mean = start_at_mean
+
+    def prepare(self, instances: Sequence[Instance]) -> None:
+        super().prepare(instances)
+        values = [float(instance.label) for instance in instances if instance.label is not None]
+        if not self.start_at_mean or not values:
+            return
+        for head in self.encoder.exits:
+            bias = cast(torch.nn.Linear, head.classifier).bias
+            # Another bias than a new classifier's has been learnt elsewhere.
+            if not bool(bias.detach().any()):
+                torch.nn.init.constant_(bias, sum(values) / len(values))

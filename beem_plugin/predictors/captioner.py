@@ -1,0 +1,153 @@
+"""Captions of images, each word leaving the decoder at its own depth."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from beem_plugin.common.errors import ConfigurationError, DataError
+from beem_plugin.data import DatasetReader, Instance
+from beem_plugin.data.caption_tokenizer import CaptionTokenizer
+from beem_plugin.data.images import SUFFIXES, image_files, image_problem
+from beem_plugin.execution.captions.caption_record import caption_record
+from beem_plugin.execution.captions.generated import GeneratedCaption
+from beem_plugin.models import Model
+from beem_plugin.predictors.caption_page import PageImage, caption_page
+from beem_plugin.predictors.predictor import JsonDict, Predictor
+
+logger = logging.getLogger(__name__)
+
+
+@Predictor.register("captioner")
+class CaptionerPredictor(Predictor):
+    """
+    Takes an image, a folder of images, a list of paths, or JSON lines with `image`, a path. Each prediction holds the
+    input's fields and
+
+    - `caption`,
+    - `words`: each with its `exit` (from 1; of a word of several tokens the deepest), `layer` and `log_probability`,
+    - `tokens`, `exits`: ids of the tokenizer and the exit of each, the end token included,
+    - `score`: the log-probability of the caption.
+
+    An image that cannot be decoded is an error, or, with the reader's `on_bad_image: "skip"`, a prediction whose
+    `caption` is null with the reason in `error`.
+
+    Registered as a `Predictor` with name "captioner".
+
+    # Parameters
+
+    model : `Model`
+        One that generates captions.
+    dataset_reader : `DatasetReader`
+        A reader of captions with images.
+    batch_size : `int`, optional (default = `32`)
+    max_length : `int`, optional (default = the model's)
+        Tokens a caption.
+    num_beams : `int`, optional (default = the model's)
+        1 is greedy decoding.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        dataset_reader: DatasetReader,
+        batch_size: int = 32,
+        max_length: int | None = None,
+        num_beams: int | None = None,
+    ) -> None:
+        super().__init__(model, dataset_reader)
+        if not hasattr(model, "generate"):
+            raise ConfigurationError(
+                f"predictor captioner: found a model {type(model).__name__}, allowed: multi_exit_captioner"
+            )
+        tokenizer = dataset_reader.tokenizer
+        if not isinstance(tokenizer, CaptionTokenizer) or getattr(dataset_reader, "image_processor", None) is None:
+            raise ConfigurationError("predictor captioner: allowed: a dataset reader of images with captions")
+        if batch_size < 1:
+            raise ConfigurationError(f"batch size: found {batch_size}, allowed: 1 or more")
+        self.captioner: Any = model
+        self.reader: Any = dataset_reader
+        self.tokenizer = tokenizer
+        self.batch_size = batch_size
+        self.max_length = max_length
+        self.num_beams = num_beams
+        self._collator = dataset_reader.collator(model.vocab, tokenizer.pad_token_id)
+
+    def input_records(self, source: str) -> Iterator[tuple[int, JsonDict]] | None:
+        """An image file, or the images in a folder; anything else is a text file with records."""
+        path = Path(source)
+        if path.is_dir():
+            found = image_files(path)
+            if not found:
+                raise DataError(f"{source}: no images in this folder; allowed: {', '.join(SUFFIXES)}")
+        elif path.suffix.lower() in SUFFIXES:
+            found = [path]
+        else:
+            return None
+        return ((number, {"image": str(image)}) for number, image in enumerate(found, 1))
+
+    def _batch_json_to_instances(self, json_dicts: Sequence[JsonDict]) -> list[Instance]:
+        instances = self.dataset_reader.texts_to_instances(json_dicts)
+        for instance in instances:
+            # The header alone: what else is wrong shows when the batch is made.
+            problem = None if "image" not in instance.fields else image_problem(instance.fields["image"])
+            if problem is not None and self.reader.on_bad_image == "error":
+                raise DataError(problem)
+        return instances
+
+    def predict_batch_instance(self, instances: Sequence[Instance]) -> list[JsonDict]:
+        results: list[JsonDict] = []
+        for start in range(0, len(instances), self.batch_size):
+            part = instances[start : start + self.batch_size]
+            problems = [self._problem(instance) for instance in part]
+            good = [instance for instance, problem in zip(part, problems) if problem is None]
+            captions = iter(self._captions(good))
+            for instance, problem in zip(part, problems):
+                fields = input_fields(instance)
+                if problem is None:
+                    said = caption_record(next(captions), self.tokenizer, self.captioner.exit_layers)
+                    results.append({**fields, **said})
+                else:
+                    logger.warning("left out: %s", problem)
+                    results.append({**fields, "caption": None, "error": problem})
+        return results
+
+    def page(self, predictions: Sequence[JsonDict]) -> str:
+        images = [
+            PageImage(self.reader.open_image(prediction), prediction)
+            for prediction in predictions
+            if prediction["caption"] is not None
+        ]
+        return caption_page(images, self.captioner.exit_layers)
+
+    def _problem(self, instance: Instance) -> str | None:
+        if self.reader.on_bad_image == "error" or "image" not in instance.fields:
+            return None
+        return image_problem(instance.fields["image"], decode=True)
+
+    def _captions(self, instances: Sequence[Instance]) -> list[GeneratedCaption]:
+        if not instances:
+            return []
+        batch = self._collator(instances, range(len(instances)))
+        device = next(self.captioner.parameters()).device
+        with torch.inference_mode():
+            return self.captioner.generate(
+                {name: value.to(device) for name, value in batch.items()},
+                max_length=self.max_length,
+                num_beams=self.num_beams,
+            )
+
+
+def input_fields(instance: Instance) -> JsonDict:
+    """What the input said; its own caption, if it has one, moved out of the prediction's way."""
+    fields = dict(instance.fields)
+    if "caption" in fields:
+        fields["gold_caption"] = fields.pop("caption")
+    for name in ("words", "tokens", "exits", "score", "error"):
+        if name in fields:
+            fields[f"input_{name}"] = fields.pop(name)
+    return fields

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from beem_plugin.data.images import BadImageError, image_files, image_problem, open_image
+
+
+def damaged(folder: Path) -> Path:
+    """A JPEG with a good header whose second half is missing."""
+    path = folder / "damaged.jpg"
+    Image.effect_noise((64, 64), 80).convert("RGB").save(path)
+    path.write_bytes(path.read_bytes()[:900])
+    return path
+
+
+def test_an_image_is_opened_in_rgb_and_turned_as_its_exif_data_say(tmp_path: Path) -> None:
+    image = Image.new("L", (4, 8), 200)
+    exif = image.getexif()
+    exif[0x0112] = 6
+    image.save(tmp_path / "a.png", exif=exif)
+    opened = open_image(tmp_path / "a.png")
+    assert (opened.mode, opened.size) == ("RGB", (8, 4))
+
+
+def test_what_is_wrong_is_named_with_its_file(tmp_path: Path) -> None:
+    (tmp_path / "text.png").write_text("no image")
+    for name, reason in (("none.png", "no such image"), ("text.png", "not an image"), ("", "is a folder")):
+        with pytest.raises(BadImageError, match=f"{tmp_path / name}.*{reason}"):
+            open_image(tmp_path / name)
+    path = damaged(tmp_path)
+    with pytest.raises(BadImageError, match="damaged.jpg: the image cannot be decoded"):
+        open_image(path)
+
+
+def test_damage_inside_is_found_only_by_decoding(tmp_path: Path) -> None:
+    path = damaged(tmp_path)
+    assert image_problem(path) is None
+    assert "damaged.jpg" in (image_problem(path, decode=True) or "")
+
+
+def test_an_error_of_a_worker_keeps_its_one_line() -> None:
+    wrapped = (
+        f"Caught BadImageError in worker 0.\nTraceback:\n  ...\n{BadImageError.__module__}.BadImageError: a.jpg: bad\n"
+    )
+    assert str(BadImageError(wrapped)) == "a.jpg: bad"
+    assert str(pickle.loads(pickle.dumps(BadImageError("a.jpg: bad")))) == "a.jpg: bad"
+
+
+def test_image_files_are_listed_by_name_without_others(tmp_path: Path) -> None:
+    for name in ("b.JPG", "a.png", "c.txt"):
+        (tmp_path / name).touch()
+    assert [path.name for path in image_files(tmp_path)] == ["a.png", "b.JPG"]

@@ -1,0 +1,39 @@
+"""Reading in a thread: the same items, the errors where they belong, and no thread left behind."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from beem_plugin.execution.read_ahead import ahead
+
+
+def readers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "read ahead"]
+
+
+def test_items_in_their_order() -> None:
+    assert list(ahead(iter(range(50)))) == list(range(50))
+    assert list(ahead([])) == [] and not readers()
+
+
+def test_an_error_comes_after_the_items_before_it() -> None:
+    def items() -> Iterator[int]:
+        yield 1
+        yield 2
+        raise ValueError("line 3")
+
+    found = []
+    with pytest.raises(ValueError, match="line 3"):
+        for item in ahead(items()):
+            found.append(item)
+    assert found == [1, 2] and not readers()
+
+
+def test_whoever_stops_early_leaves_no_thread() -> None:
+    items = ahead(iter(range(1000)))
+    assert next(items) == 0
+    items.close()  # type: ignore[attr-defined]
+    assert not readers()

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import json
+import math
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from beem_plugin.archival import load_archive
+from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.predictors import Predictor
+from tests.tiny_captions import COLOURS
+from tests.tiny_project import run
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_a_folder_of_images_is_captioned_in_order(captioner: Path, tmp_path: Path) -> None:
+    images, output = captioner / "data" / "images", tmp_path / "out.jsonl"
+    run("predict", str(captioner / "run" / "model.tar.gz"), str(images), "--output-file", str(output), "--silent")
+    found = lines(output)
+    assert [line["image"] for line in found] == sorted(map(str, images.glob("*.png")))
+    for line in found:
+        number = int(re.findall(r"_(\d+)\.png", line["image"])[0])
+        assert list(COLOURS)[number % 4] in line["caption"]
+        assert " ".join(word["word"] for word in line["words"]) == line["caption"]
+        assert {word["layer"] for word in line["words"]} == {3}
+        assert len(line["tokens"]) == len(line["exits"]) > len(line["words"])
+        assert line["score"] == pytest.approx(sum(w["log_probability"] for w in line["words"]), abs=1.0)
+        assert all(0 < math.exp(word["log_probability"]) <= 1 for word in line["words"])
+
+
+def test_an_image_a_list_and_json_lines_are_captioned_alike(captioner: Path, tmp_path: Path) -> None:
+    archive, image = str(captioner / "run"), captioner / "data" / "images" / "test_2.png"
+    listed = tmp_path / "list.txt"
+    listed.write_text(f"{image}\n")
+    records = tmp_path / "in.jsonl"
+    records.write_text(json.dumps({"image": str(image), "id": 7, "caption": "gold", "score": 1}) + "\n")
+    found = [json.loads(run("predict", archive, str(source)).stdout) for source in (image, listed, records)]
+    assert "blue" in found[0]["caption"]
+    assert {line["caption"] for line in found} == {found[0]["caption"]}
+    assert (found[2]["id"], found[2]["gold_caption"], found[2]["input_score"]) == (7, "gold", 1)
+    read = run("predict", archive, "test", "--use-dataset-reader").stdout.splitlines()
+    assert json.loads(read[2])["caption"] == found[0]["caption"] and "references" in json.loads(read[2])
+
+
+def test_the_archive_needs_nothing_of_the_training(captioner: Path, tmp_path: Path) -> None:
+    archive = tmp_path / "model.tar.gz"
+    shutil.copy(captioner / "run" / "model.tar.gz", archive)
+    shutil.copy(captioner / "data" / "images" / "test_0.png", tmp_path / "x.png")
+    loaded = load_archive(archive, overrides={"dataset_reader.file": "gone.json", "dataset_reader.image_dir": "gone"})
+    prediction = Predictor.from_archive(loaded).predict_json({"image": str(tmp_path / "x.png")})
+    assert "red" in prediction["caption"]
+
+
+def test_the_page_holds_every_image_and_its_words(captioner: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    images = captioner / "data" / "images"
+    override = '{"model.exit_policy": {"type": "patience", "patience": 1}}'
+    run("predict", str(captioner / "run"), str(images), "--html", str(page), "-o", override)
+    text = page.read_text(encoding="utf-8")
+    count = len(list(images.glob("*.png")))
+    assert text.count("<figure>") == text.count("data:image/png;base64,") == count
+    assert "exit 1 &middot; layer 1" in text and "exit 2 &middot; layer 3" in text
+    colours = set(re.findall(r'class="word" style="background:([^;]+);', text))
+    assert len(colours) == 2, "the words of this captioner leave at two depths"
+    assert "http" not in text, "the page must show without a network"
+
+
+def test_bad_images_are_named_with_their_line_or_passed_over(captioner: Path, tmp_path: Path) -> None:
+    good = captioner / "data" / "images" / "test_0.png"
+    cut = tmp_path / "cut.png"
+    cut.write_bytes(good.read_bytes()[:50])
+    (tmp_path / "no.png").write_text("no image")
+    source = tmp_path / "in.txt"
+    archive = str(captioner / "run")
+    source.write_text(f"{good}\n{tmp_path / 'no.png'}\n")
+    refused = run("predict", archive, str(source), check=False)
+    assert refused.returncode == 1 and f"{source}:2: {tmp_path / 'no.png'}: not an image" in refused.stderr
+    source.write_text(f"{cut}\n")
+    refused = run("predict", archive, str(source), check=False)
+    assert refused.returncode == 1 and f"{cut}: the image cannot be decoded" in refused.stderr
+    source.write_text(f"{cut}\n{good}\n{tmp_path / 'gone.png'}\n")
+    done = run("predict", archive, str(source), "-o", '{"dataset_reader.on_bad_image": "skip"}')
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [line["caption"] is None for line in found] == [True, False, True]
+    assert "cut.png" in found[0]["error"] and "no such image" in found[2]["error"]
+
+
+def test_inputs_that_are_no_images_are_refused(captioner: Path, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    refused = run("predict", str(captioner / "run"), str(empty), check=False)
+    assert refused.returncode == 1 and "no images in this folder" in refused.stderr
+    records = tmp_path / "in.jsonl"
+    records.write_text('{"picture": "a.png"}\n')
+    refused = run("predict", str(captioner / "run"), str(records), check=False)
+    assert refused.returncode == 1 and f"{records}:1: the input lacks 'image'" in refused.stderr
+
+
+def test_a_classifier_draws_no_page_and_captions_nothing(trained: Path, tmp_path: Path) -> None:
+    source = tmp_path / "in.txt"
+    source.write_text("a good film\n")
+    refused = run("predict", str(trained), str(source), "--html", str(tmp_path / "p.html"), check=False)
+    assert refused.returncode == 1 and "draws no page" in refused.stderr
+    with pytest.raises(ConfigurationError, match="predictor captioner: found a model MultiExitClassifier"):
+        Predictor.from_path(trained, "captioner")

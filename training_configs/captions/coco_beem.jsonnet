@@ -1,0 +1,3 @@
+// BEEM-A on COCO captions (Karpathy's split): Swin and GPT-2.
+local captions = import '../lib/captions.libsonnet';
+captions.coco + captions.beem_a

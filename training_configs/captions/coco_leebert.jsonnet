@@ -1,0 +1,3 @@
+// LeeBERT-style on COCO captions (Karpathy's split): Swin and GPT-2.
+local captions = import '../lib/captions.libsonnet';
+captions.coco + captions.leebert
