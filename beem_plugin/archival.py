@@ -11,19 +11,25 @@ from __future__ import annotations
 
 import json
 import logging
-import tarfile
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
 
+from beem_plugin.common.archive_files import (
+    ARCHIVE_NAME,
+    BEST_WEIGHTS,
+    CONFIG_NAME,
+    WEIGHTS_NAME,
+    find_weights,
+    opened_archive,
+    read_state,
+    save_state,
+    write_tar,
+)
 from beem_plugin.common.errors import ConfigurationError, DataError
 from beem_plugin.common.files import write_json
 from beem_plugin.common.params import apply_overrides, parse_overrides
@@ -34,13 +40,33 @@ from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.trace import ExitTrace
 from beem_plugin.models import Model
 
+__all__ = [
+    "ARCHIVE_NAME",
+    "BEST_WEIGHTS",
+    "CONFIG_NAME",
+    "META_NAME",
+    "WEIGHTS_NAME",
+    "Archive",
+    "Calibration",
+    "archive_model",
+    "calibrate_if_open",
+    "device_of",
+    "find_weights",
+    "load_archive",
+    "load_weights",
+    "opened_archive",
+    "package_version",
+    "read_meta",
+    "read_state",
+    "save_resources",
+    "save_state",
+    "with_calibration",
+    "write_tar",
+]
+
 logger = logging.getLogger(__name__)
 
-ARCHIVE_NAME = "model.tar.gz"
-CONFIG_NAME = "config.json"
 META_NAME = "meta.json"
-WEIGHTS_NAME = "weights.safetensors"
-BEST_WEIGHTS = "best.th"
 READER_PARTS = ("tokenizer", "image_processor")
 """What a dataset reader saves beside the model, and reads back from there by `model_name`."""
 PARTS = ("vocabulary", *READER_PARTS, "backbone", "calibration")
@@ -159,56 +185,6 @@ def archive_model(serialization_dir: Path, include_in_archive: list[str] | None 
             for path in sorted(serialization_dir.glob(pattern)):
                 members[str(path.relative_to(serialization_dir))] = path
         return write_tar(members, serialization_dir / ARCHIVE_NAME)
-
-
-def save_state(state: dict[str, torch.Tensor], path: Path) -> None:
-    """Writes a state dict as safetensors; tensors that share memory are written once."""
-    first_with: dict[int, str] = {}
-    kept: dict[str, torch.Tensor] = {}
-    aliases: dict[str, str] = {}
-    for name, value in state.items():
-        first = first_with.setdefault(value.data_ptr() if value.numel() else id(value), name)
-        if first == name or state[first].shape != value.shape:
-            kept[name] = value.contiguous()
-        else:
-            aliases[name] = first
-    save_file(kept, str(path), metadata={"aliases": json.dumps(aliases)})
-
-
-def write_tar(members: dict[str, Path], target: Path) -> Path:
-    """Packs files and folders under the given names; the archive appears whole or not at all."""
-    part = target.with_name(target.name + ".part")
-    try:
-        # Weights hardly compress; the fastest level keeps archiving a large model to seconds.
-        with tarfile.open(part, "w:gz", compresslevel=1) as archive:
-            for name, path in members.items():
-                archive.add(path, arcname=name)
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
-    return target
-
-
-@contextmanager
-def opened_archive(path: str | Path) -> Iterator[Path]:
-    """The folder with an archive's parts: a `model.tar.gz` unpacked for the while, or a serialization directory."""
-    path = Path(path)
-    if path.is_dir():
-        if not (path / CONFIG_NAME).exists():
-            raise DataError(f"{path}: no archive and no serialization directory: it has no {CONFIG_NAME}")
-        yield path
-        return
-    if not path.exists():
-        raise DataError(f"{path}: no such archive")
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            with tarfile.open(path, "r:*") as archive:
-                archive.extractall(folder, filter="data")
-        except (tarfile.TarError, EOFError, OSError) as error:
-            raise DataError(f"{path}: not a readable archive: {error}") from None
-        if not (Path(folder) / CONFIG_NAME).exists():
-            raise DataError(f"{path}: not a model archive: it has no {CONFIG_NAME}")
-        yield Path(folder)
 
 
 def load_archive(
@@ -339,18 +315,6 @@ def read_meta(folder: Path) -> dict[str, Any]:
     return meta
 
 
-def find_weights(folder: Path, weights_file: str | Path | None) -> Path:
-    if weights_file is not None:
-        path = Path(weights_file)
-        if not path.exists():
-            raise DataError(f"{path}: no such weights file")
-        return path
-    for name in (WEIGHTS_NAME, BEST_WEIGHTS):
-        if (folder / name).exists():
-            return folder / name
-    raise DataError(f"{folder}: no {WEIGHTS_NAME} and no {BEST_WEIGHTS}")
-
-
 def load_weights(model: Model, path: Path) -> None:
     """Loads a state dict; a missing or unexpected tensor is an error that names it."""
     try:
@@ -364,16 +328,6 @@ def load_weights(model: Model, path: Path) -> None:
         model.load_state_dict(state)
     except RuntimeError as error:
         raise DataError(f"{path}: the weights do not fit the model: {' '.join(str(error).split())}") from None
-
-
-def read_state(path: Path) -> dict[str, torch.Tensor]:
-    """A state dict from safetensors, or from what `torch.save` wrote; nothing but tensors is unpickled."""
-    if path.suffix != ".safetensors":
-        return torch.load(path, map_location="cpu", weights_only=True)
-    with safe_open(str(path), framework="pt") as file:
-        aliases = json.loads((file.metadata() or {}).get("aliases", "{}"))
-        state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    return {**state, **{name: state[first] for name, first in aliases.items()}}
 
 
 def device_of(cuda_device: int) -> torch.device:

@@ -51,7 +51,8 @@ class TinyCaptioner(Model):
     def _state(self, batch: dict[str, Tensor], rows: int) -> Tensor:
         if "pixel_values" not in batch:
             return torch.zeros(1, rows, self.decoder.hidden_size)
-        return self.image(self.pool(batch["pixel_values"]).flatten(1)).unsqueeze(0)
+        states = self.image(self.pool(batch["pixel_values"]).flatten(1)).unsqueeze(0)
+        return states[:, batch["image_of_row"]] if "image_of_row" in batch else states
 
     def forward(self, **batch: Tensor) -> dict[str, Any]:
         ids, mask = batch["input_ids"], batch["attention_mask"][:, 1:].bool()
@@ -96,7 +97,7 @@ def captioned_colours(folder: Path, counts: dict[str, int] | None = None) -> Pat
     """One-coloured images with two captions each, in the form of a Karpathy split; returns its JSON file."""
     images = folder / "images"
     images.mkdir(parents=True, exist_ok=True)
-    entries = []
+    entries: list[dict[str, Any]] = []
     for split, count in (counts or {"train": 12, "restval": 4, "val": 4, "test": 4}).items():
         for number in range(count):
             colour = list(COLOURS)[number % len(COLOURS)]

@@ -29,6 +29,11 @@ class CaptionBackbone(torch.nn.Module, Registrable):
 
     decoder: Gpt2Decoder
 
+    @property
+    def image_encoder(self) -> torch.nn.Module:
+        """What makes states of images, before they are mapped to the decoder's size."""
+        raise NotImplementedError
+
     def encode_images(self, pixel_values: Tensor) -> Tensor:
         """`(images, channels, height, width)` to `(images, patches, hidden)` in the decoder's size."""
         raise NotImplementedError
@@ -89,6 +94,11 @@ class VisionEncoderDecoderBackbone(CaptionBackbone):
     def hidden_size(self) -> int:
         return self.decoder.hidden_size
 
+    @property
+    def image_encoder(self) -> torch.nn.Module:
+        encoder: Any = self.transformer_model.encoder
+        return encoder
+
     def encode_images(self, pixel_values: Tensor) -> Tensor:
         states = self.transformer_model.encoder(pixel_values=pixel_values).last_hidden_state
         projection = getattr(self.transformer_model, "enc_to_dec_proj", None)
@@ -134,6 +144,9 @@ class VisionEncoderDecoderBackbone(CaptionBackbone):
                 raise ConfigurationError(not_allowed(f"{KEY}.{part}: 'model_type'", entries.get("model_type"), allowed))
         if isinstance(decoder, dict) and vocab_size is not None:
             parts["decoder"].setdefault("vocab_size", vocab_size)
+            # Start and end are the tokenizer's; GPT-2's own are outside a small vocabulary.
+            for name in ("bos_token_id", "eos_token_id"):
+                parts["decoder"].setdefault(name, None)
         configs = {
             "encoder": part_config(parts["encoder"], encoder_overrides, isinstance(encoder, dict), "encoder"),
             "decoder": part_config(parts["decoder"], decoder_overrides, isinstance(decoder, dict), "decoder"),

@@ -15,7 +15,8 @@ class Benchmark(Subcommand):
     def add_subparser(self, parser: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
         description = (
             "Measure an archived model in seconds: each engine with its exits, with exits off and with exits that "
-            "nobody uses, and transformers at full depth, in turns, beside the layers and multiply-accumulates counted."
+            "nobody uses, and transformers at full depth, in turns, beside layers and multiply-accumulates counted; "
+            "of a captioning model: decoding under its policy, at full depth, and transformers' generate."
         )
         subparser = parser.add_parser(self.name, description=description, help="measure the speed of a trained model")
         subparser.add_argument("archive_file", metavar="ARCHIVE", help="model.tar.gz, or the directory of a run")
@@ -23,10 +24,18 @@ class Benchmark(Subcommand):
         subparser.add_argument("--batch-sizes", default="1,32", metavar="N,N", help="sizes, separated by commas")
         subparser.add_argument(
             "--engines",
-            default="single,compaction,depth_pools",
             metavar="E,E",
-            help="engines, separated by commas; single always runs at batch size 1",
+            help="engines of a classifier, separated by commas (default: single,compaction,depth_pools); single always "
+            "runs at batch size 1",
         )
+        subparser.add_argument(
+            "--skipped-blocks",
+            metavar="S,S",
+            help="of a captioning model: what becomes of skipped blocks (default: the model's own); the policy is "
+            "measured with each of these",
+        )
+        subparser.add_argument("--num-beams", type=int, metavar="N", help="of a captioning model: 1 is greedy")
+        subparser.add_argument("--max-length", type=int, metavar="N", help="of a captioning model: the most words")
         subparser.add_argument("--repeats", type=int, default=5, metavar="N", help="timed runs of each case")
         subparser.add_argument("--max-instances", type=int, metavar="N", help="read no more of the data than this")
         subparser.add_argument(

@@ -24,7 +24,14 @@ _BACK_TO_SURROGATES = {private: surrogate for surrogate, private in _SURROGATES.
 _PLACE = re.compile(r"^\t?(?P<place>\S[^\t\n]*?:(?:\(\d+:\d+\)-\(\d+:\d+\)|\d+:\d+(?:-\d+)?))", re.MULTILINE)
 _MISSING_VARIABLE = re.compile(r"undefined external variable: (?P<name>\S+)")
 
-OPTIONAL_VARIABLES = {"GLUE_DIR": "", "BEEM_BACKBONE": ""}
+OPTIONAL_VARIABLES = {
+    "GLUE_DIR": "",
+    "BEEM_BACKBONE": "",
+    "FLICKR8K_FILE": "",
+    "CAPTION_TEXT": "",
+    "CAPTION_LM": "",
+    "IMAGE_ENCODER": "",
+}
 """What the shipped configs read from the environment, and what it is where the environment has none."""
 
 

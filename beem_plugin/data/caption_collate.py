@@ -28,7 +28,9 @@ class CaptionCollator:
     - `input_ids` `(batch, tokens)` int64: start, words, end, then padding;
     - `attention_mask` `(batch, tokens)` int64: 1 from start to end. A padding token may be the end token as well, as
       GPT-2's is: only the mask tells them apart;
-    - `pixel_values` `(batch, 3, height, width)` float32, unless the reader is one of captions only;
+    - `pixel_values` `(images, 3, height, width)` float32, unless the reader is one of captions only;
+    - `image_of_row` `(batch,)` int64, if images repeat: a file is opened and encoded once, for all of its captions.
+      Without it images are as many as captions, in their order;
     - `index` `(batch,)` int64: positions in the data set.
 
     # Parameters
@@ -64,12 +66,15 @@ class CaptionCollator:
             attention_mask[number, : len(row)] = 1
         batch = {"input_ids": input_ids, "attention_mask": attention_mask}
         if self.processor is not None:
-            images = [self._pixels(instance) for instance in instances]
-            for number, pixels in enumerate(images):
-                if pixels is None:
+            firsts, image_of_row = distinct_images(instances)
+            images = [self._pixels(instances[first]) for first in firsts]
+            for number, image in enumerate(image_of_row):
+                if images[image] is None:
                     attention_mask[number] = 0
             empty = torch.zeros(3, *self.processor.shape)
             batch["pixel_values"] = torch.stack([empty if pixels is None else pixels for pixels in images])
+            if len(firsts) < len(instances):
+                batch["image_of_row"] = torch.tensor(image_of_row, dtype=torch.int64)
         batch["index"] = torch.tensor(range(len(rows)) if indices is None else indices, dtype=torch.int64)
         return batch
 
@@ -82,3 +87,17 @@ class CaptionCollator:
                 raise
             logger.warning("left out: %s", error)
             return None
+
+
+def distinct_images(instances: Sequence[Instance]) -> tuple[list[int], list[int]]:
+    """The first row of every image file, and the number of each row's image among them."""
+    numbers: dict[Any, int] = {}
+    firsts: list[int] = []
+    image_of_row: list[int] = []
+    for row, instance in enumerate(instances):
+        # What is not a file, such as a generated scene, is an image of its own.
+        number = numbers.setdefault(instance.fields.get("image", row), len(firsts))
+        if number == len(firsts):
+            firsts.append(row)
+        image_of_row.append(number)
+    return firsts, image_of_row

@@ -16,7 +16,8 @@ from beem_plugin.models.multi_exit_captioner import MultiExitCaptioner
 @torch.inference_mode()
 def trace_captions(model: MultiExitCaptioner, batches: Iterable[dict[str, Tensor]], source: str) -> TokenTrace:
     """
-    Teacher-forced: every word is predicted from the reference's words before it, by every exit.
+    Teacher-forced: every word is predicted from the reference's words before it, by every exit. Images leave their
+    encoder as they do in decoding.
 
     # Parameters
 
@@ -68,7 +69,9 @@ def trace_batch(model: MultiExitCaptioner, batch: dict[str, Tensor], index: Tens
     tokens = batch["input_ids"].to(device)
     counted = batch["attention_mask"][:, 1:].bool()
     images = batch.get("pixel_values")
-    states = None if images is None else decoder.image_states({"pixel_values": images.to(device)})
+    states = None if images is None else model.image_states_for_decoding(images.to(device))
+    if states is not None and "image_of_row" in batch:
+        states = states.index_select(0, batch["image_of_row"].to(device))
     row, position = counted.nonzero(as_tuple=True)
     on_device = counted.to(device)
     exits = [
@@ -87,6 +90,8 @@ def trace_batch(model: MultiExitCaptioner, batch: dict[str, Tensor], index: Tens
             for name in names:
                 value = getattr(signals.summary, name) if name in SUMMARIES else signals.signal(name).float()
                 columns[name][number - 1].append(value.cpu())
+            if decoder.remembers and number < decoder.num_exits:
+                decoder.remember(number, hidden[rows], memory)
     stacked = {
         name: torch.stack([torch.cat(values) if values else torch.zeros(0) for values in per_exit], 1)
         for name, per_exit in columns.items()

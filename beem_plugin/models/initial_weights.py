@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from beem_plugin.common.archive_files import find_weights, opened_archive, read_state
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.registry import FromParams
 
@@ -74,9 +75,6 @@ class InitialWeights(FromParams):
 
 
 def read_weights(path: str) -> dict[str, torch.Tensor]:
-    # Here, because the archive's module knows of models; only its reading of files is needed.
-    from beem_plugin.archival import find_weights, opened_archive, read_state
-
     if Path(path).suffix in (".safetensors", ".th"):
         if not Path(path).exists():
             raise ConfigurationError(f"model.initialize_from: {path}: no such weights file")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -20,6 +21,16 @@ from beem_plugin.models.multi_exit_decoder import MultiExitDecoder
 from beem_plugin.models.token_metrics import TokenMetrics
 from beem_plugin.objectives import Objective, WeightedDistillation
 from beem_plugin.objectives.chunked import CHUNK_ELEMENTS, chunked_loss
+
+
+@dataclass
+class _ExitWords:
+    """What the exits say of all words, each a list with an entry an exit; see `MultiExitDecoder`."""
+
+    features: list[Tensor] = field(default_factory=list)
+    states: list[Tensor] = field(default_factory=list)
+    imitated: list[Tensor] = field(default_factory=list)
+    guesses: list[Tensor] = field(default_factory=list)
 
 
 @Model.register("multi_exit_captioner")
@@ -41,7 +52,8 @@ class MultiExitCaptioner(Model):
         Filled in from the dataset reader: `bos_token_id`, `eos_token_id`, `vocab_size`.
     decoder : `MultiExitDecoder`
     objective : `Objective`, optional (default = `"weighted_distillation"`)
-        The paper's, for every word; one that looks at logits and labels alone.
+        The paper's, for every word; one that looks at logits and labels alone, or at what heads imitate
+        (`"imitation"`, with `decoder.head: "past_future"`).
     exit_policy : `ExitPolicy`, optional (default = `"final"`)
         Decides for every word; its state starts anew with each word. Thresholds and weights may be open: calibration
         fits them.
@@ -87,8 +99,8 @@ class MultiExitCaptioner(Model):
         if self.objective.required_signals:
             raise ConfigurationError(
                 f"model.objective: {type(self.objective).__name__} trains the signals "
-                f"{', '.join(self.objective.required_signals)}; allowed for captions: objectives of logits and labels "
-                "alone; `decoder.signals: ['predicted_error']` brings its own loss"
+                f"{', '.join(self.objective.required_signals)}; allowed for captions: objectives without signals; "
+                "`decoder.signals: ['predicted_error']` brings its own loss"
             )
         self.exit_policy = exit_policy if exit_policy is not None else ExitPolicy.from_params({"type": "final"})
         self.decoding = decoding if decoding is not None else CaptionDecoding()
@@ -148,7 +160,12 @@ class MultiExitCaptioner(Model):
         self.objective.start_step(step, total_steps)
 
     def forward(  # type: ignore[override]  # named, where the base class takes any tensors
-        self, input_ids: Tensor, attention_mask: Tensor, pixel_values: Tensor | None = None, **other: Any
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        pixel_values: Tensor | None = None,
+        image_of_row: Tensor | None = None,
+        **other: Any,
     ) -> dict[str, Any]:
         """
         # Parameters
@@ -158,25 +175,29 @@ class MultiExitCaptioner(Model):
         attention_mask : `Tensor`
             `(batch, tokens)`, 0 at padding, which may be any token.
         pixel_values : `Tensor`, optional
-            `(batch, channels, height, width)`
+            `(images, channels, height, width)`
+        image_of_row : `Tensor`, optional
+            `(batch,)` int64, the image of each caption; without it there are as many images as captions.
 
         # Returns
 
         `dict[str, Any]`
             The objective's `loss`, a mean over the words, and its components.
         """
-        images = None if pixel_values is None else self.decoder.image_states({"pixel_values": pixel_values})
+        images = None
+        if pixel_values is not None:
+            repeated = {} if image_of_row is None else {"image_of_row": image_of_row}
+            images = self.decoder.image_states({"pixel_values": pixel_values, **repeated})
         counted = attention_mask[:, 1:].bool()
         target = input_ids[:, 1:][counted]  # (words,)
-        features: list[Tensor] = []
-        guesses: list[Tensor] = []
+        exits = _ExitWords()
+        memory: dict[str, Tensor] = {}
         for exit_number, hidden, _ in self.decoder.exit_states(input_ids[:, :-1], images):
-            words = hidden[counted]  # (words, hidden)
-            features.append(self.decoder.exit_features(exit_number, words))
-            if "predicted_error" in self.decoder.signal_modules and exit_number < self.num_exits:
-                guesses.append(self.decoder.predicted_error(exit_number, words))
+            self._read_exit(exit_number, hidden[counted], memory, exits)
         weights = [self.decoder.exit_weight(number) for number in range(1, self.num_exits + 1)]
-        found = chunked_loss(self.objective, features, weights, target, self.chunk_elements)
+        extras = {"imitated": exits.imitated} if exits.imitated else {}
+        found = chunked_loss(self.objective, exits.features, weights, target, self.chunk_elements, exits.states, extras)
+        guesses = exits.guesses
         output: dict[str, Any] = {"loss": found.loss, **found.components}
         if guesses:
             right = target if self.calibration_target == "reference" else found.predictions[:, -1]
@@ -187,6 +208,29 @@ class MultiExitCaptioner(Model):
         self.metrics.update(found.predictions, found.negative_log_likelihood.detach(), target)
         return output
 
+    def _read_exit(self, exit_number: int, words: Tensor, memory: dict[str, Tensor], exits: _ExitWords) -> None:
+        """
+        # Parameters
+
+        words : `Tensor`
+            `(words, hidden)`, the output of the exit's block.
+        memory : `dict[str, Tensor]`
+            What earlier exits left; this one adds to it.
+        exits : `_ExitWords`
+            Takes what the exit says.
+        """
+        decoder, last = self.decoder, exit_number == self.num_exits
+        exits.features.append(decoder.exit_features(exit_number, words, memory))
+        if "predicted_error" in decoder.signal_modules and not last:
+            exits.guesses.append(decoder.predicted_error(exit_number, words))
+        if decoder.remembers:
+            exits.states.append(exits.features[-1] if last else decoder.exit_state(exit_number, words))
+            imitated = None if last else decoder.imitated(exit_number, words)
+            if imitated is not None:
+                exits.imitated.append(imitated)
+            if not last:
+                decoder.remember(exit_number, words, memory)
+
     def get_metrics(self, reset: bool = False) -> dict[str, float]:
         return self.metrics.compute(reset)
 
@@ -196,6 +240,13 @@ class MultiExitCaptioner(Model):
 
     def load_metric_state(self, state: dict[str, Any]) -> None:
         self.metrics.load_state_dict(state)
+
+    def image_states_for_decoding(self, pixel_values: Tensor) -> Tensor:
+        """`(images, patches, hidden)`, images having left their encoder as `decoding` lets them."""
+        image_exit = self.decoding.image_exit
+        if image_exit is None or not self.exit_policy.leaves_early:
+            return self.decoder.backbone.encode_images(pixel_values)
+        return image_exit.encode(self.decoder.backbone, pixel_values).states
 
     def generate(
         self,
@@ -210,7 +261,7 @@ class MultiExitCaptioner(Model):
         # Parameters
 
         batch : `dict[str, Tensor]`
-            `pixel_values`; everything else is ignored.
+            `pixel_values`, with `image_of_row` where they repeat; everything else is ignored.
         max_length, num_beams : `int`, optional (default = those of `decoding`)
         policy : `ExitPolicy`, optional (default = the model's)
         """
@@ -229,6 +280,8 @@ class MultiExitCaptioner(Model):
         inputs = {
             name: value.to(self.device) for name, value in batch.items() if name in ("pixel_values", "image_states")
         }
+        if "image_of_row" in batch:
+            inputs["pixel_values"] = inputs["pixel_values"][batch["image_of_row"].to(self.device)]
         try:
             return self.decoding.run(
                 self.decoder,

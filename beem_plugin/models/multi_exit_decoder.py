@@ -15,7 +15,7 @@ from beem_plugin.common.registry import Lazy, Registrable
 from beem_plugin.exits.signal_modules.predicted_error import PredictedError
 from beem_plugin.exits.signal_modules.signal_module import ExitView, SignalModule
 from beem_plugin.exits.token_signals import TokenSignals, TokenSummary
-from beem_plugin.exits.vocabulary_heads import TiedHead, VocabularyHead
+from beem_plugin.exits.vocabulary_heads import PastFutureHead, TiedHead, VocabularyHead
 from beem_plugin.models.multi_exit_encoder import check_exit_layers
 
 
@@ -65,7 +65,13 @@ class MultiExitDecoder(torch.nn.Module, Registrable):
             raise ConfigurationError(f"decoder.shortlist: found {shortlist}, allowed: 2 to {decoder.vocab_size}")
         self.shortlist = shortlist
         norm, weight = decoder.final_norm, decoder.output_weight
-        heads = [head.construct(norm=norm, output_weight=weight) for _ in self.exit_layers[:-1]]
+        heads = [
+            head.construct(norm=norm, output_weight=weight, exit_number=number, num_exits=self.num_exits)
+            for number in range(1, self.num_exits)
+        ]
+        for joined in heads:
+            joined.join(heads)
+        self.remembers = any(joined.remembers for joined in heads)
         self.exits = torch.nn.ModuleList([*heads, TiedHead(norm, weight, share_norm=True)])
         self.signal_modules = torch.nn.ModuleDict()
         for signal in signals or []:
@@ -93,9 +99,12 @@ class MultiExitDecoder(torch.nn.Module, Registrable):
         return {"similarity", "position", *self.signal_modules}
 
     def image_states(self, batch: Mapping[str, Tensor]) -> Tensor | None:
-        """`(images, patches, hidden)`; `None` for text alone."""
+        """`(batch, patches, hidden)`, each image encoded once; `None` for text alone."""
         pixels = batch.get("pixel_values")
-        return None if pixels is None else self.backbone.encode_images(pixels)
+        if pixels is None:
+            return None
+        states, rows = self.backbone.encode_images(pixels), batch.get("image_of_row")
+        return states if rows is None else states.index_select(0, rows)
 
     def exit_states(self, tokens: Tensor, image_states: Tensor | None) -> Iterator[tuple[int, Tensor, Tensor]]:
         """
@@ -123,19 +132,37 @@ class MultiExitDecoder(torch.nn.Module, Registrable):
             if layer in exits:
                 yield exits[layer], hidden, previous
 
-    def exit_features(self, exit_number: int, hidden: Tensor) -> Tensor:
+    def exit_features(self, exit_number: int, hidden: Tensor, memory: Mapping[str, Tensor] | None = None) -> Tensor:
         """`(tokens, size)`; times `exit_weight` they are the exit's logits."""
         head: Any = self.exits[exit_number - 1]
-        return head.features(hidden)
+        return head.features(hidden, memory)
+
+    def remember(self, exit_number: int, hidden: Tensor, memory: dict[str, Tensor]) -> None:
+        """
+        Leaves in `memory` what the next exit's head looks back at; called at every exit but the last, after whatever it
+        was asked, where the heads remember.
+        """
+        head: Any = self.exits[exit_number - 1]
+        memory.update(head.memory_after(hidden, memory))
+
+    def imitated(self, exit_number: int, hidden: Tensor) -> Tensor | None:
+        """`(tokens, later exits, size)` what the exit takes later features to be; `None` for heads that do not."""
+        head = self.exits[exit_number - 1]
+        return head.imitated(hidden) if isinstance(head, PastFutureHead) else None
+
+    def exit_state(self, exit_number: int, hidden: Tensor) -> Tensor:
+        """`(tokens, size)` what earlier exits imitate: of the last exit its features."""
+        head = self.exits[exit_number - 1]
+        return head.state(hidden) if isinstance(head, PastFutureHead) else self.exit_features(exit_number, hidden)
 
     def exit_weight(self, exit_number: int) -> Tensor:
         """`(words, size)`"""
         head: Any = self.exits[exit_number - 1]
         return head.weight(self.backbone.decoder.output_weight)
 
-    def exit_logits(self, exit_number: int, hidden: Tensor) -> Tensor:
+    def exit_logits(self, exit_number: int, hidden: Tensor, memory: Mapping[str, Tensor] | None = None) -> Tensor:
         """`(tokens, words)` float32"""
-        return functional.linear(self.exit_features(exit_number, hidden), self.exit_weight(exit_number)).float()
+        return functional.linear(self.exit_features(exit_number, hidden, memory), self.exit_weight(exit_number)).float()
 
     def head_macs(self, exit_number: int, words: int | None = None) -> int:
         """Multiply-accumulates of an exit's logits for a token, over the whole vocabulary or over some `words`."""
@@ -173,10 +200,12 @@ class MultiExitDecoder(torch.nn.Module, Registrable):
             Told the multiply-accumulates of whatever is computed.
         """
         tokens = len(hidden)
+        # Signals are computed when they are asked for, which may be after this exit has been remembered.
+        before = dict(memory)
 
         def logits() -> Tensor:
             count(tokens * self.head_macs(exit_number))
-            return self.exit_logits(exit_number, hidden)
+            return self.exit_logits(exit_number, hidden, before)
 
         extra: dict[str, Callable[[], Tensor]] = {
             "similarity": lambda: functional.cosine_similarity(hidden.float(), previous.float(), dim=-1),
@@ -196,7 +225,7 @@ class MultiExitDecoder(torch.nn.Module, Registrable):
 
         def summary() -> TokenSummary:
             count(tokens * self.head_macs(exit_number, self.shortlist))
-            features = self.exit_features(exit_number, hidden)
+            features = self.exit_features(exit_number, hidden, before)
             rows = functional.embedding(candidates, self.exit_weight(exit_number))  # (tokens, shortlist, size)
             return shortlist_summary(torch.bmm(rows, features.unsqueeze(2)).squeeze(2).float(), candidates, mass)
 

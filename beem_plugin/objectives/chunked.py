@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,11 +46,26 @@ class _Plan:
     target: Tensor
     weight_of: list[int]  # for each exit, which of the distinct weights
     num_weights: int
+    num_pooled: int
+    extras: dict[str, int]  # how many tensors each has
     chunk: int
     train: bool
     components: dict[str, Tensor] = field(default_factory=dict)
     predictions: list[Tensor] = field(default_factory=list)
     negative_log_likelihood: list[Tensor] = field(default_factory=list)
+
+    @property
+    def of_tokens(self) -> int:
+        """How many of the tensors have a row a token; they come first."""
+        return len(self.weight_of) + self.num_pooled + sum(self.extras.values())
+
+    def outputs(self, parts: Sequence[Tensor], weights: Sequence[Tensor]) -> ExitOutputs:
+        """What the exits say of a chunk's tokens."""
+        rest = iter(parts[len(self.weight_of) :])
+        pooled = [next(rest) for _ in range(self.num_pooled)]
+        extras = {name: [next(rest) for _ in range(count)] for name, count in self.extras.items()}
+        logits = all_logits(parts[: len(self.weight_of)], weights, self.weight_of)
+        return ExitOutputs(logits, pooled, extras=extras)
 
 
 def chunked_loss(
@@ -59,6 +74,8 @@ def chunked_loss(
     weights: Sequence[Tensor],
     target: Tensor,
     chunk_elements: int = CHUNK_ELEMENTS,
+    pooled: Sequence[Tensor] = (),
+    extras: Mapping[str, Sequence[Tensor]] | None = None,
 ) -> ChunkedLoss:
     """
     `objective` of the logits `features[i] @ weights[i].T` of all exits, without ever holding them all: tokens are taken
@@ -76,16 +93,22 @@ def chunked_loss(
     target : `Tensor`
         `(tokens,)` int64, all known.
     chunk_elements : `int`, optional (default = `2**24`)
+    pooled, extras
+        Of `ExitOutputs`, where the objective looks at more than logits; the tokens first.
     """
+    extras = extras or {}
     distinct = list({id(weight): weight for weight in weights}.values())
     order = {id(weight): index for index, weight in enumerate(distinct)}
     trained = [parameter for parameter in objective.parameters() if parameter.requires_grad]
-    tensors = [*features, *distinct, *trained]
+    of_tokens = [*features, *pooled, *(tensor for tensors in extras.values() for tensor in tensors)]
+    tensors = [*of_tokens, *distinct, *trained]
     plan = _Plan(
         objective=objective,
         target=target,
         weight_of=[order[id(weight)] for weight in weights],
         num_weights=len(distinct),
+        num_pooled=len(pooled),
+        extras={name: len(tensors) for name, tensors in extras.items()},
         chunk=max(1, chunk_elements // (len(weights) * weights[0].shape[0])),
         train=torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors),
     )
@@ -104,20 +127,20 @@ class _ChunkedLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, plan: _Plan, *tensors: Tensor) -> Tensor:
-        exits = len(plan.weight_of)
-        features, others = tensors[:exits], tensors[exits:]
+        of_tokens, others = tensors[: plan.of_tokens], tensors[plan.of_tokens :]
         weights = [leaf(weight, plan.train) for weight in others[: plan.num_weights]]
         trained = list(others[plan.num_weights :])
-        feature_grads = [torch.zeros_like(feature) if feature.requires_grad else None for feature in features]
+        token_grads = [torch.zeros_like(tensor) if tensor.requires_grad else None for tensor in of_tokens]
         shared_grads: list[Tensor | None] = [None for _ in others]
-        total = features[0].new_zeros((), dtype=torch.float32)
+        total = of_tokens[0].new_zeros((), dtype=torch.float32)
         for start in range(0, len(plan.target), plan.chunk):
             rows = slice(start, start + plan.chunk)
             target = plan.target[rows]
             with torch.set_grad_enabled(plan.train):
-                parts = [leaf(feature[rows], plan.train and feature.requires_grad) for feature in features]
-                logits = all_logits(parts, weights, plan.weight_of)  # (chunk, exits, words)
-                values = plan.objective.loss(ExitOutputs(logits), target)
+                parts = [leaf(tensor[rows], plan.train and tensor.requires_grad) for tensor in of_tokens]
+                outputs = plan.outputs(parts, weights)
+                logits = outputs.logits  # (chunk, exits, words)
+                values = plan.objective.loss(outputs, target)
                 loss = values["loss"] * len(target)
             total += loss.detach()
             note(plan, logits.detach(), target, values)
@@ -125,7 +148,7 @@ class _ChunkedLoss(torch.autograd.Function):
                 continue
             inputs = [tensor for tensor in [*parts, *weights, *trained] if tensor.requires_grad]
             found = iter(torch.autograd.grad(loss, inputs, allow_unused=True))
-            for part, grad in zip(parts, feature_grads):
+            for part, grad in zip(parts, token_grads):
                 if part.requires_grad:
                     value = next(found)
                     if value is not None and grad is not None:
@@ -136,7 +159,7 @@ class _ChunkedLoss(torch.autograd.Function):
         if not len(plan.target):  # distributed training waits for a gradient of every parameter
             shared_grads = [torch.zeros_like(tensor) for tensor in others]
         ctx.count = max(len(plan.target), 1)
-        ctx.grads = [*feature_grads, *shared_grads]
+        ctx.grads = [*token_grads, *shared_grads]
         return total / ctx.count
 
     @staticmethod

@@ -23,8 +23,8 @@ class Imitation(Objective):
 
         loss = (sum_i w_i CE(p_i, y) + weight * mean_{i<k} (1 - cos(h'_ik, h_k))) / 2,
 
-    h_k detached, the mean over all pairs i < k alike. For heads that imitate: an encoder with
-    `head: {"type": "past_future"}`.
+    h_k detached, the mean over all pairs i < k alike. For heads that imitate: an encoder, or a decoder of captions
+    (DeeCap), with `head: {"type": "past_future"}`.
 
     Registered as an `Objective` with name "imitation".
 

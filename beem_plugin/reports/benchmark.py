@@ -22,12 +22,16 @@ from beem_plugin.execution.macs import count_macs
 from beem_plugin.execution.precision import cast_network
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.speed import depth_summary
-from beem_plugin.models import MultiExitModel
+from beem_plugin.models import MultiExitCaptioner, MultiExitModel
 from beem_plugin.reports.benchmark_cases import PLAIN, Batches, answers_of, engine_cases, plain_case
 from beem_plugin.reports.benchmark_table import print_benchmark_table
 from beem_plugin.reports.calibration_plots import plots_available
+from beem_plugin.reports.caption_benchmark import benchmark_captions, image_batches_by_size, print_caption_table
 from beem_plugin.reports.evaluate import evaluation_loader
 from beem_plugin.reports.timing import Timing, measure, percentiles, ratio
+
+ENGINES = "single,compaction,depth_pools"
+"""What is measured of a classifier unless one says otherwise."""
 
 ONE_BY_ONE = ("single",)
 """Engines that take batches apart: timed at batch size 1 alone, whatever the others are timed at."""
@@ -42,29 +46,59 @@ def benchmark_from_args(args: argparse.Namespace) -> dict[str, Any]:
         args.archive_file, cuda_device=args.cuda_device, overrides=args.overrides, weights_file=args.weights_file
     )
     model = archive.model
-    if not isinstance(model, MultiExitModel):
-        raise ConfigurationError(
-            f"benchmark: found a model {type(model).__name__}, allowed: multi_exit_classifier, multi_exit_regressor"
+    sizes = numbers(args.batch_sizes, "--batch-sizes")
+    if args.repeats < 1:
+        raise ConfigurationError(f"--repeats: found {args.repeats}, allowed: 1 or more")
+    if isinstance(model, MultiExitCaptioner):
+        if args.engines is not None:
+            raise ConfigurationError("--engines: a captioning model decodes by itself, allowed: none")
+        cast_network(model, args.dtype)
+        found = benchmark_captions(
+            model,
+            model.exit_policy,
+            image_batches_by_size(archive, args.input_file, args.max_instances),
+            sizes,
+            names(args.skipped_blocks or ""),
+            args.repeats,
+            args.num_beams,
+            args.max_length,
         )
-    cast_network(model.encoder, args.dtype)
+    elif isinstance(model, MultiExitModel):
+        for flag in ("skipped_blocks", "num_beams", "max_length"):
+            if getattr(args, flag) is not None:
+                name = flag.replace("_", "-")
+                raise ConfigurationError(f"--{name}: found {getattr(args, flag)}, allowed: of captioning models alone")
+        cast_network(model.encoder, args.dtype)
+        found = run_benchmark(
+            model.encoder,
+            model.exit_policy,
+            batches_by_size(archive, args.input_file, args.max_instances),
+            sizes,
+            names(args.engines if args.engines is not None else ENGINES),
+            args.repeats,
+        )
+    else:
+        raise ConfigurationError(
+            f"benchmark: found a model {type(model).__name__}, allowed: multi_exit_classifier, multi_exit_regressor, "
+            "multi_exit_captioner"
+        )
     report = {
         "archive": str(args.archive_file),
         "data": args.input_file,
         "dtype": args.dtype,
         "exit_policy": model.exit_policy.to_config(),
-        **run_benchmark(
-            model.encoder,
-            model.exit_policy,
-            batches_by_size(archive, args.input_file, args.max_instances),
-            numbers(args.batch_sizes, "--batch-sizes"),
-            [name.strip() for name in args.engines.split(",") if name.strip()],
-            args.repeats,
-        ),
+        **machine(model.device, args.repeats),
+        **found,
     }
-    print_benchmark_table(report)
+    (print_caption_table if isinstance(model, MultiExitCaptioner) else print_benchmark_table)(report)
     if args.output_file:
         write_benchmark(report, Path(args.output_file))
     return report
+
+
+def names(text: str) -> list[str]:
+    """A list of names, separated by commas."""
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def numbers(text: str, flag: str) -> list[int]:
@@ -126,15 +160,17 @@ def run_benchmark(
         rows += _measure_size(network, policy, batches, size, chosen, repeats, counted)
     if not rows:
         raise ConfigurationError("--engines: found nothing to measure, allowed: names of engines")
-    device = device_of(network)
+    return {**machine(device_of(network), repeats), "counted": counted, "measured": rows}
+
+
+def machine(device: torch.device, repeats: int) -> dict[str, Any]:
+    """What was measured on."""
     return {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "repeats": repeats,
         "process_peak_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        "counted": counted,
-        "measured": rows,
     }
 
 

@@ -18,17 +18,14 @@ from beem_plugin.data.caption_tokenizer import CaptionTokenizer
 from beem_plugin.data.instance import Instance
 from beem_plugin.execution import Engine
 from beem_plugin.execution.captions.caption_record import caption_record
+from beem_plugin.execution.captions.decoding import Decoded
 from beem_plugin.execution.captions.generated import GeneratedCaption
+from beem_plugin.execution.captions.meter import CaptionMacs
+from beem_plugin.execution.captions.speed import encoder_depth
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.speed import depth_summary
 from beem_plugin.reports.evaluation import ArchiveEvaluation, evaluation_loader
-
-_FUNCTION_WORDS = """
-a an the and or but of in on at to by for with from into onto over under near next behind beside between through across
-along around up down out off above below is are was were be being been am has have had do does did it its his her their
-he she they them him this that these those there as while who which some each other one s
-"""
-FUNCTION_WORDS = frozenset(_FUNCTION_WORDS.split())
+from beem_plugin.reports.word_classes import exits_by_class
 
 
 @ArchiveEvaluation.register("captions")
@@ -40,12 +37,13 @@ class CaptionEvaluation(ArchiveEvaluation):
     The metrics are `bleu_1` to `bleu_4`, `meteor`, `rouge_l`, `cider` and `spice` of the policy's captions, the same at
     full depth under `full_depth_*`; `layer_speedup` and its like count tokens, the end token among them; `mac_speedup`
     is the multiply-accumulates of all captions at full depth over those under the policy, image encoder and heads
-    included (a policy whose captions are longer pays for it).
-    `same_as_full_depth` is the share of captions that are equal, `average_exit_by_word` the depth of first words,
-    function words and content words. A decoder that has collapsed shows in `distinct_captions`, in
-    `unfinished_captions`, which reached `max_length` before they ended, and in `repeating_captions`, in which a word
-    follows itself. `caption_tokenizer` is what split the words that are scored: `"ptb"`, or `"simple"` where there is
-    no Java.
+    included (a policy whose captions are longer pays for it). `encoder_layer_speedup`: blocks of the image encoder over
+    those run, where images may leave it early.
+    `same_as_full_depth` is the share of captions that are equal; `average_exit_by_word` and `exit_histogram_by_word`
+    are the depth of first words, function words, content words and the end (see `exits_by_class`). A decoder that has
+    collapsed shows in `distinct_captions`, in `unfinished_captions`, which reached `max_length` before they ended, and
+    in `repeating_captions`, in which a word follows itself. `caption_tokenizer` is what split the words that are
+    scored: `"ptb"`, or `"simple"` where there is no Java.
 
     Predictions are COCO's result format, `[{"image_id", "caption"}]`; a file whose name ends in `.jsonl` gets a line an
     image, with the exit of every word.
@@ -102,20 +100,22 @@ class CaptionEvaluation(ArchiveEvaluation):
         loader = evaluation_loader(archive, instances, batch_size)
         policy: ExitPolicy = model.exit_policy
         policy.check_calibrated()
-        found, macs = self._decode(model, loader, len(instances), policy, "captions")
+        found, parts = self._decode(model, loader, len(instances), policy, "captions")
         if predictions_file is not None:
             write_captions(predictions_file, instances, found, tokenizer, model.exit_layers)
         values, warnings, scored_by = self._score(instances, found, tokenizer)
         values.update(depths(found, tokenizer, model.exit_layers))
+        values.update(encoder_depth(parts))
         if self.full_depth and policy.leaves_early:
             final = ExitPolicy.from_params({"type": "final"})
-            full, full_macs = self._decode(model, loader, len(instances), final, "captions at full depth")
+            full, full_parts = self._decode(model, loader, len(instances), final, "captions at full depth")
             full_scores, full_warnings, _ = self._score(instances, full, tokenizer)
             values.update({f"full_depth_{name}": value for name, value in full_scores.items()})
             same = sum(one.tokens == other.tokens for one, other in zip(found, full))
             values["same_as_full_depth"] = same / len(found)
-            if macs == macs:  # not NaN: the model counts
-                values["mac_speedup"] = full_macs / macs
+            macs = sum(part.macs.total for part in parts)
+            if not math.isnan(macs):  # the model counts
+                values["mac_speedup"] = sum(part.macs.total for part in full_parts) / macs
             warnings += [warning for warning in full_warnings if warning not in warnings]
         values["samples"] = len(instances)
         values["caption_tokenizer"] = scored_by
@@ -126,19 +126,18 @@ class CaptionEvaluation(ArchiveEvaluation):
 
     def _decode(
         self, model: Any, loader: Any, count: int, policy: ExitPolicy, what: str
-    ) -> tuple[list[GeneratedCaption], float]:
-        """A caption for every instance, in the order of the data, and their multiply-accumulates."""
+    ) -> tuple[list[GeneratedCaption], list[Decoded]]:
+        """A caption for every instance, in the order of the data, and what each batch cost."""
         captions: list[GeneratedCaption | None] = [None] * count
-        macs = 0.0
+        parts = []
         with torch.inference_mode(), tqdm(total=count, desc=what, unit=" images", mininterval=0.5) as bar:
             for batch in loader:
                 rows = batch["index"].tolist()
-                made, cost = decode(model, batch, self.max_length, self.num_beams, policy)
-                macs += cost
-                for row, caption in zip(rows, made, strict=True):
+                parts.append(decode(model, batch, self.max_length, self.num_beams, policy))
+                for row, caption in zip(rows, parts[-1].captions, strict=True):
                     captions[row] = caption
                 bar.update(len(rows))
-        return [caption for caption in captions if caption is not None], macs
+        return [caption for caption in captions if caption is not None], parts
 
     def _score(
         self, instances: Sequence[Instance], captions: Sequence[GeneratedCaption], tokenizer: CaptionTokenizer
@@ -155,15 +154,14 @@ class CaptionEvaluation(ArchiveEvaluation):
 
 def decode(
     model: Any, batch: dict[str, torch.Tensor], max_length: int | None, num_beams: int | None, policy: ExitPolicy
-) -> tuple[list[GeneratedCaption], float]:
-    """The model's captions of a batch, and their multiply-accumulates where the model counts them, else NaN."""
+) -> Decoded:
+    """The model's captions of a batch, and what they cost where the model counts that, else NaN."""
     device = next(model.parameters()).device
     inputs = {name: value.to(device) for name, value in batch.items()}
     options: dict[str, Any] = {"max_length": max_length, "num_beams": num_beams, "policy": policy}
     if not hasattr(model, "decode"):
-        return model.generate(inputs, **options), math.nan
-    decoded = model.decode(inputs, **options)
-    return decoded.captions, decoded.macs.total
+        return Decoded(model.generate(inputs, **options), CaptionMacs(images=math.nan))
+    return model.decode(inputs, **options)
 
 
 def one_an_image(instances: Sequence[Instance], source: str) -> list[Instance]:
@@ -187,18 +185,16 @@ def depths(
 ) -> dict[str, Any]:
     """How deep tokens went, all of them and by class of word; and how long captions are."""
     exits = torch.tensor([number for caption in captions for number in caption.exits], dtype=torch.int64)
-    by_class: dict[str, list[int]] = {"first": [], "function": [], "content": []}
     unfinished = repeating = 0
     for caption in captions:
         unfinished += tokenizer.eos_token_id not in caption.tokens[-1:]
         words = tokenizer.words(caption.tokens)
         repeating += any(one == other for (one, _), (other, _) in zip(words, words[1:]))
-        for number, (word, positions) in enumerate(words):
-            kind = "first" if number == 0 else "function" if word.lower() in FUNCTION_WORDS else "content"
-            by_class[kind] += [caption.exits[position] for position in positions]
+    by_class = exits_by_class(captions, tokenizer, len(exit_layers))
     return {
         **depth_summary(exits, exit_layers),
-        "average_exit_by_word": {name: sum(found) / len(found) for name, found in by_class.items() if found},
+        "average_exit_by_word": {name: found["average_exit"] for name, found in by_class.items()},
+        "exit_histogram_by_word": {name: found["exit_histogram"] for name, found in by_class.items()},
         "tokens": len(exits),
         "distinct_captions": len({tuple(caption.tokens) for caption in captions}),
         "unfinished_captions": unfinished,

@@ -10,7 +10,7 @@ from torch import Tensor
 from beem_plugin.execution.captions import CaptionDecoding, Decoded, SkippedBlocks, decoded_speed
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.models import MultiExitCaptioner
-from beem_plugin.reports.timing import measure, ratio
+from beem_plugin.reports.timing import Timing, measure, percentiles, ratio
 
 FULL_DEPTH = "full depth"
 TRANSFORMERS = "transformers' generate"
@@ -22,6 +22,7 @@ def caption_speed(
     policies: Mapping[str, ExitPolicy],
     skipped_blocks: Sequence[str] = ("propagate",),
     repeats: int = 5,
+    decoding: CaptionDecoding | None = None,
 ) -> list[dict[str, Any]]:
     """
     # Parameters
@@ -36,15 +37,18 @@ def caption_speed(
         Each policy is measured with each of these.
     repeats : `int`, optional (default = `5`)
         After a warm-up, in turns.
+    decoding : `CaptionDecoding`, optional (default = the model's)
 
     # Returns
 
     `list[dict[str, Any]]`
-        One row a case, first full depth and transformers' `generate` on the same images: `seconds`, `words_per_second`,
-        `measured_speedup` (against full depth in the same runtime, image encoder included), `layer_speedup`,
-        `mac_speedup`, and `same_as_full_depth`, the share of captions that are equal.
+        One row a case, first full depth and transformers' `generate` on the same images: `seconds` and how they spread
+        over the repeats, `words_per_second`, `images_per_second`, `latency_ms_p50` and its like of a batch,
+        `measured_speedup` (against full depth in the same runtime, image encoder included),
+        `measured_speedup_over_transformers`, `layer_speedup`, `encoder_layer_speedup`, `mac_speedup`, and
+        `same_as_full_depth`, the share of captions that are equal.
     """
-    decoding = model.decoding
+    decoding = model.decoding if decoding is None else decoding
     plans: dict[str, tuple[str, ExitPolicy, CaptionDecoding]] = {
         FULL_DEPTH: (FULL_DEPTH, ExitPolicy.from_params({"type": "final"}), decoding)
     }
@@ -64,42 +68,58 @@ def caption_speed(
 
         return run
 
-    def transformers_case() -> Iterator[Any]:
+    said: list[Tensor] = []
+
+    def transformers_case() -> Iterator[Tensor]:
         generator: Any = model.decoder.backbone.transformer_model
+        said.clear()
         for batch in batches:
-            yield generator.generate(
+            generated = generator.generate(
                 pixel_values=batch["pixel_values"],
                 max_new_tokens=decoding.max_length,
                 num_beams=decoding.num_beams,
+                length_penalty=decoding.length_penalty,
+                early_stopping=decoding.early_stopping,
                 do_sample=False,
                 decoder_start_token_id=model.bos_token_id,
                 eos_token_id=model.eos_token_id,
                 pad_token_id=model.eos_token_id,
             )
+            said.append(generated[:, 1:].cpu())
+            yield said[-1]
 
     cases: dict[str, Callable[[], Iterator[Any]]] = {name: case(name) for name in plans}
     cases[TRANSFORMERS] = transformers_case
     timings = measure(cases, repeats, model.device)
     full = [caption.tokens for part in found[FULL_DEPTH] for caption in part.captions]
+
+    def measured(name: str, captions: Sequence[list[int]]) -> dict[str, Any]:
+        timing: Timing = timings[name]
+        words = sum(map(len, captions))
+        return {
+            **timing.summary(),
+            "words": words,
+            "words_per_second": words / timing.median,
+            "images_per_second": len(captions) / timing.median,
+            **percentiles(timing.latencies),
+            "measured_speedup": ratio(timings[FULL_DEPTH], timing),
+            "measured_speedup_over_transformers": ratio(timings[TRANSFORMERS], timing),
+            "same_as_full_depth": sum(a == b for a, b in zip(captions, full)) / max(len(full), 1),
+        }
+
     rows: list[dict[str, Any]] = []
     for name, (kind, _, _) in plans.items():
         captions = [caption.tokens for part in found[name] for caption in part.captions]
         row: dict[str, Any] = {"name": name, "skipped_blocks": None if name == FULL_DEPTH else kind}
-        row.update(decoded_speed(model.decoder, found[name]))
-        row["seconds"] = timings[name].median
-        row["words_per_second"] = row["words"] / timings[name].median
-        row["measured_speedup"] = ratio(timings[FULL_DEPTH], timings[name])
-        row["same_as_full_depth"] = sum(a == b for a, b in zip(captions, full)) / max(len(full), 1)
-        rows.append(row)
-    rows.insert(
-        1,
-        {
-            "name": TRANSFORMERS,
-            "seconds": timings[TRANSFORMERS].median,
-            "measured_speedup": ratio(timings[FULL_DEPTH], timings[TRANSFORMERS]),
-        },
-    )
+        rows.append({**row, **decoded_speed(model.decoder, found[name]), **measured(name, captions)})
+    theirs = [until_end(row, model.eos_token_id) for part in said for row in part.tolist()]
+    rows.insert(1, {"name": TRANSFORMERS, **measured(TRANSFORMERS, theirs)})
     return rows
+
+
+def until_end(tokens: list[int], eos: int) -> list[int]:
+    """The words of a padded row, the end included."""
+    return tokens[: tokens.index(eos) + 1] if eos in tokens else tokens
 
 
 def with_skipped(decoding: CaptionDecoding, kind: str) -> CaptionDecoding:
@@ -110,4 +130,5 @@ def with_skipped(decoding: CaptionDecoding, kind: str) -> CaptionDecoding:
         decoding.length_penalty,
         decoding.early_stopping,
         SkippedBlocks.from_params({"type": kind}),
+        decoding.image_exit,
     )

@@ -20,6 +20,7 @@ def term_weight_gradient(
     learning_rate: float,
     look_ahead: bool = False,
     average: Callable[[Tensor], Tensor] = lambda value: value,
+    weighted: Callable[[], Tensor] | None = None,
 ) -> Tensor:
     """
     With theta the parameters, l_k the terms, a_k their weights and xi the learning rate,
@@ -45,6 +46,8 @@ def term_weight_gradient(
         Whether g is taken at theta', which costs another gradient, or at theta (first order).
     average : `Callable[[Tensor], Tensor]`, optional (default = nothing)
         The mean over processes.
+    weighted : `Callable[[], Tensor]`, optional (default = from `terms`)
+        The scalar sum_k a_k l_k with its gradient, for `look_ahead`; where it is given, `terms` needs none.
 
     # Returns
 
@@ -53,7 +56,8 @@ def term_weight_gradient(
     """
     with _kept(parameters) as restore:
         if look_ahead:
-            step = _gradient((weights.detach() * terms()).sum(), parameters, average)
+            loss = (weights.detach() * terms()).sum() if weighted is None else weighted()
+            step = _gradient(loss, parameters, average)
             _move(parameters, step, -learning_rate)
         gradient = _gradient(held_out_loss(), parameters, average)
         restore()

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import send_to_device
+from accelerate.utils import gather_object, send_to_device
 from torch import Tensor
 
 from beem_plugin.models.model import Model
 from beem_plugin.training.batches import EpochPlan
+from beem_plugin.training.metric_state import get_metric_state, merge_metric_states, set_metric_state
 from beem_plugin.training.progress import description_from_metrics, progress_bar
+
+logger = logging.getLogger(__name__)
 
 
 def evaluate(
@@ -51,13 +55,18 @@ def evaluate(
     with torch.no_grad(), progress_bar(rounds, description, disable=hidden) as bar:
         for number in range(rounds):
             batch = send_to_device(next(batches), accelerator.device)
-            outputs = forward(**batch)
             counts = plan.samples(number)
+            # A model that counts in `forward` must not count a batch that another process counts.
+            kept = get_metric_state(model) if counts[accelerator.process_index] == 0 else None
+            outputs = forward(**batch)
+            if kept is not None:
+                set_metric_state(model, kept)
             if outputs.get("loss") is not None:
                 loss_sum += weighted_loss(outputs["loss"], counts, accelerator)
                 samples += sum(counts)
             update_metrics(model, outputs, batch, counts, accelerator)
             bar.update()
+        merge_metrics(model, accelerator)
         # numpy's numbers would not come back from a checkpoint that is loaded without running code.
         metrics = {name: float(value) for name, value in model.get_metrics(reset=True).items()}
         if samples:
@@ -73,8 +82,22 @@ def weighted_loss(loss: Tensor, counts: list[int], accelerator: Accelerator) -> 
 
 
 def updates_metrics_itself(model: Model) -> bool:
-    """A model without `update_metrics`, as AllenNLP's are: `forward` counts, and only this process's samples."""
+    """
+    A model without `update_metrics`, as AllenNLP's are: `forward` counts, and only this process's samples. What all
+    processes have counted is added up at the end, if the model can say it (`metric_state`).
+    """
     return type(model).update_metrics is Model.update_metrics
+
+
+def merge_metrics(model: Model, accelerator: Accelerator) -> None:
+    """Gives a model that counts by itself what the models of all processes have counted."""
+    if accelerator.num_processes == 1 or not updates_metrics_itself(model):
+        return
+    state = get_metric_state(model)
+    if state is None:
+        logger.warning("%s has no metric_state: its metrics are those of one process", type(model).__name__)
+        return
+    set_metric_state(model, merge_metric_states(gather_object([state])))
 
 
 def update_metrics(

@@ -35,6 +35,20 @@ def test_a_batch_is_padded_and_masked_where_padding_is_the_end_token() -> None:
     assert "label" not in batch
 
 
+def test_an_image_of_several_captions_is_opened_once() -> None:
+    opened_files = []
+
+    def open_once(fields: Mapping[str, Any]) -> Image.Image:
+        opened_files.append(fields["image"])
+        return Image.new("RGB", (9, 9), (len(opened_files),) * 3)
+
+    rows = [Instance({"image": name}, {"input_ids": [1, 5, 2]}) for name in ("b", "a", "b", "c", "a")]
+    batch = CaptionCollator(0, ImageProcessor(size=4), open_once)(rows)
+    assert opened_files == ["b", "a", "c"] and len(batch["pixel_values"]) == 3
+    assert batch["image_of_row"].tolist() == [0, 1, 0, 2, 1]
+    assert "image_of_row" not in CaptionCollator(0, ImageProcessor(size=4), open_once)(rows[:2])
+
+
 def test_captions_alone_have_no_pixels() -> None:
     assert set(CaptionCollator(0)(instances(([1, 2], 0)))) == {"input_ids", "attention_mask", "index"}
 

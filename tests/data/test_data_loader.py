@@ -110,6 +110,21 @@ def test_evaluation_order() -> None:
     assert lengths == sorted(lengths, reverse=True)
 
 
+def test_neighbouring_rows_stay_together() -> None:
+    sampler = {"type": "simple", "batch_size": 10, "rows_together": 5}
+    data_loader = loader({"type": "multiprocess", "batch_sampler": sampler})
+    epochs = [order(data_loader, epoch) for epoch in range(2)]
+    assert epochs[0] != epochs[1]
+    for batches in epochs:
+        rows = [row for batch in batches for row in batch]
+        assert sorted(rows) == list(range(103))
+        starts = [row for row in rows if row % 5 == 0]
+        assert starts != sorted(starts)
+        assert rows == [row for start in starts for row in range(start, min(start + 5, 103))]
+    with pytest.raises(ConfigurationError, match="rows_together: found 11"):
+        loader({"type": "multiprocess", "batch_sampler": {**sampler, "rows_together": 11}})
+
+
 def test_max_tokens_are_kept() -> None:
     data_loader = loader({"type": "multiprocess", "batch_sampler": {"type": "max_tokens_sampler", "max_tokens": 200}})
     sizes = [batch["input_ids"].numel() for batch in data_loader]

@@ -37,4 +37,6 @@ def random_trace(rng: random.Random, num_exits: int | None = None, num_labels: i
     sixteenths = torch.randint(0, 17, (4, samples, exits), generator=generator) / 16
     signals = dict(zip(("halt", "gate", "predicted_error", "similarity"), sixteenths, strict=True))
     signals["similarity"] = 2 * signals["similarity"] - 1
+    # Where a word stands in its caption: the same at all exits.
+    signals["position"] = torch.randint(0, 24, (samples, 1), generator=generator).float().expand(-1, exits)
     return ExitTrace(logits, truth, signals=signals)

@@ -253,6 +253,39 @@ def similarity(logits, signals, *, thresholds, min_exit=1) -> Outcome:
     return own_output(logits, scores, first_exit(scores, thresholds, above, min_exit, exact=True))
 
 
+def decaying_threshold(logits, signals, *, policy, decay="calm", max_length=20, temperature=4.0) -> Outcome:
+    """The formulas of CALM and MuE for the threshold itself; the score reported is what would have to exceed lambda."""
+    rule = dict(policy)
+    kind = rule.pop("type")
+    thresholds, min_exit = rule.pop("thresholds"), rule.pop("min_exit", 1)
+    never = globals()[kind](logits, signals, **rule, thresholds="never")
+    own = []  # what the rule compares at each exit: its score if it were the last one
+    for count in range(1, len(logits) + 1):
+        shorter = {name: values[:count] for name, values in signals.items()}
+        weights = {"weights": rule["weights"][:count]} if "weights" in rule else {}
+        own.append(globals()[kind](logits[:count], shorter, **{**rule, **weights}, thresholds="never").score)
+    assert own[-1] == never.score
+    position = signals["position"][0]
+    if decay == "calm":
+        bonus = 0.1 * math.exp(-temperature * position / max_length)
+    else:
+        bonus = 0.1 * math.exp(-(position + 1) / (max_length + 1))
+    held = decay == "mue" and position < max_length / 3
+    exit_number, unsure = len(logits), False
+    for number in range(1, len(logits)):
+        threshold = threshold_at(thresholds, number)
+        if number < min_exit or threshold is None or held:
+            continue
+        limit = 0.9 * threshold + bonus
+        unsure |= abs(own[number - 1] - limit) < ROUNDING
+        if own[number - 1] > limit or (kind != "similarity" and own[number - 1] == limit):
+            exit_number = number
+            break
+    label = first_best(logits[exit_number - 1])
+    score = -math.inf if held else (own[exit_number - 1] - bonus) / 0.9
+    return Outcome(exit_number, {label}, score, unsure)
+
+
 def fixed_exit(logits, signals, *, exit) -> Outcome:
     return Outcome(exit, {first_best(logits[exit - 1])}, None)
 

@@ -104,6 +104,18 @@ def confident_patience_case(rng: random.Random, num_exits: int, num_labels: int)
     }
 
 
+def decaying_case(rng: random.Random, num_exits: int, num_labels: int) -> dict[str, Any]:
+    kind = rng.choice(["margin", "max_probability", "similarity", "beem"])
+    inner = CASES[kind](rng, num_exits, num_labels)
+    inner.pop("fallback", None)  # it answers for the last exit alone, whatever the thresholds are
+    config: dict[str, Any] = {"policy": {"type": kind, **inner}, "decay": rng.choice(["calm", "mue"])}
+    if rng.random() < 0.7:
+        config["max_length"] = rng.choice([1, 6, 12, 30])
+    if rng.random() < 0.5:
+        config["temperature"] = rng.choice([0.0, 1.0, 4.0])
+    return config
+
+
 CASES: dict[str, Case] = {
     "beem": beem_case,
     "max_probability": probability_rule(0.2, 1, [0.5, 1.0], fallback=["last", "most_confident"]),
@@ -118,10 +130,11 @@ CASES: dict[str, Case] = {
     "gate": probability_rule(0, 1, [0.5, 0.5, 0.25, 1.0]),
     "predicted_error": probability_rule(0, 1, [0.0, 0.25, 0.5, 1.0]),
     "similarity": probability_rule(-1, 1, [-1.0, 0.0, 0.875, 1.0]),
+    "decaying_threshold": decaying_case,
     "fixed_exit": lambda rng, num_exits, num_labels: {"exit": rng.randint(1, num_exits)},
     "final": lambda rng, num_exits, num_labels: {},
 }
-WRAPPERS = {"calibrated", "decaying_threshold"}  # another rule on other confidences or thresholds, no rule of its own
+WRAPPERS = {"calibrated"}  # another rule on other confidences, no rule of its own
 ALIASES = {"confidence": "max_probability", "q_exit": "halting"}
 
 
@@ -131,6 +144,9 @@ def build(name: str, config: dict[str, Any]) -> ExitPolicy:
 
 def resolved(name: str, config: dict[str, Any], num_exits: int) -> dict[str, Any]:
     """The config with the weights as numbers, as the reference takes them."""
+    if name == "decaying_threshold":
+        inner = config["policy"]
+        return {**config, "policy": resolved(inner["type"], inner, num_exits)}
     if name != "beem" or isinstance(config["weights"], list):
         return config
     block = {"type": "cost"} if config["weights"] == "cost" else config["weights"]
@@ -432,18 +448,23 @@ def test_fitting_an_ensemble_survives_saturated_exits_without_an_error():
 WITH_THRESHOLDS = [name for name in CASES if issubclass(ExitPolicy.by_name(name), ThresholdPolicy)]
 
 
+def within(name: str, config: dict[str, Any]) -> dict[str, Any]:
+    """Where the thresholds belong to a policy inside, that one's config."""
+    return {"policy": {"type": "margin", **config}} if name == "decaying_threshold" else config
+
+
 @pytest.mark.parametrize("name", WITH_THRESHOLDS)
 @pytest.mark.parametrize("length", [3, 5])
 def test_a_threshold_list_of_the_wrong_length_is_refused(name, length):
     trace = random_trace(random.Random(2), num_exits=5)
     with pytest.raises(ConfigurationError, match=f"a list of {length}, allowed: 4 entries"):
-        replay(build(name, {"thresholds": [0.5] * length}), trace)
+        replay(build(name, within(name, {"thresholds": [0.5] * length})), trace)
 
 
 @pytest.mark.parametrize("name", sorted(set(WITH_THRESHOLDS) - {"halting", "gate"}))
 def test_a_rule_without_thresholds_does_not_decide(name):
     with pytest.raises(NotCalibratedError):
-        replay(build(name, {}), random_trace(random.Random(3), num_exits=3))
+        replay(build(name, within(name, {})), random_trace(random.Random(3), num_exits=3))
 
 
 @pytest.mark.parametrize("name", ["halting", "gate", "predicted_error", "similarity"])

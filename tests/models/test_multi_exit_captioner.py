@@ -53,6 +53,55 @@ def test_loss_and_metrics_are_those_of_every_real_word() -> None:
     assert model.get_metrics() == {}
 
 
+@torch.no_grad()
+def test_images_that_repeat_are_encoded_once() -> None:
+    model, data = captioner(), batch()
+    image_of_row = torch.tensor([0, 1, 1, 0, 2])
+    once = {**data, "pixel_values": data["pixel_values"][:3], "image_of_row": image_of_row}
+    repeated = {**data, "pixel_values": data["pixel_values"][image_of_row]}
+    assert torch.allclose(model(**once)["loss"], model(**repeated)["loss"], rtol=1e-5)
+    assert model.generate(once) == model.generate(repeated)
+    index = {"index": torch.arange(5)}
+    traces = [trace_captions(model, [{**one, **index}], "train") for one in (once, repeated)]
+    assert torch.equal(traces[0].top_token, traces[1].top_token)
+
+
+@torch.no_grad()
+def test_imitations_are_compared_with_the_states_that_came() -> None:
+    """DeeCap's loss, from the heads themselves, whatever the chunks."""
+    keys: dict[str, Any] = {"decoder": {"head": "past_future"}, "objective": {"type": "imitation", "weight": 0.5}}
+    model, data = captioner(**keys, chunk_elements=50 * 6 * 7), batch()
+    decoder, counted = model.decoder, data["attention_mask"][:, 1:].bool()
+    target = data["input_ids"][:, 1:][counted]
+    hidden = [
+        state[counted] for _, state, _ in decoder.exit_states(data["input_ids"][:, :-1], decoder.image_states(data))
+    ]
+    heads: list[Any] = list(decoder.exits)
+    for head in heads[:-1]:
+        for parameter in head.imitators.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.05)
+    states = [head.norm(value) for head, value in zip(heads, hidden)]  # the last one's norm is the decoder's own
+    distances, cross_entropies = [], []
+    for number, head in enumerate(heads[:-1]):
+        for later, imitator in enumerate(head.imitators, number + 1):
+            similarity = functional.cosine_similarity(imitator(states[number]), states[later], dim=-1)
+            distances.append(1 - similarity)
+        past = torch.stack(states[: number + 1]).mean(0)
+        future = torch.stack([imitator(states[number]) for imitator in head.imitators]).mean(0)
+        logits = functional.linear((past + future) / 2, decoder.backbone.decoder.output_weight)
+        cross_entropies.append(functional.cross_entropy(logits, target))
+    last = functional.linear(states[-1], decoder.backbone.decoder.output_weight)
+    cross_entropies.append(functional.cross_entropy(last, target))
+    weights = torch.arange(1, 7) / 21
+    imitation = torch.stack(distances).mean()
+    expected = ((weights * torch.stack(cross_entropies)).sum() + 0.5 * imitation) / 2
+    output = model(**data)
+    assert float(output["imitation"]) == pytest.approx(float(imitation), rel=1e-4)
+    assert float(output["loss"]) == pytest.approx(float(expected), rel=1e-4)
+    with pytest.raises(ConfigurationError, match="past_future"):
+        captioner(objective="imitation")(**data)
+
+
 def test_metric_states_add_up() -> None:
     model, halves = captioner(), (batch(3, 1), batch(5, 2))
     with torch.no_grad():

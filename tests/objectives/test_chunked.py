@@ -5,7 +5,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from beem_plugin.objectives import Objective, WeightedDistillation
+from beem_plugin.exits.outputs import ExitOutputs
+from beem_plugin.objectives import Imitation, Objective, WeightedDistillation
 from beem_plugin.objectives.chunked import chunked_loss
 
 TOKENS, EXITS, WORDS, SIZE = 23, 4, 37, 8
@@ -38,6 +39,24 @@ def test_chunks_give_the_loss_and_the_gradients_of_all_logits_at_once(
     found = chunked_loss(objective, features, weights, target, chunk_elements)
     torch.testing.assert_close(found.loss, expected)
     for grad, expected_grad in zip(torch.autograd.grad(3 * found.loss, tensors), expected_grads):
+        torch.testing.assert_close(grad, expected_grad)
+
+
+@pytest.mark.parametrize("chunk_elements", [EXITS * WORDS * 5, 10**6])
+def test_what_an_objective_looks_at_beside_logits_is_taken_in_the_same_chunks(chunk_elements: int) -> None:
+    objective = Imitation(weight=0.7)
+    features, weights, target = world()
+    pooled = [torch.randn(TOKENS, SIZE).requires_grad_() for _ in range(EXITS)]
+    imitated = [torch.randn(TOKENS, later, SIZE).requires_grad_() for later in range(EXITS - 1, 0, -1)]
+    logits = torch.stack([functional.linear(feature, weights[0]) for feature in features], 1)
+    expected = objective.loss(ExitOutputs(logits, pooled, extras={"imitated": imitated}), target)
+    found = chunked_loss(objective, features, weights, target, chunk_elements, pooled, {"imitated": imitated})
+    torch.testing.assert_close(found.loss, expected["loss"])
+    torch.testing.assert_close(found.components["imitation"], expected["imitation"])
+    tensors = [*features, weights[0], *imitated]
+    for grad, expected_grad in zip(
+        torch.autograd.grad(found.loss, tensors), torch.autograd.grad(expected["loss"], tensors), strict=True
+    ):
         torch.testing.assert_close(grad, expected_grad)
 
 

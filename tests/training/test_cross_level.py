@@ -13,11 +13,15 @@ from torch import Tensor
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.registry import Params
 from beem_plugin.data.vocabulary import Vocabulary
+from beem_plugin.exits.outputs import ExitOutputs
 from beem_plugin.models import Model
-from beem_plugin.objectives import Objective
-from beem_plugin.training.callbacks.cross_level import CrossLevel, HeldOutBatches
+from beem_plugin.objectives import MutualDistillation, Objective
+from beem_plugin.training.callbacks.cross_level import CrossLevel, HeldOutBatches, _Terms, count_of, measured
 from beem_plugin.training.cross_level import term_weight_gradient, through_softmax
 from beem_plugin.training.train import train_model
+from tests.tiny_caption_configs import tiny
+from tests.tiny_captioner import batch, captioner
+from tests.tiny_project import CONFIGS
 from tests.training.staged_configs import LearnedWeights, moved, results, staged, train_and_kill, weights
 
 
@@ -190,6 +194,37 @@ def test_killed_run_recovers_to_the_last_digit(tmp_path: Path) -> None:
     assert results(run) == results(tmp_path / "whole")
     name = "stage_1_only/model_state_e3_b0.th"
     assert not moved(weights(run / name), weights(tmp_path / "whole" / name))
+
+
+def test_the_words_of_captions_are_measured_in_chunks_as_all_at_once() -> None:
+    model = captioner(objective={"type": "mutual_distillation"}, chunk_elements=50 * 6 * 7)
+    data, objective = batch(), model.objective
+    assert isinstance(objective, MutualDistillation)
+    counted = data["attention_mask"][:, 1:].bool()
+    images = model.decoder.image_states(data)
+    states = [hidden[counted] for _, hidden, _ in model.decoder.exit_states(data["input_ids"][:, :-1], images)]
+    logits = torch.stack([model.decoder.exit_logits(number, state) for number, state in enumerate(states, 1)], 1)
+    target = data["input_ids"][:, 1:][counted]
+    expected = objective.terms(ExitOutputs(logits), target)
+    weights = torch.rand(36)
+    found = measured(model, data, _Terms(objective.terms, weights))
+    terms = torch.stack([found[f"term_{number}"] for number in range(36)])
+    torch.testing.assert_close(terms, expected.detach(), rtol=1e-4, atol=1e-5)
+    parameters = list(model.decoder.parameters())
+    whole = torch.autograd.grad((weights * expected).sum(), parameters, allow_unused=True)
+    for ours, theirs in zip(torch.autograd.grad(found["loss"], parameters, allow_unused=True), whole):
+        if theirs is not None:
+            torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)
+    assert count_of(data) == len(target)
+    assert model.objective is objective and model.get_metrics() == {}
+
+
+def test_a_captioner_learns_the_weights_of_its_terms(tmp_path: Path) -> None:
+    train_model(Params(tiny(CONFIGS / "captions" / "coco_leebert.jsonnet")), tmp_path)
+    found = results(tmp_path)
+    assert len(found["cross_level_weights"]) == 9 and len(set(found["cross_level_weights"])) > 2
+    # Held-out batches are no part of the metrics.
+    assert found["training_token_accuracy"] <= 1 and found["validation_perplexity"] > 1
 
 
 @Objective.register("trained_weights", exist_ok=True)

@@ -1,3 +1,3 @@
-// MuE's decoder on COCO captions (Karpathy's split): Swin and GPT-2.
+// MuE on COCO captions (Karpathy's split): Swin and GPT-2.
 local captions = import '../lib/captions.libsonnet';
 captions.coco + captions.mue()

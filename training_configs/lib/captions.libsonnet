@@ -2,6 +2,9 @@
 local policies = import 'policies.libsonnet';
 local trainers = import 'trainers.libsonnet';
 
+// A variable of the environment, or what holds without it.
+local given(name, default) = if std.extVar(name) == '' then default else std.extVar(name);
+
 local at_speed(policy, speedup=1.5) = policy { thresholds: { type: 'budget', speedup: speedup } };
 
 // AdamW as for classification; cross-attention and the map between the sizes start at random, and learn faster.
@@ -83,6 +86,94 @@ local finetune(epochs, lr) = trainers.finetune(epochs, lr, '+token_accuracy') {
     batch_size=64,
   ) + { trainer+: { patience: null, optimizer: { type: 'adamw', lr: 2e-3 } } },
 
+  // Flickr8k, a frozen DINOv2 and a small decoder of GPT-2's shape, for machines without a pretrained GPT-2: the decoder
+  // first learns to write captions from text alone (`flickr8k_lm`), then to look at images (`flickr8k`). Minutes on a CPU.
+  // In the environment: FLICKR8K_FILE, the Karpathy split with the images beside it in `images`; CAPTION_TEXT, files of
+  // captions for the language model, separated by commas (`caption_text` says which forms; default: the split's own
+  // training captions); IMAGE_ENCODER, a hub name or a folder; CAPTION_LM, the folder in which the language model was
+  // trained.
+  local flickr8k_file = given('FLICKR8K_FILE', 'data/flickr8k/dataset_flickr8k.json'),
+  local caption_text = given('CAPTION_TEXT', flickr8k_file),
+  local caption_lm = given('CAPTION_LM', 'runs/flickr8k_lm'),
+  local image_encoder = given('IMAGE_ENCODER', 'facebook/dinov2-small'),
+  local small_gpt2(dropout) = {
+    model_type: 'gpt2',
+    n_embd: 192,
+    n_layer: 6,
+    n_head: 3,
+    n_positions: 32,
+    resid_pdrop: dropout,
+    embd_pdrop: dropout,
+    attn_pdrop: dropout,
+  },
+
+  flickr8k_lm:: {
+    dataset_reader: {
+      type: 'caption_text',
+      tokenizer: { type: 'trained_bpe', vocab_size: 3000, max_length: 32 },
+      // Captions of images that the captioner is validated or tested on stay out.
+      exclude_images: [flickr8k_file],
+      holdout_fraction: 0.03,
+    },
+    train_data_path: caption_text + '[fit]',
+    validation_data_path: caption_text + '[holdout]',
+    model: {
+      type: 'multi_exit_captioner',
+      // Text alone trains no image encoder: the least that can be built stands for it.
+      decoder: {
+        backbone: {
+          encoder: {
+            model_type: 'vit',
+            hidden_size: 16,
+            num_hidden_layers: 1,
+            num_attention_heads: 1,
+            intermediate_size: 16,
+            image_size: 16,
+            patch_size: 16,
+          },
+          decoder: small_gpt2(0.0),
+        },
+      },
+      objective: { type: 'weighted_distillation', distillation: 'off' },
+      exit_policy: policies.full_depth,
+    },
+    data_loader: { batch_size: 64, shuffle: true },
+    trainer: finetune(1, 2e-3) {
+      no_grad: ['@image_encoder', '@cross_attention'],
+      validation_metric: '-perplexity',
+      optimizer: { type: 'adamw', lr: 2e-3, weight_decay: 0.01 },
+      callbacks: [],
+    },
+  },
+
+  flickr8k:: $.task(
+    data={
+      type: 'karpathy_captions',
+      file: flickr8k_file,
+      // 10 x 10 patches of DINOv2's: Flickr8k's photographs are small, and a CPU thanks for it.
+      image_processor: { size: { shortest_edge: 140 }, crop_size: 140, mean: [0.485, 0.456, 0.406], std: [0.229, 0.224, 0.225] },
+    },
+    tokenizer={ model_name: caption_lm + '/tokenizer', max_length: 32 },
+    backbone={ encoder: image_encoder, decoder: small_gpt2(0.1) },
+    epochs=6,
+    lr=3e-4,
+    batch_size=20,
+  ) + {
+    model+: { initialize_from: caption_lm },
+    // An image's five captions side by side, so that it is encoded once.
+    data_loader: { type: 'multiprocess', batch_sampler: { type: 'simple', batch_size: 20, rows_together: 5 } },
+    trainer+: {
+      no_grad: ['transformer_model\\.encoder\\.'],
+      // The decoder knows how to write; cross-attention is new.
+      optimizer+: {
+        parameter_groups: [
+          [['crossattention', 'ln_cross_attn', 'enc_to_dec_proj'], { lr: 2e-3 }],
+          [['^decoder.exits'], { weight_decay: 0.0 }],
+        ],
+      },
+    },
+  },
+
   // The network alone: no exit but the last.
   final:: { model+: { objective: { type: 'final_exit' }, exit_policy: policies.full_depth } },
 
@@ -142,10 +233,11 @@ local finetune(epochs, lr) = trainers.finetune(epochs, lr, '+token_accuracy') {
     },
   },
 
-  // LeeBERT-style (after Zhu 2021): every exit learns from the words and from every other exit; PABEE's rule.
-  // Its loss holds every pair of exits at once, hence the smaller chunks.
+  // LeeBERT-style (after Zhu 2021): every exit learns from the words and from every other exit, with weights learned on a
+  // part of the training data; PABEE's rule. Its loss holds every pair of exits at once, hence the smaller chunks.
   leebert:: {
     model+: { objective: { type: 'mutual_distillation' }, exit_policy: policies.patience(3), chunk_elements: std.pow(2, 21) },
+    trainer+: { callbacks+: [{ type: 'cross_level' }] },
   },
 
   // CapEEN (Bajpai and Hanawal 2024): fine-tune the network; freeze it and train a vocabulary matrix an exit, half by the
@@ -165,14 +257,26 @@ local finetune(epochs, lr) = trainers.finetune(epochs, lr, '+token_accuracy') {
     },
   },
 
-  // MuE (Tang et al. 2023), in the decoder: one head for all exits; leave when a block changes little, never in the first
-  // third, then at a threshold that falls; skipped blocks take over keys and values.
-  mue(max_length=20):: {
+  // DeeCap (Fei et al. 2022): every exit sees the states before it and imitations of those to come, under one vocabulary
+  // matrix; every exit by its depth, and the imitations by their cosine; leave at low entropy, in nats.
+  deecap:: {
+    model+: {
+      decoder+: { head: 'past_future' },
+      objective: { type: 'imitation' },
+      exit_policy: at_speed({ type: 'entropy' }),
+    },
+  },
+
+  // MuE (Tang et al. 2023): one head for all exits; leave when a block changes little, never in the first third, then at
+  // a threshold that falls; skipped blocks take over keys and values. Images leave their encoder by the same rule, each
+  // by itself; how similar states are depends on the encoder (MuE's examples have 0.9 for images): move `tau_image` until
+  // `encoder_layer_speedup` is what you want.
+  mue(max_length=20, tau_image=0.99):: {
     model+: {
       decoder+: { head: { type: 'tied', share_norm: true } },
       objective: { type: 'weighted_distillation', layer_weights: 'uniform', distillation: 'off' },
       exit_policy: { type: 'decaying_threshold', policy: at_speed({ type: 'similarity' }), decay: 'mue', max_length: max_length },
-      decoding+: { skipped_blocks: 'copy' },
+      decoding+: { skipped_blocks: 'copy', image_exit: { threshold: tau_image } },
     },
   },
 

@@ -14,6 +14,7 @@ from beem_plugin.execution.captions.beam import beam_search
 from beem_plugin.execution.captions.cache import DecoderCache
 from beem_plugin.execution.captions.generated import GeneratedCaption
 from beem_plugin.execution.captions.greedy import greedy
+from beem_plugin.execution.captions.image_exit import ImageExit
 from beem_plugin.execution.captions.meter import CaptionMacs, image_macs
 from beem_plugin.execution.captions.skipped_blocks import Propagate, SkippedBlocks
 from beem_plugin.execution.captions.stepper import CaptionNetwork, Stepper
@@ -33,12 +34,21 @@ class Decoded:
     patches : `int`, optional (default = `0`)
         Parts of an image that the decoder looks at.
     beams : `int`, optional (default = `1`)
+    full_image_macs : `float`, optional (default = `0`)
+        The image encoder's cost had no image left it early.
+    image_blocks : `list[int]`, optional (default = `None`)
+        How many blocks of the image encoder each image went through; `None` where none may leave early.
+    num_image_blocks : `int`, optional (default = `0`)
+        How many there are.
     """
 
     captions: list[GeneratedCaption]
     macs: CaptionMacs
     patches: int = 0
     beams: int = 1
+    full_image_macs: float = 0.0
+    image_blocks: list[int] | None = None
+    num_image_blocks: int = 0
 
 
 class CaptionDecoding(FromParams):
@@ -57,6 +67,9 @@ class CaptionDecoding(FromParams):
         For beams: whether an image is done as soon as it has as many finished captions as beams.
     skipped_blocks : `SkippedBlocks`, optional (default = `"propagate"`)
         What later words attend to in the blocks that a word skipped.
+    image_exit : `ImageExit`, optional (default = `None`)
+        Lets images leave the image encoder early, under any policy but `"final"`, which is full depth. None sends all
+        images through all blocks.
     """
 
     def __init__(
@@ -66,6 +79,7 @@ class CaptionDecoding(FromParams):
         length_penalty: float = 1.0,
         early_stopping: bool = False,
         skipped_blocks: SkippedBlocks | None = None,
+        image_exit: ImageExit | None = None,
     ) -> None:
         for key, value in (("num_beams", num_beams), ("max_length", max_length)):
             if value < 1:
@@ -75,6 +89,7 @@ class CaptionDecoding(FromParams):
         self.length_penalty = length_penalty
         self.early_stopping = early_stopping
         self.skipped_blocks = skipped_blocks if skipped_blocks is not None else Propagate()
+        self.image_exit = image_exit
 
     @torch.inference_mode()
     def run(
@@ -112,21 +127,33 @@ class CaptionDecoding(FromParams):
         decoder = network.backbone.decoder
         if length > decoder.max_positions:
             raise ConfigurationError(f"max_length: found {length}, allowed: 1 to {decoder.max_positions}")
-        macs = CaptionMacs()
+        decoded = Decoded([], CaptionMacs(), beams=beams)
         states = batch.get("image_states")
         if states is None:
             pixels = batch.get("pixel_values")
             if pixels is None:
                 raise ConfigurationError("captions need images: the batch has no pixel_values")
             if not len(pixels):
-                return Decoded([], macs)
-            states = network.image_states(batch)
-            macs.images = len(pixels) * image_macs(network, tuple(pixels.shape[1:]))
-        assert states is not None, "encoded, or given"
-        cache = DecoderCache(decoder, states, beams, length, macs)
+                return decoded
+            states = self._encode(network, policy, pixels, decoded)
+        decoded.patches = states.shape[1]
+        cache = DecoderCache(decoder, states, beams, length, decoded.macs)
         stepper = Stepper(network, policy, cache, self.skipped_blocks)
-        patches = states.shape[1]
         if beams == 1:
-            return Decoded(greedy(stepper, bos, eos, length), macs, patches)
-        captions = beam_search(stepper, bos, eos, length, self.length_penalty, self.early_stopping)
-        return Decoded(captions, macs, patches, beams)
+            decoded.captions = greedy(stepper, bos, eos, length)
+        else:
+            decoded.captions = beam_search(stepper, bos, eos, length, self.length_penalty, self.early_stopping)
+        return decoded
+
+    def _encode(self, network: CaptionNetwork, policy: ExitPolicy, pixels: Tensor, decoded: Decoded) -> Tensor:
+        """`(images, patches, hidden)`; notes in `decoded` what they cost."""
+        decoded.full_image_macs = len(pixels) * image_macs(network, tuple(pixels.shape[1:]))
+        if self.image_exit is None or not policy.leaves_early:
+            decoded.macs.images = decoded.full_image_macs
+            states = network.image_states({"pixel_values": pixels})
+            assert states is not None, "there are images"
+            return states
+        found = self.image_exit.encode(network.backbone, pixels)
+        decoded.macs.images = found.macs
+        decoded.image_blocks, decoded.num_image_blocks = found.blocks.tolist(), found.num_blocks
+        return found.states

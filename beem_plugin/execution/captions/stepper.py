@@ -23,6 +23,7 @@ class CaptionNetwork(Protocol):
     exit_layers: list[int]
     backbone: Any
     shortlist: int | None
+    remembers: bool
 
     @property
     def num_exits(self) -> int: ...
@@ -35,7 +36,9 @@ class CaptionNetwork(Protocol):
 
     def image_states(self, batch: Any) -> Tensor | None: ...
 
-    def exit_logits(self, exit_number: int, hidden: Tensor) -> Tensor: ...
+    def exit_logits(self, exit_number: int, hidden: Tensor, memory: Any = None) -> Tensor: ...
+
+    def remember(self, exit_number: int, hidden: Tensor, memory: dict[str, Tensor]) -> None: ...
 
     def head_macs(self, exit_number: int, words: int | None = None) -> int: ...
 
@@ -120,6 +123,7 @@ class Stepper:
             # A shortlist is what the first exit says, whether or not anybody can leave there.
             makes_shortlist = exit_number == 1 and self.network.shortlist is not None and self.policy.leaves_early
             if not last and not self.policy.needs(exit_number) and not makes_shortlist:
+                self._remember(exit_number, running)
                 continue
             signals = self._signals(exit_number, running, position)
             # At the last exit everybody leaves; the policy is asked all the same if it has a say in the words.
@@ -127,6 +131,7 @@ class Stepper:
                 leaves, running.state = self.policy.step(exit_number, signals, running.state)
             left = np.ones(len(running.host), dtype=bool) if last else leaves.cpu().numpy()
             if not left.any():
+                self._remember(exit_number, running)
                 continue
             exits[running.host[left]] = exit_number
             answers = self._answers(exit_number, signals, running, left)
@@ -138,6 +143,7 @@ class Stepper:
                 self._leave(running, left, position)
             if left.all():
                 break
+            self._remember(exit_number, running)
         assert said is not None, "the last exit lets everybody leave"
         return Words(said, exits)
 
@@ -150,6 +156,11 @@ class Stepper:
             running.memory,
             self.cache.macs.count_heads,
         )
+
+    def _remember(self, exit_number: int, running: _Running) -> None:
+        """What later exits look back at; at full depth none is asked that does."""
+        if self.network.remembers and self.policy.leaves_early:
+            self.network.remember(exit_number, running.hidden[:, 0], running.memory)
 
     def _advance(self, exit_number: int, running: _Running, position: int) -> None:
         """Through the blocks up to the exit's."""
@@ -188,9 +199,11 @@ class Stepper:
             logits = signals.logits
             chosen = logits if left.all() else logits[self.cache.on_device(left.nonzero()[0])]
         else:
-            hidden = running.hidden[self.cache.on_device(left.nonzero()[0]), 0]
+            gone = self.cache.on_device(left.nonzero()[0])
+            hidden = running.hidden[gone, 0]
+            memory = {name: value.index_select(0, gone) for name, value in running.memory.items()}
             self.cache.macs.count_heads(len(hidden) * self.network.head_macs(exit_number))
-            chosen = self.network.exit_logits(exit_number, hidden)
+            chosen = self.network.exit_logits(exit_number, hidden, memory)
         return chosen.float().log_softmax(-1)
 
     def _leave(self, running: _Running, left: np.ndarray, position: int) -> None:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
 from beem_plugin.common.registry import Registrable
+
+Memory = Mapping[str, Tensor]
+"""What the exits before one have left for it, the tokens first."""
 
 
 class VocabularyHead(torch.nn.Module, Registrable):
@@ -15,14 +21,25 @@ class VocabularyHead(torch.nn.Module, Registrable):
     some candidate words only.
 
     Constructed with `norm`, the decoder's final layer normalisation, and `output_weight`, its `(words, hidden)` matrix,
-    from which a head is initialised.
+    from which a head is initialised; and with `exit_number` and `num_exits`, if it takes them. The last exit is no such
+    head, but the decoder's own output.
     """
 
     default_implementation = "tied"
 
-    def features(self, hidden: Tensor) -> Tensor:
+    remembers: ClassVar[bool] = False
+    """Whether it looks at what `memory_after` of the exits before it has left, whether or not they were asked."""
+
+    def join(self, heads: Sequence[VocabularyHead]) -> None:
+        """Called once with the heads of all exits but the last, in order, for what they share."""
+
+    def features(self, hidden: Tensor, memory: Memory | None = None) -> Tensor:
         """`(tokens, hidden)` to `(tokens, size)`."""
         raise TypeError(f"{type(self).__name__} does not define features")
+
+    def memory_after(self, hidden: Tensor, memory: Memory) -> dict[str, Tensor]:
+        """What the next exit finds in its memory of this one's."""
+        return {}
 
     def weight(self, output_weight: Tensor) -> Tensor:
         """`(words, size)`; `output_weight` is the decoder's own, which the head does not hold."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from beem_plugin.exits.vocabulary_heads.head import VocabularyHead, copied_norm
+from beem_plugin.exits.vocabulary_heads.head import Memory, VocabularyHead, copied_norm
 
 
 @VocabularyHead.register("linear_shortcut")
@@ -30,7 +30,7 @@ class LinearShortcutHead(VocabularyHead):
         torch.nn.init.eye_(self.shortcut.weight)
         torch.nn.init.zeros_(self.shortcut.bias)
 
-    def features(self, hidden: Tensor) -> Tensor:
+    def features(self, hidden: Tensor, memory: Memory | None = None) -> Tensor:
         return self.norm(self.shortcut(hidden))
 
     def weight(self, output_weight: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.exits.vocabulary_heads.head import VocabularyHead, copied_norm
+from beem_plugin.exits.vocabulary_heads.head import Memory, VocabularyHead, copied_norm
 
 
 @VocabularyHead.register("low_rank")
@@ -40,7 +40,7 @@ class LowRankHead(VocabularyHead):
             self.down.weight.copy_(basis.T)
             self.words = torch.nn.Parameter(output_weight @ basis)
 
-    def features(self, hidden: Tensor) -> Tensor:
+    def features(self, hidden: Tensor, memory: Memory | None = None) -> Tensor:
         return self.down(self.norm(hidden))
 
     def weight(self, output_weight: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from beem_plugin.exits.vocabulary_heads.head import VocabularyHead, copied_norm
+from beem_plugin.exits.vocabulary_heads.head import Memory, VocabularyHead, copied_norm
 
 
 @VocabularyHead.register("tied")
@@ -29,7 +29,7 @@ class TiedHead(VocabularyHead):
         super().__init__()
         self.norm = norm if share_norm else copied_norm(norm)
 
-    def features(self, hidden: Tensor) -> Tensor:
+    def features(self, hidden: Tensor, memory: Memory | None = None) -> Tensor:
         return self.norm(hidden)
 
     def weight(self, output_weight: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from beem_plugin.exits.vocabulary_heads.head import VocabularyHead, copied_norm
+from beem_plugin.exits.vocabulary_heads.head import Memory, VocabularyHead, copied_norm
 
 
 @VocabularyHead.register("untied")
@@ -27,7 +27,7 @@ class UntiedHead(VocabularyHead):
         self.norm = copied_norm(norm)
         self.words = torch.nn.Parameter(output_weight.detach().clone())
 
-    def features(self, hidden: Tensor) -> Tensor:
+    def features(self, hidden: Tensor, memory: Memory | None = None) -> Tensor:
         return self.norm(hidden)
 
     def weight(self, output_weight: Tensor) -> Tensor:

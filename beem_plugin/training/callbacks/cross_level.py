@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ from beem_plugin.objectives import Objective
 from beem_plugin.training.batches import EpochPlan
 from beem_plugin.training.callbacks.callback import TrainerCallback
 from beem_plugin.training.cross_level import term_weight_gradient, through_softmax
+from beem_plugin.training.metric_state import get_metric_state, set_metric_state
 
 if TYPE_CHECKING:
     from beem_plugin.training.gradient_descent_trainer import GradientDescentTrainer
@@ -146,19 +147,26 @@ class CrossLevel(TrainerCallback):
         weights = objective.loss_weights.detach().softmax(0)
         held_out_batch, held_out_share = self.held_out.get(update)
         held_out_batch = send_to_device(held_out_batch, accelerator.device)
-        samples = sum(len(batch["label"]) for batch in batch_inputs)
+        samples = sum(map(count_of, batch_inputs))
 
         def terms() -> Tensor:
             values = torch.zeros_like(weights)
             for batch in batch_inputs:
-                found = objective.terms(exit_outputs(model, batch), batch["label"])
-                values = values + found * (len(batch["label"]) / samples)
+                found = measured(model, batch, _Terms(objective.terms))
+                own = torch.stack([found[f"term_{number}"] for number in range(len(weights))])
+                values = values + own * (count_of(batch) / samples)
             return values
 
+        def weighted() -> Tensor:
+            value = torch.zeros_like(weights[0])
+            for batch in batch_inputs:
+                found = measured(model, batch, _Terms(objective.terms, weights))
+                value = value + found["loss"] * (count_of(batch) / samples)
+            return value
+
         def held_out_loss() -> Tensor:
-            outputs = exit_outputs(model, held_out_batch)
             function = getattr(objective, "held_out_loss", mean_cross_entropy)
-            return function(outputs, held_out_batch["label"]) * held_out_share
+            return measured(model, held_out_batch, _Loss(function))["loss"] * held_out_share
 
         with evaluating(model):
             gradient = term_weight_gradient(
@@ -169,6 +177,7 @@ class CrossLevel(TrainerCallback):
                 trainer.optimizer.param_groups[0]["lr"],
                 self.look_ahead,
                 lambda value: accelerator.reduce(value, "mean"),
+                weighted,
             )
         objective.loss_weights.grad = through_softmax(gradient, weights)
         self._optimizer.step()
@@ -255,27 +264,46 @@ def mean_cross_entropy(outputs: ExitOutputs, label: Tensor) -> Tensor:
     return functional.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="sum") / max(1, target.numel())
 
 
-def exit_outputs(model: Model, batch: dict[str, Tensor]) -> ExitOutputs:
-    """What the model hands to its objective."""
-    listener = _Listener()
-    own = model.objective
-    model.objective = listener
+def count_of(batch: dict[str, Tensor]) -> int:
+    """How many samples a mean over the batch is one of; of captions, how many words."""
+    return len(batch["label"]) if "label" in batch else int(batch["attention_mask"][:, 1:].sum())
+
+
+def measured(model: Model, batch: dict[str, Tensor], objective: Objective) -> dict[str, Tensor]:
+    """What the model gives with another objective; its own, and its metrics, stay as they are."""
+    own, state = model.objective, get_metric_state(model)
+    model.objective = objective
     try:
-        model(**batch)
+        return model(**batch)
     finally:
         model.objective = own
-    assert listener.heard is not None
-    return listener.heard
+        if state is not None:
+            set_metric_state(model, state)
 
 
-class _Listener(Objective):
-    """Stands in for an objective and keeps what it is given."""
+class _Terms(Objective):
+    """The terms, one by one and without gradient, and their sum, weighted, with it."""
 
-    heard: ExitOutputs | None = None
+    def __init__(self, terms: Callable[[ExitOutputs, Tensor], Tensor], weights: Tensor | None = None) -> None:
+        super().__init__()
+        self.terms = terms
+        self.weights = weights
 
     def loss(self, outputs: ExitOutputs, label: Tensor) -> dict[str, Tensor]:
-        self.heard = outputs
-        return {}
+        values = self.terms(outputs, label)
+        total = values.sum() if self.weights is None else (self.weights * values).sum()
+        return {"loss": total, **{f"term_{number}": value.detach() for number, value in enumerate(values)}}
+
+
+class _Loss(Objective):
+    """A function of what the exits say."""
+
+    def __init__(self, function: Callable[[ExitOutputs, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def loss(self, outputs: ExitOutputs, label: Tensor) -> dict[str, Tensor]:
+        return {"loss": self.function(outputs, label)}
 
 
 @contextmanager

@@ -20,7 +20,8 @@ def slow_caption(
     states = network.backbone.encode_images(image.unsqueeze(0))
     layers = range(1, decoder.num_layers + 1)
     stored: dict[int, list[tuple[Tensor, Tensor]]] = {layer: [] for layer in layers}
-    words, exits = [BOS], []
+    words = [BOS]
+    exits: list[int] = []
     while len(exits) < max_length and (words[-1] != EOS or len(words) == 1):
         hidden = decoder.embed(torch.tensor([[words[-1]]]), len(words) - 1)
         memory: dict[str, Tensor] = {}
@@ -46,7 +47,9 @@ def slow_caption(
                 leaves, state = rule.step(number, signals, state)
                 if bool(leaves) or number == network.num_exits:
                     left = number
-                    word = int(network.exit_logits(number, hidden[:, 0]).argmax())
+                    word = int(network.exit_logits(number, hidden[:, 0], memory).argmax())
+                elif network.remembers:
+                    network.remember(number, hidden[:, 0], memory)
         assert left is not None
         words.append(word)
         exits.append(left)

@@ -87,6 +87,29 @@ def test_decoding_equals_a_slow_decoder_that_keeps_everything(
         assert (caption.tokens, caption.exits) == slow_caption(model, image, policy(**rule), skipped, 12)
 
 
+@pytest.mark.parametrize("rule", [*RULES, {"type": "voting", "thresholds": 0.9, "min_exit": 2}], ids=str)
+@pytest.mark.parametrize("keys", [{"exit_layers": [1, 3, 4, 6]}, {"shortlist": 10}], ids=str)
+def test_heads_that_look_back_do_so_whoever_was_asked(rule: dict[str, Any], keys: dict[str, Any]) -> None:
+    if isinstance(rule.get("thresholds"), list):
+        rule = {**rule, "thresholds": 0.4}
+    model, pixels = captioner(decoder={"head": "past_future", **keys}), images()
+    heads: list[Any] = list(model.decoder.exits)
+    with torch.no_grad():
+        for head in heads[:-1]:  # imitations and gates that are not those they start as
+            for parameter in [*head.imitators.parameters(), *head.gate.parameters()]:
+                parameter.add_(torch.randn_like(parameter), alpha=0.2)
+    model, pixels = model.double(), pixels.double()
+    model.decoding = decoding()
+    found = model.decode({"pixel_values": pixels}, policy=policy(**rule))
+    for caption, image in zip(found.captions, pixels):
+        if rule["type"] not in ("voting",):  # it picks another exit's word
+            expected = slow_caption(model, image, policy(**rule), "propagate", 12)
+            assert (caption.tokens, caption.exits) == expected
+        alone = model.generate({"pixel_values": image.unsqueeze(0)}, policy=policy(**rule))[0]
+        assert (caption.tokens, caption.exits) == (alone.tokens, alone.exits)
+    assert {number for caption in found.captions for number in caption.exits} != {model.num_exits}
+
+
 @pytest.mark.parametrize("skipped", SKIPPED)
 @pytest.mark.parametrize("beams", [1, 3])
 @pytest.mark.parametrize("rule", [*RULES, {"type": "voting", "thresholds": 0.9, "min_exit": 2}], ids=str)
@@ -103,9 +126,10 @@ def test_a_batch_equals_one_by_one(skipped: str, beams: int, rule: dict[str, Any
 
 @pytest.mark.parametrize("beams", [1, 3])
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["type"])
-def test_recompute_attends_to_what_full_depth_would(beams: int, rule: dict[str, Any]) -> None:
+@pytest.mark.parametrize("head", ["tied", "past_future"])
+def test_recompute_attends_to_what_full_depth_would(beams: int, rule: dict[str, Any], head: str) -> None:
     """Replayed on a teacher-forced trace of its own words, the policy leaves at the same exits and says the same."""
-    model, pixels = captioner().double(), images().double()
+    model, pixels = captioner(decoder={"head": head}).double(), images().double()
     model.decoding = decoding("recompute", num_beams=beams)
     for caption, image in zip(model.generate({"pixel_values": pixels}, policy=policy(**rule)), pixels):
         tokens = torch.tensor([[BOS, *caption.tokens]])
@@ -139,8 +163,9 @@ def test_a_shortlist_that_holds_all_words_changes_nothing_and_a_short_one_costs_
 
 @pytest.mark.parametrize("skipped", SKIPPED)
 @pytest.mark.parametrize("rule", [{"type": "final"}, *RULES], ids=lambda rule: rule["type"])
-def test_counted_macs_are_those_that_run(skipped: str, rule: dict[str, Any]) -> None:
-    model = captioner()
+@pytest.mark.parametrize("head", ["tied", "past_future"])
+def test_counted_macs_are_those_that_run(skipped: str, rule: dict[str, Any], head: str) -> None:
+    model = captioner(decoder={"head": head})
     model.decoding = decoding(skipped)
     image = {"pixel_values": images(1)}
     model.decode(image)  # counts the image encoder, which runs it

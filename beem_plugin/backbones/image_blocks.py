@@ -1,0 +1,84 @@
+"""The blocks of an image encoder, and how to be asked before each of them runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+
+class RunBlock(Protocol):
+    """What is called in place of a block."""
+
+    def __call__(self, stage: int, block: int, hidden: Tensor, run: Callable[[Tensor], Tensor]) -> Tensor:
+        """
+        # Parameters
+
+        stage, block : `int`
+            From 0; the block within its stage.
+        hidden : `Tensor`
+            `(images, patches, size)`, the block's input.
+        run : `Callable[[Tensor], Tensor]`
+            The block itself, for all images or for some.
+
+        # Returns
+
+        `Tensor`
+            `(images, patches, size)`
+        """
+        ...
+
+
+def image_stages(encoder: torch.nn.Module) -> list[list[torch.nn.Module]]:
+    """
+    The blocks of a transformers image encoder, in stages: within a stage all states have one shape. ViT, DeiT, BEiT and
+    DINOv2 are one stage; between those of Swin patches are merged. Found by what blocks are called, as where they are
+    kept changes from release to release.
+    """
+    return [
+        list(module)
+        for module in encoder.modules()
+        if isinstance(module, torch.nn.ModuleList)
+        and len(module)
+        and all(type(child).__name__.endswith("Layer") for child in module)
+    ]
+
+
+@contextmanager
+def asked_before_blocks(encoder: torch.nn.Module, run_block: RunBlock) -> Iterator[None]:
+    """
+    Inside, `encoder` calls `run_block` in place of its blocks; everything else, such as embeddings, the merging of
+    patches and the final normalisation, it does as always. Attention weights are not given.
+    """
+    # How many values a block gives beside the state: None if it gives the state itself. A block that nobody runs gives
+    # as many as the last one that ran: the first block of the encoder always does.
+    others: int | None = None
+
+    def replaced(
+        original: Callable[..., Any], stage: int, block: int, hidden_states: Tensor, *args: Any, **kwargs: Any
+    ) -> Any:
+        def run(hidden: Tensor) -> Tensor:
+            nonlocal others
+            output = original(hidden, *args, **kwargs)
+            if not isinstance(output, tuple):
+                return output
+            others = len(output) - 1
+            return output[0]
+
+        result = run_block(stage, block, hidden_states, run)
+        return result if others is None else (result, *[None] * others)
+
+    changed: list[Any] = []
+    try:
+        for stage, members in enumerate(image_stages(encoder)):
+            for number, module in enumerate(members):
+                module.forward = partial(replaced, module.forward, stage, number)
+                changed.append(module)
+        yield
+    finally:
+        for module in changed:
+            del module.forward  # the class's own shows again

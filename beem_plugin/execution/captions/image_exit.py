@@ -1,0 +1,138 @@
+"""Images that leave the image encoder early."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from beem_plugin.backbones.image_blocks import asked_before_blocks, image_stages
+from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.registry import FromParams
+
+
+@dataclass
+class EncodedImages:
+    """
+    # Parameters
+
+    states : `Tensor`
+        `(images, patches, hidden)`, as the decoder takes them.
+    blocks : `Tensor`
+        `(images,)` int64, how many blocks each image went through.
+    num_blocks : `int`
+        How many the encoder has.
+    macs : `float`
+        What all images cost together; the map to the decoder's size included.
+    """
+
+    states: Tensor
+    blocks: Tensor
+    num_blocks: int
+    macs: float
+
+
+class ImageExit(FromParams):
+    """
+    Similarity exits in the image encoder (MuE, Tang et al. 2023): an image leaves behind the first block that changes
+    it little, cos(h_i, h_{i-1}) > threshold, over all of its patches; the final normalisation follows. Each image
+    leaves by itself: MuE's release takes one cosine over the whole batch.
+
+    Swin's stages differ in shape: there an image leaves a stage, and goes on with the next one.
+
+    # Parameters
+
+    threshold : `float`
+        tau, a cosine; 1 or more lets no image leave.
+    min_block : `int`, optional (default = `1`)
+        The first block of the encoder behind which an image may leave.
+    """
+
+    def __init__(self, threshold: float, min_block: int = 1) -> None:
+        if not threshold >= -1:
+            raise ConfigurationError(f"decoding.image_exit.threshold: found {threshold}, allowed: -1 or more")
+        if min_block < 1:
+            raise ConfigurationError(f"decoding.image_exit.min_block: found {min_block}, allowed: 1 or more")
+        self.threshold = threshold
+        self.min_block = min_block
+
+    def encode(self, backbone: Any, pixel_values: Tensor) -> EncodedImages:
+        """
+        # Parameters
+
+        backbone : `VisionEncoderDecoderBackbone`
+            In evaluation mode.
+        pixel_values : `Tensor`
+            `(images, channels, height, width)`
+        """
+        encoder = backbone.image_encoder
+        sizes = [len(stage) for stage in image_stages(encoder)]
+        count = len(pixel_values)
+        ran = torch.zeros(count, sum(sizes), dtype=torch.bool)
+        inside = torch.arange(count)  # those still in the stage, on the host
+
+        def run_block(stage: int, block: int, hidden: Tensor, run: Callable[[Tensor], Tensor]) -> Tensor:
+            nonlocal inside
+            if block == 0:
+                inside = torch.arange(count)
+            if not len(inside):
+                return hidden
+            number = sum(sizes[:stage]) + block
+            ran[inside, number] = True
+            everybody = len(inside) == count
+            index = inside.to(hidden.device)
+            before = hidden if everybody else hidden.index_select(0, index)
+            after = run(before)
+            if block + 1 < sizes[stage] and number + 1 >= self.min_block:
+                inside = inside[~self.leaves(before, after).cpu()]
+            return after if everybody else hidden.index_copy(0, index, after)
+
+        with asked_before_blocks(encoder, run_block):
+            states = backbone.encode_images(pixel_values)
+        costs, rest = image_block_macs(backbone, tuple(pixel_values.shape[1:]))
+        macs = float((ran.double() @ costs).sum()) + count * rest
+        return EncodedImages(states, ran.sum(1), sum(sizes), macs)
+
+    def leaves(self, before: Tensor, after: Tensor) -> Tensor:
+        """`(images,)` bool"""
+        similarity = functional.cosine_similarity(before.flatten(1).double(), after.flatten(1).double(), dim=-1)
+        return similarity > self.threshold
+
+
+def image_block_macs(backbone: Any, shape: tuple[int, ...]) -> tuple[Tensor, float]:
+    """
+    Multiply-accumulates of the image encoder on one image of `shape` `(channels, height, width)`: of each block,
+    `(blocks,)`, and of everything else. It is run once for each shape.
+    """
+    known = _KNOWN.setdefault(backbone, {})
+    if shape not in known:
+        parameter = next(backbone.parameters())
+        image = torch.zeros(1, *shape, device=parameter.device, dtype=parameter.dtype)
+        costs: list[float] = []
+
+        def run_block(stage: int, block: int, hidden: Tensor, run: Callable[[Tensor], Tensor]) -> Tensor:
+            before = counter.get_total_flops()
+            result = run(hidden)
+            costs.append((counter.get_total_flops() - before) / 2)
+            return result
+
+        with (
+            torch.no_grad(),
+            sdpa_kernel(SDPBackend.MATH),
+            FlopCounterMode(display=False) as counter,
+            asked_before_blocks(backbone.image_encoder, run_block),
+        ):
+            backbone.encode_images(image)
+        total = counter.get_total_flops() / 2
+        known[shape] = torch.tensor(costs, dtype=torch.float64), total - sum(costs)
+    return known[shape]
+
+
+_KNOWN: WeakKeyDictionary[Any, dict[tuple[int, ...], tuple[Tensor, float]]] = WeakKeyDictionary()

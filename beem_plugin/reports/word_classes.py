@@ -1,0 +1,53 @@
+"""At which depth words leave, by the class of word: the first of a caption, function words, content words, the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from beem_plugin.data.caption_tokenizer import CaptionTokenizer
+from beem_plugin.execution.captions.generated import GeneratedCaption
+
+_FUNCTION_WORDS = """
+a an the and or but of in on at to by for with from into onto over under near next behind beside between through across
+along around up down out off above below is are was were be being been am has have had do does did it its his her their
+he she they them him this that these those there as while who which some each other one s
+"""
+FUNCTION_WORDS = frozenset(_FUNCTION_WORDS.split())
+"""English articles, conjunctions, prepositions, auxiliaries and pronouns, as far as captions have them."""
+
+WORD_CLASSES = ("first", "function", "content", "end")
+
+
+def exits_by_class(
+    captions: Sequence[GeneratedCaption], tokenizer: CaptionTokenizer, num_exits: int
+) -> dict[str, dict[str, Any]]:
+    """
+    # Parameters
+
+    captions : `Sequence[GeneratedCaption]`
+    tokenizer : `CaptionTokenizer`
+    num_exits : `int`
+
+    # Returns
+
+    `dict[str, dict[str, Any]]`
+        By class, as far as there are any: `tokens`, `average_exit`, and `exit_histogram`, how many left at each exit. A
+        word of several tokens counts with each of them; `end` is the end token.
+    """
+    found: dict[str, list[int]] = {name: [] for name in WORD_CLASSES}
+    for caption in captions:
+        for number, (word, positions) in enumerate(tokenizer.words(caption.tokens)):
+            kind = "first" if number == 0 else "function" if word.lower() in FUNCTION_WORDS else "content"
+            found[kind] += [caption.exits[position] for position in positions]
+        if tokenizer.eos_token_id in caption.tokens[-1:]:
+            found["end"].append(caption.exits[-1])
+    return {
+        name: {
+            "tokens": len(exits),
+            "average_exit": sum(exits) / len(exits),
+            "exit_histogram": [exits.count(number) for number in range(1, num_exits + 1)],
+        }
+        for name, exits in found.items()
+        if exits
+    }
