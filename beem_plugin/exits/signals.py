@@ -18,7 +18,7 @@ def decision_dtype(device: torch.device) -> torch.dtype:
 
 
 def prediction_of(output: Tensor) -> Tensor:
-    """`(batch, labels)` log-probabilities to the `(batch,)` most probable labels, or a regression's values as they are."""
+    """`(batch, labels)` log-probabilities to the `(batch,)` most probable labels; a regression's values as they are."""
     return output.squeeze(-1) if output.shape[-1] == 1 else output.argmax(-1)
 
 
@@ -81,7 +81,7 @@ class ExitSignals:
     @cached_property
     def prediction(self) -> Tensor:
         """
-        `(batch,)` int64: the most probable label, the first of several equally probable ones; the value of a regression.
+        `(batch,)` int64: the most probable label, the first of several equally probable ones; a regression's value.
         """
         return prediction_of(self.output)
 

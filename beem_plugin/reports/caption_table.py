@@ -212,7 +212,9 @@ def timed(
 def scores(
     texts: Sequence[str], instances: Sequence[Instance], metrics: Sequence[str], spice_jars: str | None
 ) -> CaptionScores:
-    references: dict[Hashable, list[str]] = {row: instance.fields["references"] for row, instance in enumerate(instances)}
+    references: dict[Hashable, list[str]] = {
+        row: instance.fields["references"] for row, instance in enumerate(instances)
+    }
     return score_captions(dict(enumerate(texts)), references, metrics, spice_jars)
 
 

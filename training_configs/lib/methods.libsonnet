@@ -158,7 +158,7 @@ local at_speed(policy, speedup=1.5) = policy { thresholds: { type: 'budget', spe
           objective: { type: 'joint_gates' },
           no_grad: ['@backbone', '@last_exit'],
           validation_metric: '-loss',
-          optimizer: { type: 'adam', lr: 1e-2 },
+          optimizer: { type: 'adam', lr: 1e-3 },
           learning_rate_scheduler: null,
         },
       ],
@@ -194,6 +194,8 @@ local at_speed(policy, speedup=1.5) = policy { thresholds: { type: 'budget', spe
       objective: { type: 'imitation' },
       exit_policy: at_speed({ type: 'entropy' }),
     },
+    // The classifiers see sums over all layers: at higher rates a deep network does not learn.
+    trainer+: { optimizer+: { lr: 2e-5 } },
   },
 
   // HashEE (Sun et al. 2022): every token leaves at a depth that a table gives it; one classifier, no decision.

@@ -175,7 +175,7 @@ class ThresholdStrategy(Registrable):
             named = inspect.signature(type(self).__init__).parameters
             key = "; or a `tolerance`, the largest distance that is no error" if "tolerance" in named else ""
             raise ConfigurationError(
-                f"thresholds: {type(self).__name__} counts errors, and the values of a regression are never quite right; "
+                f"thresholds: {type(self).__name__} counts errors, and values of a regression are never quite right; "
                 f"allowed: {', '.join(regression_strategies())}{key}"
             )
         if num_labels > 1 and self.tolerance is not None:
