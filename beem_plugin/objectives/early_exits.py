@@ -20,10 +20,10 @@ class EarlyExits(Objective):
 
         loss = sum_{i<L} w_i CE(p_i, y):
 
-    the sum, as DeeBERT's second stage (Xin et al. 2020, section 2.2), or the mean, as the heads of ZTW (Wolczyk et al.
-    2021); in a regression (y_i - y)^2 stands for CE. It freezes nothing by itself: a stage names what it does not train
-    in `no_grad`. DeeBERT's release lets the gradient run through the whole backbone in this stage and clips it by a norm that counts the backbone in, which
-    shrinks the exits' part; that is not reproduced.
+    the sum, as DeeBERT's second stage (Xin et al. 2020, section 2.2), or the mean, as the heads of ZTW (Wolczyk et
+    al. 2021); in a regression (y_i - y)^2 stands for CE. It freezes nothing by itself: a stage names what it does
+    not train in `no_grad`. DeeBERT's release lets the gradient run through the whole backbone in this stage and
+    clips it by a norm that counts the backbone in, which shrinks the exits' part; that is not reproduced.
 
     Registered as an `Objective` with name "early_exits".
 

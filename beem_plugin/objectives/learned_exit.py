@@ -24,7 +24,8 @@ class LearnedExit(Objective):
         loss = loss of `objective` + weight * mean_i (u_i - [argmax p_i != y])^2,
 
     over all exits; in a regression |tanh(y_i - y)| stands for [argmax p_i != y], which is within 0 and 1 too.
-    Whether an exit is wrong has no gradient; u_i's own reaches the pooled vector and so the backbone, as in the release, unless the encoder's `predicted_error` detaches it.
+    Whether an exit is wrong has no gradient; u_i's own reaches the pooled vector and so the backbone, as in the
+    release, unless the encoder's `predicted_error` detaches it.
 
     Registered as an `Objective` with name "learned_exit".
 
