@@ -215,31 +215,20 @@ def pretrained_decoder(source: str | dict | None, config: Any, load_weights: boo
         return GPT2LMHeadModel(config)
     key = f"{KEY}.decoder"
     path = resolve_model_name(source, key)
-    try:
-        with loading.quiet(path):
-            loader: Any = GPT2LMHeadModel
-            model, info = loader.from_pretrained(
-                path,
-                config=config,
-                dtype=torch.float32,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,
-                trust_remote_code=False,
-                **loading.options(path),
-            )
-    except (OSError, ValueError, RuntimeError) as error:
-        raise loading.unreadable(path, key, error) from error
-    check_loaded(info, path, key, may_lack=("crossattention", "ln_cross_attn", "lm_head"))
-    return model
+    return _read(GPT2LMHeadModel, path, config, key, may_lack=("crossattention", "ln_cross_attn", "lm_head"))
 
 
 def pretrained_pair(path: str, configs: dict[str, Any], shortened: bool) -> VisionEncoderDecoderModel:
     key = f"{KEY}.model_name"
     config = VisionEncoderDecoderConfig.from_encoder_decoder_configs(configs["encoder"], configs["decoder"])
+    return _read(VisionEncoderDecoderModel, path, config, key, may_lack=("encoder.pooler.", "decoder.lm_head"))
+
+
+def _read(kind: Any, path: str, config: Any, key: str, may_lack: tuple[str, ...]) -> Any:
+    """A model of transformers' class `kind` with the weights of the checkpoint, which must have all but `may_lack`."""
     try:
         with loading.quiet(path):
-            loader: Any = VisionEncoderDecoderModel
-            model, info = loader.from_pretrained(
+            model, info = kind.from_pretrained(
                 path,
                 config=config,
                 dtype=torch.float32,
@@ -250,7 +239,7 @@ def pretrained_pair(path: str, configs: dict[str, Any], shortened: bool) -> Visi
             )
     except (OSError, ValueError, RuntimeError) as error:
         raise loading.unreadable(path, key, error) from error
-    check_loaded(info, path, key, may_lack=("encoder.pooler.", "decoder.lm_head"))
+    check_loaded(info, path, key, may_lack=may_lack)
     return model
 
 
