@@ -418,7 +418,7 @@ def parts(args: argparse.Namespace, subject: Subject) -> Iterator[tuple[str, Cal
         yield "compiled heads", lambda: compiled(subject, half, args.samples, args.repeats)
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description="Check and measure the engines on one device.")
     parser.add_argument("--shape", choices=list(SHAPES), default="base")
     parser.add_argument("--device", default="cuda")
@@ -448,9 +448,15 @@ def main() -> None:
             if args.output:
                 Path(args.output).write_text(json.dumps(results, indent=2))
     summary()
-    failed = [title for title, found in results.items() if isinstance(found, dict) and "failed" in found]
+    failed = [title for title, found in results.items() if isinstance(found, dict) and has_failed(found)]
     print(f"\nfailed: {failed or 'nothing'}")
+    return 1 if failed else 0
+
+
+def has_failed(found: dict[str, Any]) -> bool:
+    """Whether the case itself ended in an error, or one of the engines that it tried."""
+    return "failed" in found or "failed" in [value for value in found.values() if isinstance(value, str)]
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
