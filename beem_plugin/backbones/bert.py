@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from beem_plugin.backbones.backbone import BackboneState
+from beem_plugin.backbones.direct_block import DirectBlock, bert_block
 from beem_plugin.backbones.transformer import TransformerBackbone
 
 
@@ -18,3 +19,6 @@ class BertBackbone(TransformerBackbone):
 
     def block(self, number: int, state: BackboneState) -> Tensor:
         return self.transformer_model.encoder.layer[number - 1](state.hidden_states, state.batched.get("key_mask"))
+
+    def direct_block(self, number: int) -> DirectBlock | None:
+        return bert_block(self.transformer_model.encoder.layer[number - 1])

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from beem_plugin.backbones.backbone import BackboneState
+from beem_plugin.backbones.direct_block import DirectBlock, mpnet_block
 from beem_plugin.backbones.transformer import TransformerBackbone
 
 
@@ -37,3 +38,25 @@ class MPNetBackbone(TransformerBackbone):
     def block(self, number: int, state: BackboneState) -> Tensor:
         layer = self.transformer_model.encoder.layer[number - 1]
         return layer(state.hidden_states, state.batched.get("key_mask"), state.shared["position_bias"])[0]
+
+    def direct_block(self, number: int) -> DirectBlock | None:
+        return mpnet_block(self.transformer_model.encoder.layer[number - 1])
+
+    def direct_mask(self, state: BackboneState) -> Tensor | None:
+        bias, mask = state.shared["position_bias"], state.batched.get("key_mask")
+        # The sum is the same for all blocks. It is kept beside the mask that it was made of: the state of other samples
+        # has another mask, and the same `shared`.
+        made_of, summed = state.shared.get("position_and_mask", (bias, None))
+        if summed is None or made_of is not mask:
+            summed = aligned(bias if mask is None else bias + mask)
+            state.shared["position_and_mask"] = (mask, summed)
+        return summed
+
+
+def aligned(mask: Tensor) -> Tensor:
+    """The same numbers, rows starting at multiples of 8: attention would otherwise copy them so in every block."""
+    length = mask.shape[-1]
+    if mask.device.type == "cpu" or length % 8 == 0:
+        return mask
+    rows = mask.new_empty((*mask.shape[:-1], -(-length // 8) * 8))[..., :length]
+    return rows.copy_(mask)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from beem_plugin.backbones import masks
 from beem_plugin.backbones.backbone import Backbone, BackboneState
+from beem_plugin.backbones.direct_block import DirectBlock, is_written_down
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.files import atomic_write
 
@@ -54,6 +55,7 @@ class TransformerBackbone(Backbone):
         self.num_layers = self.depth(self.config)
         self.hidden_size = self.config.hidden_size
         self.max_tokens = self.longest_input(self.config)
+        self._direct_blocks: dict[int, DirectBlock | None] = {}
         # In a tuple, out of the state dict's sight: exits that want the pooler copy it, the others do not pay for it.
         self._pooler = pooler
 
@@ -115,7 +117,27 @@ class TransformerBackbone(Backbone):
         return BackboneState(hidden_states, attention_mask, batched, shared, self.token_dims)
 
     def layer(self, number: int, state: BackboneState) -> BackboneState:
-        return state.advance(self.block(number, state))
+        direct = None if self.training or torch.is_grad_enabled() else self._direct(number)
+        if direct is None:
+            return state.advance(self.block(number, state))
+        mask = self.direct_mask(state)
+        hidden_states = direct(state.hidden_states, mask)
+        kind = (hidden_states.dtype, hidden_states.device, "key_mask" in state.batched)
+        if kind not in direct.agreed:
+            expected = self.block(number, state)
+            if not direct.agrees(kind, hidden_states, expected, state.attention_mask):
+                self._direct_blocks[number] = None
+                hidden_states = expected
+        return state.advance(hidden_states)
+
+    def _direct(self, number: int) -> DirectBlock | None:
+        """Block `number` without its modules, where they need not be called; see `DirectBlock`."""
+        if number not in self._direct_blocks:
+            self._direct_blocks[number] = self.direct_block(number)
+        direct = self._direct_blocks[number]
+        if direct is None or not direct.is_whole or is_written_down(self.transformer_model.device.type):
+            return None
+        return direct
 
     def embed_tokens(self, batch: Mapping[str, Tensor]) -> Tensor:
         """`(batch, tokens, hidden)` input of block 1."""
@@ -124,6 +146,14 @@ class TransformerBackbone(Backbone):
     def block(self, number: int, state: BackboneState) -> Tensor:
         """`(batch, tokens, hidden)` output of block `number`."""
         raise NotImplementedError
+
+    def direct_block(self, number: int) -> DirectBlock | None:
+        """The block's operations, for inference; `None` where they are not known."""
+        return None
+
+    def direct_mask(self, state: BackboneState) -> Tensor | None:
+        """What a direct block adds to its scores."""
+        return state.batched.get("key_mask")
 
     def batched_extras(self, hidden_states: Tensor, attention_mask: Tensor) -> dict[str, Tensor]:
         """What the blocks need to know of a batch that has padding."""

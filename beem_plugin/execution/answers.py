@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -22,6 +24,8 @@ class Answers:
         self.exits = torch.zeros(samples, dtype=torch.int64, device=device)
         self.output = torch.zeros(samples, num_labels, dtype=decision_dtype(device), device=device)
         self.scores: Tensor | None = None
+        self.fetched: tuple[Tensor | None, ...] | None = None
+        self.event: Any = None
 
     def store(self, rows: Tensor, exits: Tensor | int, output: Tensor, scores: Tensor | None) -> None:
         """
@@ -45,9 +49,30 @@ class Answers:
                 self.scores = torch.zeros_like(self.output[:, 0])
             self.scores[rows] = scores.to(self.output.dtype)
 
+    def fetch(self) -> None:
+        """
+        Starts the copy to the host of what was recorded, which is everything. On a GPU `decisions` then waits for what
+        was queued up to now, and not for what is queued afterwards.
+        """
+        if self.exits.device.type == "cpu":
+            return
+        recorded = (self.exits, self.output, self.scores)
+        self.fetched = tuple(None if one is None else to_pinned(one) for one in recorded)
+        self.event = torch.cuda.Event()
+        self.event.record()
+
     def decisions(self) -> ExitDecisions:
         """What was recorded, on the CPU. It is an error if a sample was not."""
-        exits, output = self.exits.cpu(), self.output.cpu()
+        if self.fetched is None:
+            exits, output = self.exits.cpu(), self.output.cpu()
+            scores = None if self.scores is None else self.scores.cpu()
+        else:
+            self.event.synchronize()
+            exits, output, scores = self.fetched  # type: ignore[assignment]
         assert bool((exits > 0).all()), "the last exit accepts everybody"
-        scores = None if self.scores is None else self.scores.cpu()
         return ExitDecisions(exits, prediction_of(output), output, scores)
+
+
+def to_pinned(tensor: Tensor) -> Tensor:
+    """A copy on the host, under way."""
+    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)

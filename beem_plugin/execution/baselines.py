@@ -93,6 +93,10 @@ class NeverLeaves(ExitPolicy):
     def is_calibrated(self) -> bool:
         return self.policy.is_calibrated
 
+    def to_config(self) -> dict[str, Any]:
+        """Not to build it from, but to tell whether what was captured for one serves another."""
+        return {"never leaves": self.policy.to_config()}
+
     def start(self, batch_size: int, num_exits: int, device: torch.device | str = "cpu") -> ExitState:
         return self.policy.start(batch_size, num_exits, device)
 

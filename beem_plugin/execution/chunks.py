@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from beem_plugin.backbones import BackboneState
-from beem_plugin.execution.samples import Samples, to_device
+from beem_plugin.execution.samples import Samples, all_to_device
 
 MAX_KINDS = 24
 
@@ -90,7 +90,13 @@ def first_chunks(network: Any, samples: Samples, tokens_per_chunk: int, call_tok
 
 
 def form_anew(
-    backbone: Any, chunks: Sequence[Chunk], kept: Tensor, tokens_per_chunk: int, call_tokens: int = 0
+    backbone: Any,
+    chunks: Sequence[Chunk],
+    kept: Tensor,
+    tokens_per_chunk: int,
+    call_tokens: int = 0,
+    kept_here: Tensor | None = None,
+    lengths_here: Tensor | None = None,
 ) -> list[Chunk]:
     """
     Full chunks of the samples that stay. Each hidden state is copied once; a chunk that stays whole is not copied.
@@ -103,10 +109,12 @@ def form_anew(
         `(kept,)` int64 on the CPU, rising: places among the samples of all chunks, one or more.
     tokens_per_chunk, call_tokens : `int`
         As in `plan`.
+    kept_here, lengths_here : `Tensor`, optional
+        `kept`, and the lengths of those kept, on the chunks' device, where they are there already.
     """
     lengths = torch.cat([chunk.lengths for chunk in chunks])[kept]
-    device = chunks[0].state.hidden_states.device
-    kept_here = to_device(kept, device)
+    if kept_here is None or lengths_here is None:
+        kept_here, lengths_here = all_to_device((kept, lengths), chunks[0].state.hidden_states.device)
     ends = torch.tensor([len(chunk) for chunk in chunks]).cumsum(0)
     # borders[c]: how many of the kept come before the end of old chunk c
     borders = [0, *torch.searchsorted(kept, ends).tolist()]
@@ -117,11 +125,11 @@ def form_anew(
             start, stop = max(first, borders[number]), min(last, borders[number + 1])
             if start < stop:
                 pieces.append((chunk, kept_here[start:stop] - (int(ends[number]) - len(chunk))))
-        formed.append(assemble(backbone, pieces, lengths[first:last]))
+        formed.append(assemble(backbone, pieces, lengths[first:last], lengths_here[first:last]))
     return formed
 
 
-def assemble(backbone: Any, pieces: Sequence[tuple[Chunk, Tensor]], lengths: Tensor) -> Chunk:
+def assemble(backbone: Any, pieces: Sequence[tuple[Chunk, Tensor]], lengths: Tensor, lengths_here: Tensor) -> Chunk:
     """
     # Parameters
 
@@ -130,6 +138,8 @@ def assemble(backbone: Any, pieces: Sequence[tuple[Chunk, Tensor]], lengths: Ten
         Chunks and the rows wanted of them, `(rows,)` int64 on their device.
     lengths : `Tensor`
         `(all rows,)` int64 on the CPU, rising.
+    lengths_here : `Tensor`
+        The same on the chunks' device.
     """
     longest = int(lengths[-1])
     chunk, rows = pieces[0]
@@ -153,7 +163,7 @@ def assemble(backbone: Any, pieces: Sequence[tuple[Chunk, Tensor]], lengths: Ten
         start += len(rows)
     mask = None
     if int(lengths[0]) < longest:
-        mask = torch.arange(longest, device=hidden.device) < to_device(lengths, hidden.device)[:, None]
+        mask = torch.arange(longest, device=hidden.device) < lengths_here[:, None]
     state = backbone.make_state(hidden, mask)
     keep_extras(state, pieces, longest, getattr(backbone, "token_dims", {}))
     return Chunk(state, lengths)

@@ -13,7 +13,7 @@ from beem_plugin.execution.engine import Engine, ExecutedBatch, SteppedNetwork, 
 from beem_plugin.execution.ledger import Flags, Ledger
 from beem_plugin.execution.pooled_heads import BatchHeads
 from beem_plugin.execution.read_ahead import ahead
-from beem_plugin.execution.samples import Samples, pad_token_of, to_device, windows
+from beem_plugin.execution.samples import Samples, all_to_device, pad_token_of, windows
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.replay import ExitDecisions
 from beem_plugin.exits.signals import ExitSignals
@@ -35,9 +35,9 @@ class DepthPools(Engine):
     left in the window. Survivors lie next to each other: they are copied only when at least `min_leaving` of the tokens
     still computed belong to samples that have left.
 
-    A window's policy steps are taken together. On a GPU two windows are under way, so that the host reads who has left
-    of one while the other is computed, and the next window is read and sorted by a thread of its own. Memory is bounded
-    by the windows. A window's samples come out in the order of the input when it is done.
+    A window's policy steps are taken together. On a GPU several windows are under way, so that the host reads who has
+    left of one while another is computed, and the next window is read and sorted by a thread of its own. Memory is
+    bounded by the windows. A window's samples come out in the order of the input when it is done.
 
     Heads of exits where the policy cannot let anybody go, and whose answer it does not remember, are not computed.
 
@@ -53,6 +53,8 @@ class DepthPools(Engine):
     call_tokens : `int`, optional (default = 8,192 on a GPU, 32 on a CPU)
         How many tokens more could be computed in the time that one more layer call costs: what padding is weighed
         against when chunks are cut.
+    windows_in_flight : `int`, optional (default = 2 on a GPU, 1 on a CPU)
+        Windows that are under way together.
     """
 
     def __init__(
@@ -61,8 +63,14 @@ class DepthPools(Engine):
         window_tokens: int | None = None,
         min_leaving: float | None = None,
         call_tokens: int | None = None,
+        windows_in_flight: int | None = None,
     ) -> None:
-        for name, value in (("tokens_per_chunk", tokens_per_chunk), ("window_tokens", window_tokens)):
+        least_one = (
+            ("tokens_per_chunk", tokens_per_chunk),
+            ("window_tokens", window_tokens),
+            ("windows_in_flight", windows_in_flight),
+        )
+        for name, value in least_one:
             if value is not None and value < 1:
                 raise ConfigurationError(f"{name}: found {value}, allowed: 1 or more")
         if min_leaving is not None and not 0 <= min_leaving < 1:
@@ -73,6 +81,7 @@ class DepthPools(Engine):
             raise ConfigurationError(f"call_tokens: found {call_tokens}, allowed: 0 or more")
         self.min_leaving = min_leaving
         self.call_tokens = call_tokens
+        self.windows_in_flight = windows_in_flight
         self._agreed: set[tuple[int, ...]] = set()
 
     @torch.inference_mode()
@@ -93,7 +102,7 @@ class DepthPools(Engine):
             (window, order, pool(network, policy, ordered, tokens_per_chunk, call_tokens, min_leaving, heads))
             for window, order, ordered in (ahead(read) if kind == "cuda" else read)
         )
-        for window, order, decisions in take_turns(pools, IN_FLIGHT[kind]):
+        for window, order, decisions in take_turns(pools, self.windows_in_flight or IN_FLIGHT[kind]):
             yield ExecutedBatch(window.index, in_order(decisions, order))
 
 
@@ -146,9 +155,11 @@ def pool(
         if wasted == 0 or wasted < min_leaving * int(lengths.sum()):
             continue
         kept, gone = (~left).nonzero().squeeze(1), left.nonzero().squeeze(1)
-        chunks = form_anew(network.backbone, chunks, kept, tokens_per_chunk, call_tokens)
-        ledger.take_out(to_device(gone, device), to_device(kept, device))
+        kept_here, gone_here, lengths_here = all_to_device((kept, gone, lengths[kept]), device)
+        chunks = form_anew(network.backbone, chunks, kept, tokens_per_chunk, call_tokens, kept_here, lengths_here)
+        ledger.take_out(gone_here, kept_here)
     ledger.settle()
+    ledger.answers.fetch()
     yield
     return ledger.answers.decisions()
 

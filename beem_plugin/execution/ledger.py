@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from beem_plugin.execution.answers import Answers
+from beem_plugin.execution.answers import Answers, to_pinned
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.signals import ExitSignals
 
@@ -98,8 +98,7 @@ class Flags:
         if self.event is None:
             self.copied = flags.cpu()
             return
-        self.copied = torch.empty(flags.shape, dtype=flags.dtype, pin_memory=True)
-        self.copied.copy_(flags, non_blocking=True)
+        self.copied = to_pinned(flags)
         self.event.record()
 
     def read(self) -> Tensor:

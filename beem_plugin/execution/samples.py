@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,12 +17,13 @@ TOKEN_FIELDS = ("input_ids", "token_type_ids")
 @dataclass
 class Samples:
     """
-    The tokens of a number of samples, end to end.
+    The tokens of a number of samples, one after the other.
 
     # Parameters
 
     tokens : `dict[str, Tensor]`
-        `input_ids`, and `token_type_ids` where there are such: each `(all tokens,)` int64.
+        `input_ids`, and `token_type_ids` where there are such: each `(all tokens,)` int64. There may be padding between
+        two samples.
     starts : `Tensor`
         `(samples,)` int64 on the CPU: where each sample begins in `tokens`.
     lengths : `Tensor`
@@ -69,10 +71,11 @@ class Samples:
             start = int(starts[0])
             return {name: value[start : start + longest][None] for name, value in self.tokens.items()}
         position = torch.arange(longest, device=device)
-        where = to_device(starts, device)[:, None] + position
+        starts, lengths_there = all_to_device((starts, lengths), device)
+        where = starts[:, None] + position
         if int(lengths.min()) == longest and not always_mask:
             return {name: value[where] for name, value in self.tokens.items()}
-        real = position < to_device(lengths, device)[:, None]
+        real = position < lengths_there[:, None]
         where = torch.where(real, where, 0)
         padded = {
             name: value[where].masked_fill_(~real, self.pad_token_id if name == "input_ids" else 0)
@@ -87,6 +90,13 @@ def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     more than 64 KiB does.
     """
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
+
+
+def all_to_device(tensors: Sequence[Tensor], device: torch.device) -> tuple[Tensor, ...]:
+    """Several int64 tensors of one dimension, in one copy; see `to_device`."""
+    if device.type != "cuda":
+        return tuple(tensors)
+    return torch.cat(list(tensors)).pin_memory().to(device, non_blocking=True).split([len(one) for one in tensors])
 
 
 def unpad(batch: dict[str, Tensor], pad_token_id: int = 0, position: int = 0) -> Samples:
@@ -107,24 +117,40 @@ def unpad(batch: dict[str, Tensor], pad_token_id: int = 0, position: int = 0) ->
     input_ids = batch["input_ids"].cpu()
     size, longest = input_ids.shape
     index = batch["index"].cpu() if "index" in batch else torch.arange(position, position + size)
-    mask = batch["attention_mask"].cpu().bool() if "attention_mask" in batch else torch.ones_like(input_ids).bool()
+    fields = {name: batch[name].cpu() for name in TOKEN_FIELDS if name in batch}
+    starts = torch.arange(0, size * longest, longest) if size else torch.arange(0)
+    if "attention_mask" not in batch:
+        return Samples(whole(fields), starts, torch.full((size,), longest), index, pad_token_id)
+    mask = batch["attention_mask"].cpu()
     lengths = mask.sum(1)
+    real = int(lengths.sum())
+    if real == mask.numel() and size:
+        return Samples(whole(fields), starts, lengths, index, pad_token_id)
+    mask = mask.bool()
     if not bool((mask == (torch.arange(longest) < lengths[:, None])).all()) or (size and int(lengths.min()) == 0):
         raise DataError(
             "attention_mask: found padding before a token, or a sample without tokens; allowed: padding on the right"
         )
-    tokens = {name: batch[name].cpu()[mask] for name in TOKEN_FIELDS if name in batch}
+    if 2 * real >= mask.numel():  # a little padding may stay where it is, which costs less than to look for it
+        return Samples(whole(fields), starts, lengths, index, pad_token_id)
+    tokens = {name: value[mask] for name, value in fields.items()}
     return Samples(tokens, lengths.cumsum(0) - lengths, lengths, index, pad_token_id)
+
+
+def whole(fields: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The samples of a batch with their padding, end to end."""
+    return {name: value.reshape(-1) for name, value in fields.items()}
 
 
 def join(parts: list[Samples]) -> Samples:
     """The samples of all `parts`, in their order."""
     if len(parts) == 1:
         return parts[0]
-    lengths = torch.cat([part.lengths for part in parts])
     tokens = {name: torch.cat([part.tokens[name] for part in parts]) for name in parts[0].tokens}
-    index = torch.cat([part.index for part in parts])
-    return Samples(tokens, lengths.cumsum(0) - lengths, lengths, index, parts[0].pad_token_id)
+    offsets = itertools.accumulate((len(part.tokens["input_ids"]) for part in parts), initial=0)
+    starts = torch.cat([part.starts + offset for part, offset in zip(parts, offsets)])
+    lengths, index = (torch.cat([getattr(part, name) for part in parts]) for name in ("lengths", "index"))
+    return Samples(tokens, starts, lengths, index, parts[0].pad_token_id)
 
 
 def windows(

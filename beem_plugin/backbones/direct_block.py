@@ -1,0 +1,191 @@
+"""
+A post-norm block computed by the dozen of operations that it consists of.
+
+transformers' modules spend most of a small layer's time in Python: some fifteen nested calls, each with its hooks and
+keyword arguments. Early exits leave small batches, and one sample is the smallest, so that this is what they would wait
+for. What is computed is said by the modules, and compared with them where it is used for the first time.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+logger = logging.getLogger(__name__)
+
+TOLERANCE = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+"""How far two ways of computing a block may lie apart, relative to 1 + the largest of what it says."""
+
+
+@dataclass
+class DirectBlock:
+    """
+    Self-attention, residual and norm, feed-forward, residual and norm; for inference.
+
+    # Parameters
+
+    query, key, value, mixed, wide, narrow : `torch.nn.Linear`
+    first_norm, last_norm : `torch.nn.LayerNorm`
+    activation : `torch.nn.Module`
+    num_heads : `int`
+    whole : `torch.nn.Module`
+        The block, which is not called any more, nor is any module in it.
+    """
+
+    query: Any
+    key: Any
+    value: Any
+    mixed: Any
+    first_norm: Any
+    wide: Any
+    activation: Any
+    narrow: Any
+    last_norm: Any
+    num_heads: int
+    whole: torch.nn.Module
+    agreed: set[Any] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        modules = list(self.whole.modules())
+        self.hooks = [hooks for module in modules for hooks in (module._forward_hooks, module._forward_pre_hooks)]
+        self.places = [(module._modules, name, child) for module in modules for name, child in module._modules.items()]
+
+    @property
+    def is_whole(self) -> bool:
+        """False if somebody listens to a module inside, or has put another in its place, which must be called then."""
+        if any(self.hooks):
+            return False
+        return all(modules.get(name) is child for modules, name, child in self.places)
+
+    def __call__(self, hidden_states: Tensor, mask: Tensor | None) -> Tensor:
+        """
+        # Parameters
+
+        hidden_states : `Tensor`
+            `(batch, tokens, hidden)`
+        mask : `Tensor`, optional
+            Added to the scores; broadcasts to `(batch, heads, tokens, tokens)`.
+        """
+        linear = functional.linear
+        batch, tokens, _ = hidden_states.shape
+        split = (batch, tokens, self.num_heads, -1)
+        query = linear(hidden_states, self.query.weight, self.query.bias).view(split).transpose(1, 2)
+        key = linear(hidden_states, self.key.weight, self.key.bias).view(split).transpose(1, 2)
+        value = linear(hidden_states, self.value.weight, self.value.bias).view(split).transpose(1, 2)
+        heard = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+        heard = heard.transpose(1, 2).reshape(batch, tokens, -1)
+        between = linear(heard, self.mixed.weight, self.mixed.bias)
+        norm = self.first_norm
+        between = functional.layer_norm(
+            between.add_(hidden_states), norm.normalized_shape, norm.weight, norm.bias, norm.eps
+        )
+        wide = self.activation(linear(between, self.wide.weight, self.wide.bias))
+        result = linear(wide, self.narrow.weight, self.narrow.bias)
+        norm = self.last_norm
+        return functional.layer_norm(result.add_(between), norm.normalized_shape, norm.weight, norm.bias, norm.eps)
+
+    def agrees(self, kind: Any, said: Tensor, expected: Tensor, real: Tensor) -> bool:
+        """
+        Compares what was computed directly with what the modules say, at real tokens, and remembers that they agree.
+
+        # Parameters
+
+        kind : `Any`
+            Of input; each is compared once.
+        said, expected : `Tensor`
+            `(batch, tokens, hidden)`
+        real : `Tensor`
+            `(batch, tokens)` bool.
+        """
+        expected, said = expected[real].float(), said[real].float()
+        tolerance = TOLERANCE.get(self.query.weight.dtype, 1e-4) * (1 + float(expected.abs().max()))
+        apart = float((said - expected).abs().max())
+        if not apart <= tolerance:
+            logger.warning("blocks are computed by their modules: directly they are %.2g off", apart)
+            return False
+        self.agreed.add(kind)
+        return True
+
+
+def direct_block(parts: dict[str, Any], dropouts: tuple[Any, ...], whole: torch.nn.Module) -> DirectBlock | None:
+    """
+    # Parameters
+
+    parts : `dict[str, Any]`
+        The block's modules under the names of `DirectBlock`'s parameters, and `num_heads`.
+    dropouts : `tuple[Any, ...]`
+        Which do nothing in evaluation mode.
+    whole : `torch.nn.Module`
+        The block. Another module in it than those named is one that is not known here.
+
+    # Returns
+
+    `DirectBlock`, optional
+        `None` if a module is not of the kind expected: a quantised or adapted layer must be called as it is.
+    """
+    linears = [parts[name] for name in ("query", "key", "value", "mixed", "wide", "narrow")]
+    norms = [parts["first_norm"], parts["last_norm"]]
+    known = {id(module) for module in chain(linears, norms, dropouts, parts["activation"].modules())}
+    leaves = [module for module in whole.modules() if not list(module.children())]
+    if (
+        any(type(module) is not torch.nn.Linear for module in linears)
+        or any(type(module) is not torch.nn.LayerNorm for module in norms)
+        or any(type(module) is not torch.nn.Dropout for module in dropouts)
+        or any(id(module) not in known for module in leaves)
+    ):
+        return None
+    return DirectBlock(**parts, whole=whole)
+
+
+def bert_block(layer: Any) -> DirectBlock | None:
+    """The direct form of a block of BERT's kind; `None` for a decoder's."""
+    if layer.is_decoder or layer.add_cross_attention:
+        return None
+    attention = layer.attention
+    looks = attention.self
+    parts = {
+        "query": looks.query,
+        "key": looks.key,
+        "value": looks.value,
+        "mixed": attention.output.dense,
+        "first_norm": attention.output.LayerNorm,
+        "wide": layer.intermediate.dense,
+        "activation": layer.intermediate.intermediate_act_fn,
+        "narrow": layer.output.dense,
+        "last_norm": layer.output.LayerNorm,
+        "num_heads": looks.num_attention_heads,
+    }
+    return direct_block(parts, (looks.dropout, attention.output.dropout, layer.output.dropout), layer)
+
+
+def mpnet_block(layer: Any) -> DirectBlock | None:
+    """The direct form of a block of MPNet's."""
+    attention = layer.attention
+    looks = attention.attn
+    parts = {
+        "query": looks.q,
+        "key": looks.k,
+        "value": looks.v,
+        "mixed": looks.o,
+        "first_norm": attention.LayerNorm,
+        "wide": layer.intermediate.dense,
+        "activation": layer.intermediate.intermediate_act_fn,
+        "narrow": layer.output.dense,
+        "last_norm": layer.output.LayerNorm,
+        "num_heads": looks.num_attention_heads,
+    }
+    return direct_block(parts, (looks.dropout, attention.dropout, layer.output.dropout), layer)
+
+
+def is_written_down(device_type: str) -> bool:
+    """
+    Whether the modules must be called whatever they cost: they are being traced or compiled, and say more to those who
+    do that; or autocast chooses each operation's precision.
+    """
+    return torch.jit.is_tracing() or torch.compiler.is_compiling() or torch.is_autocast_enabled(device_type)
