@@ -39,6 +39,8 @@ def test_config_trains_calibrates_and_loads(path: Path, tiny_environment: dict[s
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert metrics["calibration_source"].endswith("[holdout]")
     assert sum(metrics["calibration_exit_histogram"]) == metrics["calibration_samples"]
+    last = metrics["calibration_exit_histogram"][-1] / metrics["calibration_samples"]
+    assert metrics["calibration_early_share"] == pytest.approx(1 - last)
     assert metrics["test_early_exit_layer_speedup"] >= 1
     archive = load_archive(tmp_path / "run" / "model.tar.gz")
     assert archive.model.exit_policy.is_calibrated

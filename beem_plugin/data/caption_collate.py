@@ -43,6 +43,8 @@ class CaptionCollator:
     skips_bad_images : `bool`, optional (default = `False`)
         An image that cannot be decoded is named in a warning and replaced by an empty one, its caption masked: batches
         keep their sizes, and nothing is learnt from it. Otherwise it is an error.
+    keeps_images : `bool`, optional (default = `False`)
+        Images stay in memory once they have been decoded, in the process that makes the batches.
     """
 
     def __init__(
@@ -51,11 +53,14 @@ class CaptionCollator:
         processor: ImageProcessor | None = None,
         open_image: ImageOpener | None = None,
         skips_bad_images: bool = False,
+        keeps_images: bool = False,
     ) -> None:
         self.pad_token_id = pad_token_id
         self.processor = processor
         self.open_image = open_image
         self.skips_bad_images = skips_bad_images
+        self.keeps_images = keeps_images
+        self._kept: dict[str, Tensor] = {}
 
     def __call__(self, instances: Sequence[Instance], indices: Sequence[int] | None = None) -> dict[str, Tensor]:
         rows = [instance.encoding["input_ids"] for instance in instances]
@@ -79,6 +84,15 @@ class CaptionCollator:
         return batch
 
     def _pixels(self, instance: Instance) -> Tensor | None:
+        path = instance.fields.get("image") if self.keeps_images else None
+        if path in self._kept:
+            return self._kept[path]
+        pixels = self._decoded(instance)
+        if path is not None and pixels is not None:
+            self._kept[path] = pixels
+        return pixels
+
+    def _decoded(self, instance: Instance) -> Tensor | None:
         assert self.processor is not None and self.open_image is not None
         try:
             return self.processor(self.open_image(instance.fields))

@@ -47,7 +47,7 @@ class KarpathyCaptionsReader(CaptionReader):
     caption_form : `str`, optional (default = `"tokens"`)
         What the decoder learns: `"tokens"`, lower case without punctuation, or `"raw"`. Scores are always against the
         raw captions, tokenized by the scorer.
-    on_bad_image, max_instances, holdout_fraction, holdout_seed
+    on_bad_image, max_instances, holdout_fraction, holdout_seed, keep_images
         See `CaptionReader`.
     """
 
@@ -62,8 +62,11 @@ class KarpathyCaptionsReader(CaptionReader):
         max_instances: int | None = None,
         holdout_fraction: float = 0.1,
         holdout_seed: int = 0,
+        keep_images: bool = False,
     ) -> None:
-        super().__init__(tokenizer, image_processor, on_bad_image, max_instances, holdout_fraction, holdout_seed)
+        super().__init__(
+            tokenizer, image_processor, on_bad_image, max_instances, holdout_fraction, holdout_seed, keep_images
+        )
         self.file = Path(file).expanduser()
         self.image_dir = Path(image_dir).expanduser() if image_dir is not None else self.file.parent / "images"
         self.caption_form = check_caption_form(caption_form)

@@ -14,7 +14,6 @@ from beem_plugin.archival import Archive
 from beem_plugin.common.caption_metrics import DEFAULT_METRICS, CaptionScores, score_captions
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.registry import Params
-from beem_plugin.data.instance import Instance
 from beem_plugin.execution.captions import CaptionDecoding, Decoded, decoded_speed
 from beem_plugin.execution.captions.caption_record import caption_record
 from beem_plugin.exits.policy import ExitPolicy
@@ -47,14 +46,14 @@ class TableCase:
     decoding: CaptionDecoding
 
 
-def table_cases(entries: Any, archive: Archive, where: str) -> list[TableCase]:
+def table_cases(entries: Any, archive: Archive, where: str, may_be_empty: bool = False) -> list[TableCase]:
     """
     The rows of a policies file, full depth before them. Each entry is `{"name", "policy"}`, where it says so with
     `skipped_blocks`, one way or several, and `calibration_target` (default: the model's). Open numbers are fitted on
-    the archive's calibration trace.
+    the archive's calibration trace. Without any, where they may be empty, full depth is the only row.
     """
     model = captioner_of(archive)
-    if not isinstance(entries, list) or not entries:
+    if not isinstance(entries, list) or not (entries or may_be_empty):
         raise ConfigurationError(f"{where}: expected a list of blocks with name and policy")
     cases = [TableCase(FULL_DEPTH, ExitPolicy.from_params({"type": "final"}), model.decoding)]
     for number, entry in enumerate(entries):
@@ -77,8 +76,6 @@ def table_cases(entries: Any, archive: Archive, where: str) -> list[TableCase]:
 def captioner_of(archive: Archive) -> MultiExitCaptioner:
     if not isinstance(archive.model, MultiExitCaptioner):
         raise ConfigurationError(f"found a {type(archive.model).__name__}, allowed: an archive of multi_exit_captioner")
-    if archive.model.decoding.image_exit is not None:
-        raise ConfigurationError("model.decoding.image_exit: allowed here: null; whole images are encoded in each row")
     return archive.model
 
 
@@ -121,12 +118,33 @@ def caption_table(
     # Returns
 
     `list[dict[str, Any]]`
-        A row a case: `metrics`; `cider_difference`, against the first case, and `cider_difference_error`, the standard
-        error over images of that difference; what `decoded_speed` counts; `measured_speedup`, the image encoder
-        included, and `decoder_measured_speedup`, without it; `same_as_full_depth`; `by_word_class`, see
-        `exits_by_class`; `distinct_captions`, `exit_policy`, `skipped_blocks`, `captions`.
+        A row a case: what `decoded_rows` says of it, and of its scores `metrics`; `cider_difference`, against the first
+        case, and `cider_difference_error`, the standard error over images of that difference; `caption_tokenizer`.
+    """
+    rows, references = decoded_rows(archive, source, cases, batch_size, repeats)
+    return scored_rows(rows, references, metrics, spice_jars)
+
+
+def decoded_rows(
+    archive: Archive, source: str, cases: Sequence[TableCase], batch_size: int = 32, repeats: int = 0
+) -> tuple[list[dict[str, Any]], list[list[str]]]:
+    """
+    Captions and their cost, not yet scored; the parameters are those of `caption_table`.
+
+    # Returns
+
+    `tuple[list[dict[str, Any]], list[list[str]]]`
+        A row a case: `name`; what `decoded_speed` counts; `measured_speedup`, the image encoder included, and
+        `decoder_measured_speedup`, without it; `same_as_full_depth`; `by_word_class`, see `exits_by_class`;
+        `distinct_captions`, `exit_policy`, `skipped_blocks`, `captions`. And the references of each image, in the order
+        of the captions.
     """
     model = captioner_of(archive)
+    if repeats and model.decoding.image_exit is not None:
+        raise ConfigurationError(
+            "model.decoding.image_exit: allowed where time is measured: null, as images are encoded before; 0 repeats "
+            "measure nothing"
+        )
     tokenizer: Any = archive.validation_dataset_reader.tokenizer
     instances = one_an_image(archive.validation_dataset_reader.read(source), source)
     batches, order = [], []
@@ -134,7 +152,6 @@ def caption_table(
         order += batch["index"].tolist()
         batches.append({"pixel_values": batch["pixel_values"].to(model.device)})
     seconds = timed(model, batches, cases, repeats) if repeats else [{} for _ in cases]
-    scored: dict[tuple[str, ...], CaptionScores] = {}
     rows: list[dict[str, Any]] = []
     first: list[str] = []
     for case, times in zip(cases, seconds, strict=True):
@@ -142,20 +159,15 @@ def caption_table(
         said = [caption for part in decoded for caption in part.captions]
         captions = [caption for _, caption in sorted(zip(order, said, strict=True), key=lambda pair: pair[0])]
         texts = [tokenizer.decode(caption.tokens) for caption in captions]
-        if tuple(texts) not in scored:
-            scored[tuple(texts)] = scores(texts, instances, metrics, spice_jars)
-        found, first = scored[tuple(texts)], first or texts
+        first = first or texts
         rows.append(
             {
                 "name": case.name,
-                "metrics": found.metrics,
-                **cider_difference(found, scored[tuple(first)]),
                 **decoded_speed(model.decoder, decoded),
                 **times,
                 "same_as_full_depth": sum(one == other for one, other in zip(texts, first)) / len(texts),
                 "by_word_class": exits_by_class(captions, tokenizer, model.num_exits),
                 "distinct_captions": len(set(texts)),
-                "caption_tokenizer": found.tokenizer,
                 "exit_policy": case.policy.to_config(),
                 "skipped_blocks": type(case.decoding.skipped_blocks).__name__.lower(),
                 "captions": [
@@ -164,7 +176,45 @@ def caption_table(
                 ],
             }
         )
-    return rows
+    return rows, [instance.fields["references"] for instance in instances]
+
+
+def scored_rows(
+    rows: Sequence[Mapping[str, Any]],
+    references: Sequence[list[str]],
+    metrics: Sequence[str] = DEFAULT_METRICS,
+    spice_jars: str | None = None,
+) -> list[dict[str, Any]]:
+    """`rows` of `decoded_rows` with their scores, compared with the first of them; see `caption_table`."""
+    found = score_rows(rows, references, metrics, spice_jars)
+    return [
+        {
+            "name": row["name"],
+            "metrics": scores.metrics,
+            **cider_difference(scores, found[0]),
+            **row,
+            "caption_tokenizer": scores.tokenizer,
+        }
+        for row, scores in zip(rows, found, strict=True)
+    ]
+
+
+def score_rows(
+    rows: Sequence[Mapping[str, Any]],
+    references: Sequence[list[str]],
+    metrics: Sequence[str],
+    spice_jars: str | None = None,
+) -> list[CaptionScores]:
+    """The scores of each row's captions; the same captions are scored once."""
+    by_image: dict[Hashable, list[str]] = dict(enumerate(references))
+    scored: dict[tuple[str, ...], CaptionScores] = {}
+    found = []
+    for row in rows:
+        texts = tuple(caption["caption"] for caption in row["captions"])
+        if texts not in scored:
+            scored[texts] = score_captions(dict(enumerate(texts)), by_image, metrics, spice_jars)
+        found.append(scored[texts])
+    return found
 
 
 def decode_all(model: MultiExitCaptioner, batches: Sequence[Mapping[str, Tensor]], case: TableCase) -> list[Decoded]:
@@ -207,15 +257,6 @@ def timed(
             }
         )
     return found
-
-
-def scores(
-    texts: Sequence[str], instances: Sequence[Instance], metrics: Sequence[str], spice_jars: str | None
-) -> CaptionScores:
-    references: dict[Hashable, list[str]] = {
-        row: instance.fields["references"] for row, instance in enumerate(instances)
-    }
-    return score_captions(dict(enumerate(texts)), references, metrics, spice_jars)
 
 
 def cider_difference(found: CaptionScores, first: CaptionScores) -> dict[str, float]:

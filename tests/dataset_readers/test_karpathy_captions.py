@@ -139,3 +139,12 @@ def test_unknown_splits_and_folders_are_refused(file: Path) -> None:
         reader(file, image_dir=str(file.parent / "nowhere")).read("train")
     with pytest.raises(ConfigurationError, match="on_bad_image"):
         reader(file, on_bad_image="ignore")
+
+
+def test_images_that_are_kept_are_decoded_once(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = reader(file, keep_images=True)
+    collate = read.collator(Vocabulary([]), 0)
+    rows = read.read("train[images]")
+    first = collate(rows)["pixel_values"]
+    monkeypatch.setattr(collate, "open_image", None)
+    assert collate(rows[::-1])["pixel_values"].equal(first.flip(0))

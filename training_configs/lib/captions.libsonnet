@@ -17,6 +17,9 @@ local finetune(epochs, lr) = trainers.finetune(epochs, lr, '+token_accuracy') {
   },
 };
 
+// The image encoder without the map to the decoder's size.
+local images_as_they_come = 'transformer_model\\.encoder\\.';
+
 {
   at_speed:: at_speed,
 
@@ -96,11 +99,11 @@ local finetune(epochs, lr) = trainers.finetune(epochs, lr, '+token_accuracy') {
   local caption_text = given('CAPTION_TEXT', flickr8k_file),
   local caption_lm = given('CAPTION_LM', 'runs/flickr8k_lm'),
   local image_encoder = given('IMAGE_ENCODER', 'facebook/dinov2-small'),
-  local small_gpt2(dropout) = {
+  local small_gpt2(dropout, size=192, layers=6, heads=3) = {
     model_type: 'gpt2',
-    n_embd: 192,
-    n_layer: 6,
-    n_head: 3,
+    n_embd: size,
+    n_layer: layers,
+    n_head: heads,
     n_positions: 32,
     resid_pdrop: dropout,
     embd_pdrop: dropout,
@@ -163,7 +166,7 @@ local finetune(epochs, lr) = trainers.finetune(epochs, lr, '+token_accuracy') {
     // An image's five captions side by side, so that it is encoded once.
     data_loader: { type: 'multiprocess', batch_sampler: { type: 'simple', batch_size: 20, rows_together: 5 } },
     trainer+: {
-      no_grad: ['transformer_model\\.encoder\\.'],
+      no_grad: [images_as_they_come],
       // The decoder knows how to write; cross-attention is new.
       optimizer+: {
         parameter_groups: [
@@ -172,6 +175,44 @@ local finetune(epochs, lr) = trainers.finetune(epochs, lr, '+token_accuracy') {
         ],
       },
     },
+  },
+
+  // The same for a GPU: 224 pixels, a decoder of twelve blocks, more of everything; minutes there.
+  local larger_gpt2(dropout) = small_gpt2(dropout, size=384, layers=12, heads=6),
+
+  flickr8k_large_lm:: $.flickr8k_lm {
+    model+: { decoder+: { backbone+: { decoder: larger_gpt2(0.1) } } },
+    data_loader: { batch_size: 128, shuffle: true },
+    trainer+: { num_epochs: 5, optimizer+: { lr: 1e-3 } },
+  },
+
+  flickr8k_large:: $.flickr8k {
+    dataset_reader+: {
+      image_processor+: { size: { shortest_edge: 224 }, crop_size: 224 },
+      // A thousand images are decoded once, not in each epoch.
+      keep_images: true,
+    },
+    model+: { decoder+: { backbone+: { decoder: larger_gpt2(0.1) } } },
+    data_loader+: { batch_sampler+: { batch_size: 50 } },
+    trainer+: {
+      num_epochs: 20,
+      patience: null,
+      optimizer+: {
+        lr: 3e-4,
+        weight_decay: 0.05,
+        parameter_groups: [
+          [['crossattention', 'ln_cross_attn', 'enc_to_dec_proj'], { lr: 1.5e-3 }],
+          [['^decoder.exits'], { weight_decay: 0.0 }],
+        ],
+      },
+    },
+  },
+
+  // A config whose image encoder stays as it came, in every stage: stages say for themselves what they freeze.
+  with_images_as_they_come(config):: config {
+    trainer+: if std.objectHas(config.trainer, 'stages') then {
+      stages: [stage { no_grad+: [images_as_they_come] } for stage in config.trainer.stages],
+    } else { no_grad: [images_as_they_come] },
   },
 
   // The network alone: no exit but the last.
