@@ -238,6 +238,7 @@ def load_archive(
             is_regression=reader.is_regression,
             tokenizer=getattr(reader, "tokenizer", None),
         )
+        model.check_tokenizer(getattr(reader, "tokenizer", None))
         load_weights(model, find_weights(folder, weights_file))
         calibrated_on = calibrate_if_open(model, calibration) or calibrated_on
     return Archive(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from beem_plugin.commands.subcommand import Subcommand, add_overrides
@@ -19,7 +20,8 @@ class Export(Subcommand):
         )
         subparser = parser.add_parser(self.name, description=description, help="export a trained model as ONNX")
         subparser.add_argument("archive_file", metavar="ARCHIVE", help="model.tar.gz, or the directory of a run")
-        subparser.add_argument("folder", metavar="DIR", help="where the graphs go")
+        subparser.add_argument("folder", metavar="DIR", help="where the graphs go; empty, or not there yet")
+        subparser.add_argument("-f", "--force", action="store_true", help="delete the export in DIR first")
         subparser.add_argument(
             "--full-depth", action="store_true", help="also one graph without exits, to compare the speed with"
         )
@@ -30,29 +32,48 @@ class Export(Subcommand):
 
 
 def export_from_args(args: argparse.Namespace) -> Any:
-    from pathlib import Path
-
     from beem_plugin.archival import load_archive
     from beem_plugin.common.errors import ConfigurationError
     from beem_plugin.execution.export import export_network
     from beem_plugin.models import MultiExitModel
+    from beem_plugin.training.serialization import prepared_directory
 
+    folder = Path(args.folder).absolute()
+    check_folder(folder, args.force)
     archive = load_archive(args.archive_file, overrides=args.overrides, weights_file=args.weights_file)
-    model, folder = archive.model, Path(args.folder)
+    model = archive.model
     if not isinstance(model, MultiExitModel):
         raise ConfigurationError(
             f"export: found a model {type(model).__name__}, allowed: multi_exit_classifier, multi_exit_regressor"
         )
     reader = archive.validation_dataset_reader
     example = reader.text_to_instance(**{name: "a" for name in reader.text_fields})
-    written = export_network(
-        model.encoder,
-        model.exit_policy,
-        folder,
-        token_types="token_type_ids" in example.encoding,
-        full_depth=args.full_depth,
-        meta={"labels": model.vocab.labels},
-    )
-    reader.tokenizer.save(folder / "tokenizer")
-    print(f"{folder}: {len(written['segments'])} segments")
+    with prepared_directory(folder, recover=False, force=args.force):
+        written = export_network(
+            model.encoder,
+            model.exit_policy,
+            folder,
+            token_types="token_type_ids" in example.encoding,
+            full_depth=args.full_depth,
+            meta={"labels": model.vocab.labels},
+        )
+        reader.tokenizer.save(folder / "tokenizer")
+    print(f"{args.folder}: {len(written['segments'])} segments")
     return 0
+
+
+def check_folder(folder: Path, force: bool) -> None:
+    """Raises a `ConfigurationError` unless an export may go to the folder. Changes nothing."""
+    from beem_plugin.common.errors import ConfigurationError
+    from beem_plugin.execution.export import META_NAME
+
+    if folder.exists() and not folder.is_dir():
+        raise ConfigurationError(f"export: {folder} is a file, allowed: a folder")
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return
+    if not force:
+        raise ConfigurationError(f"export: {folder} is not empty: --force deletes the export in it")
+    if not (folder / META_NAME).is_file():
+        raise ConfigurationError(
+            f"--force: {folder} does not look like an export (no {META_NAME} is in it), so it will not be deleted"
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,11 @@ class TextEncoder(FromParams):
     def pad_token_id(self) -> int:
         """Padding is masked, so that a tokenizer without a padding token may pad with 0."""
         return self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else 0
+
+    @cached_property
+    def vocab_size(self) -> int:
+        """One more than the largest token id: how many embeddings a model needs. Added tokens count."""
+        return 1 + max(self.tokenizer.get_vocab().values())
 
     def encode(self, texts: tuple[str, ...]) -> dict[str, list[int]]:
         """One text or a pair -> `input_ids`, `attention_mask`, and `token_type_ids` if the model knows them."""

@@ -81,5 +81,14 @@ class CalibrationReport:
     warnings: list[str] = field(default_factory=list)
     details: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def early_share(self) -> float:
+        """
+        The share of the calibration samples that left before the last exit, in JSON beside the parameters. At 0 the
+        policy is full depth, with the cost of the exits on top.
+        """
+        samples = sum(self.exit_histogram)
+        return 1 - self.exit_histogram[-1] / samples if samples else 0.0
+
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {**asdict(self), "early_share": self.early_share}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -39,6 +39,17 @@ class Model(torch.nn.Module, Registrable):
         """Logits, and the mean loss over the batch when it has labels."""
         raise TypeError(f"{type(self).__name__} does not define forward")
 
+    def check_tokenizer(self, tokenizer: Any) -> None:
+        """
+        Called once the model is built, in training and when an archive is loaded. Raises a `ConfigurationError` if the
+        model cannot take what the dataset reader's tokenizer makes.
+
+        # Parameters
+
+        tokenizer : `Any`
+            `None` for a reader without one.
+        """
+
     def prepare(self, instances: Sequence[Instance]) -> None:
         """
         Called once before training, for what is counted rather than trained.
@@ -64,6 +75,13 @@ class Model(torch.nn.Module, Registrable):
     def update_metrics(self, logits: Tensor, label: Tensor) -> None:
         """Counts the samples of one (gathered) batch in; samples without a label (-1) do not count."""
         raise TypeError(f"{type(self).__name__} does not define update_metrics")
+
+    def loss_units(self, batch: Mapping[str, Tensor]) -> int | None:
+        """
+        How many units the loss of a batch is the mean of, so that losses of several batches and processes can be put
+        together exactly. `None`, the default, means its samples; of captions it is their words.
+        """
+        return None
 
     def parts(self) -> dict[str, list[torch.nn.Parameter]]:
         """Parameters that belong together by a name that `no_grad` takes after an "@"."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -207,6 +208,10 @@ class MultiExitCaptioner(Model):
             output["predicted_error"] = error.detach()
         self.metrics.update(found.predictions, found.negative_log_likelihood.detach(), target)
         return output
+
+    def loss_units(self, batch: Mapping[str, Tensor]) -> int:
+        """Words, ends included: captions differ in length, and the loss is a mean over words."""
+        return int(batch["attention_mask"][:, 1:].sum())
 
     def _read_exit(self, exit_number: int, words: Tensor, memory: dict[str, Tensor], exits: _ExitWords) -> None:
         """

@@ -99,6 +99,18 @@ class MultiExitModel(Model):
                 self.metrics.update(output["logits"], label)
         return output
 
+    def check_tokenizer(self, tokenizer: Any) -> None:
+        """A token beyond the backbone's vocabulary would be an index error in the middle of some batch."""
+        needed = getattr(tokenizer, "vocab_size", None)
+        found = getattr(self.encoder.backbone.config, "vocab_size", None)
+        # Many published vocabularies are padded: the backbone's may be the larger one.
+        if needed is not None and found is not None and found < needed:
+            raise ConfigurationError(
+                f"model.encoder.backbone: found a vocabulary of {found} tokens, but the tokenizer "
+                f"{tokenizer.model_name!r} has token ids up to {needed - 1}; allowed: a backbone with vocab_size "
+                f"{needed} or more, or the backbone's own tokenizer"
+            )
+
     def prepare(self, instances: Sequence[Instance]) -> None:
         self.encoder.prepare(instances)
 

@@ -54,7 +54,9 @@ def benchmark_captions(
 
     `dict[str, Any]`
         `counted` (of the policy's captions with the first of `skipped_blocks`: `layer_speedup` and its like, over
-        words; `mac_speedup`) and `measured`, a row a case and batch size; see `caption_speed` for its columns.
+        words; `mac_speedup`, greedily: full depth is counted for captions of the same lengths, and what a beam search
+        costs is not what its best caption does; `evaluate` compares two searches) and `measured`, a row a case and
+        batch size; see `caption_speed` for its columns.
     """
     decoding = changed(model.decoding, num_beams, max_length)
     kinds = list(skipped_blocks) or [kind_of(decoding.skipped_blocks)]
@@ -146,6 +148,8 @@ def print_caption_table(report: dict[str, Any]) -> None:
         parts.append(f"of the image encoder {counted['encoder_layer_speedup']:.3f}x")
     if "mac_speedup" in counted:
         parts.append(f"multiply-accumulates (images and heads included) {counted['mac_speedup']:.3f}x")
+    else:
+        parts.append("multiply-accumulates not compared with beams, of which only the best has a length")
     histogram = " ".join(map(str, counted["exit_histogram"]))
     console.print(f"counted: {', '.join(parts)}; left at exit 1, 2, ...: {histogram}", highlight=False)
     table = Table(title=f"measured, median of {report['repeats']} (fastest - slowest)")

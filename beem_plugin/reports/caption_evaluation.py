@@ -37,8 +37,8 @@ class CaptionEvaluation(ArchiveEvaluation):
     The metrics are `bleu_1` to `bleu_4`, `meteor`, `rouge_l`, `cider` and `spice` of the policy's captions, the same at
     full depth under `full_depth_*`; `layer_speedup` and its like count tokens, the end token among them; `mac_speedup`
     is the multiply-accumulates of all captions at full depth over those under the policy, image encoder and heads
-    included (a policy whose captions are longer pays for it). `encoder_layer_speedup`: blocks of the image encoder over
-    those run, where images may leave it early.
+    included (a policy whose captions are longer pays for it; with beams, of the two searches, all their beams).
+    `encoder_layer_speedup`: blocks of the image encoder over those run, where images may leave it early.
     `same_as_full_depth` is the share of captions that are equal; `average_exit_by_word` and `exit_histogram_by_word`
     are the depth of first words, function words, content words and the end (see `exits_by_class`). A decoder that has
     collapsed shows in `distinct_captions`, in `unfinished_captions`, which reached `max_length` before they ended, and

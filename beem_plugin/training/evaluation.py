@@ -27,7 +27,8 @@ def evaluate(
     prepared_model: torch.nn.Module | None = None,
 ) -> dict[str, float]:
     """
-    The model's metrics, and `loss` as the mean over samples where the model gives one. All processes return the same.
+    The model's metrics, and `loss` where the model gives one: the mean over all samples, or over what else a model
+    means by it (`Model.loss_units`). All processes return the same.
 
     # Parameters
 
@@ -48,35 +49,57 @@ def evaluate(
     model.eval()
     plan = EpochPlan(data_loader, 0, accelerator.process_index, accelerator.num_processes)
     rounds = len(plan) if max_rounds is None else min(max_rounds, len(plan))
-    loss_sum, samples = 0.0, 0
+    loss_sum, units = 0.0, 0
     model.get_metrics(reset=True)
     batches = plan.batches()
     hidden = not description or not accelerator.is_main_process
     with torch.no_grad(), progress_bar(rounds, description, disable=hidden) as bar:
         for number in range(rounds):
-            batch = send_to_device(next(batches), accelerator.device)
+            read = next(batches)
             counts = plan.samples(number)
+            weights = loss_units(model, read, counts, accelerator)
+            batch = send_to_device(read, accelerator.device)
             # A model that counts in `forward` must not count a batch that another process counts.
             kept = get_metric_state(model) if counts[accelerator.process_index] == 0 else None
             outputs = forward(**batch)
             if kept is not None:
                 set_metric_state(model, kept)
             if outputs.get("loss") is not None:
-                loss_sum += weighted_loss(outputs["loss"], counts, accelerator)
-                samples += sum(counts)
+                loss_sum += weighted_loss(outputs["loss"], weights, accelerator)
+                units += sum(weights)
             update_metrics(model, outputs, batch, counts, accelerator)
             bar.update()
         merge_metrics(model, accelerator)
         # numpy's numbers would not come back from a checkpoint that is loaded without running code.
         metrics = {name: float(value) for name, value in model.get_metrics(reset=True).items()}
-        if samples:
-            metrics = {"loss": loss_sum / samples, **metrics}
+        if units:
+            metrics = {"loss": loss_sum / units, **metrics}
         bar.set_description(description_from_metrics(metrics) or description)
     return metrics
 
 
+def loss_units(model: Model, batch: dict[str, Tensor], counts: list[int], accelerator: Accelerator) -> list[int]:
+    """
+    For each process what its batch's loss is the mean of, 0 where it only repeats another's.
+
+    # Parameters
+
+    model : `Model`
+    batch : `dict[str, Tensor]`
+        This process's, best before it is on a device: counting there would wait for it.
+    counts : `list[int]`
+        The samples of each process, which most models' losses are means of.
+    accelerator : `Accelerator`
+    """
+    own = model.loss_units(batch)
+    if own is None:
+        return counts
+    units = accelerator.gather(torch.tensor([own], device=accelerator.device)).tolist()
+    return [number if count else 0 for number, count in zip(units, counts, strict=True)]
+
+
 def weighted_loss(loss: Tensor, counts: list[int], accelerator: Accelerator) -> float:
-    """The sum over processes of mean loss times samples; processes that only repeat a batch count 0."""
+    """The sum over processes of mean loss times units; processes that only repeat a batch count 0."""
     losses = accelerator.gather(loss.detach().double().reshape(1)).tolist()
     return sum(value * count for value, count in zip(losses, counts, strict=True) if count)
 

@@ -24,7 +24,7 @@ from beem_plugin.training.batches import EpochPlan
 from beem_plugin.training.callbacks.callback import TrainerCallback
 from beem_plugin.training.callbacks.console_logger import ConsoleLoggerCallback
 from beem_plugin.training.checkpointer import BEST_WEIGHTS, Checkpointer, load_torch, save_torch
-from beem_plugin.training.evaluation import evaluate, weighted_loss
+from beem_plugin.training.evaluation import evaluate, loss_units, weighted_loss
 from beem_plugin.training.launch import make_accelerator
 from beem_plugin.training.learning_rate_schedulers import LearningRateScheduler
 from beem_plugin.training.metric_state import get_metric_state, merge_metric_states, set_metric_state
@@ -68,8 +68,8 @@ class GradientDescentTrainer(Trainer):
     grad_clipping : `float`, optional (default = `None`)
         Gradients are cut to this absolute value.
     num_gradient_accumulation_steps : `int`, optional (default = `1`)
-        Batches an optimizer step. Their losses are weighted by samples: the step is that of one large batch, also in
-        an incomplete last window.
+        Batches an optimizer step. Their losses are weighted by samples, those of captions by words: the step is that of
+        one large batch, also in an incomplete last window.
     mixed_precision : `str`, optional (default = `"no"`)
         `"no"`, `"fp16"` (GPU only) or `"bf16"`.
     use_amp : `bool`, optional (default = `False`)
@@ -145,7 +145,7 @@ class GradientDescentTrainer(Trainer):
         self.batches_in_epoch_completed = 0
         self.steps_completed = 0
         self._loss_sum = 0.0
-        self._samples = 0
+        self._units = 0
         self._start_time = time.monotonic()
         self._steps_per_epoch = math.ceil(len(self._plan(0)) / num_gradient_accumulation_steps)
 
@@ -205,6 +205,8 @@ class GradientDescentTrainer(Trainer):
             num_epochs=num_epochs,
             num_steps_per_epoch=math.ceil(batches / num_gradient_accumulation_steps),
         )
+        if scheduler and scheduler.needs_validation_metric and validation_data_loader is None:
+            raise ConfigurationError("trainer.learning_rate_scheduler needs validation data: set validation_data_path")
         return cls(
             model=model,
             optimizer=built_optimizer,
@@ -306,7 +308,7 @@ class GradientDescentTrainer(Trainer):
                 save_torch(weights, self.serialization_dir / BEST_WEIGHTS)
         self.metrics, self.epochs_completed = metrics, epoch + 1
         self.batches_in_epoch_completed = 0
-        self._loss_sum, self._samples = 0.0, 0
+        self._loss_sum, self._units = 0.0, 0
         for callback in self.callbacks:
             callback.on_epoch(self, metrics=self.metrics, epoch=epoch, is_primary=self.is_primary)
         if self.checkpointer.save_completed_epochs:
@@ -334,7 +336,7 @@ class GradientDescentTrainer(Trainer):
                 is_refresh_due = time.monotonic() >= next_refresh or rounds[-1] + 1 == len(plan)
                 if self._wants_batch_metrics or is_refresh_due:
                     running = {**self.model.get_metrics(), "batch_loss": batch_loss}
-                    running["loss"] = self._loss_sum / self._samples
+                    running["loss"] = self._loss_sum / self._units
                     if is_refresh_due:
                         bar.set_description(f"{description} {description_from_metrics(running)}", refresh=False)
                         next_refresh = time.monotonic() + BAR_REFRESH_SECONDS
@@ -354,7 +356,7 @@ class GradientDescentTrainer(Trainer):
                     self._save_checkpoint()
         self._merge_metrics()
         metrics = {name: float(value) for name, value in self.model.get_metrics(reset=True).items()}
-        return {"loss": self._loss_sum / self._samples, **metrics}
+        return {"loss": self._loss_sum / self._units, **metrics}
 
     def _plan(self, epoch: int) -> EpochPlan:
         return EpochPlan(self.data_loader, epoch, self.accelerator.process_index, self.accelerator.num_processes)
@@ -364,17 +366,22 @@ class GradientDescentTrainer(Trainer):
     ) -> tuple[list[dict[str, torch.Tensor]], list[dict[str, Any]], float]:
         """One accumulation window; returns its batches, their outputs and the window's mean loss."""
         accelerator = self.accelerator
-        window_samples = sum(sum(plan.samples(number)) for number in rounds)
+        # All of the window is read first: the share of a batch in it depends on what the others hold.
+        read = [next(batches) for _ in rounds]
+        units = [
+            loss_units(self.model, batch, plan.samples(number), accelerator)
+            for number, batch in zip(rounds, read, strict=True)
+        ]
+        window_units = max(1, sum(map(sum, units)))
         inputs, all_outputs, window_loss = [], [], 0.0
         self._prepared_optimizer.zero_grad()
-        for number in rounds:
-            batch = send_to_device(next(batches), accelerator.device)
-            counts = plan.samples(number)
-            mine = counts[accelerator.process_index]
+        for number, batch_read, counts in zip(rounds, read, units, strict=True):
+            batch = send_to_device(batch_read, accelerator.device)
+            is_repeated = plan.samples(number)[accelerator.process_index] == 0
             is_last = number == rounds[-1]
             synchronize = contextlib.nullcontext() if is_last else accelerator.no_sync(self._prepared_model)
             # Only the samples that count may enter the metrics: a repeated batch must leave no trace.
-            kept = get_metric_state(self.model) if mine == 0 else None
+            kept = get_metric_state(self.model) if is_repeated else None
             with synchronize:
                 outputs = self._prepared_model(**batch)
                 if kept is not None:
@@ -391,8 +398,9 @@ class GradientDescentTrainer(Trainer):
                         f"the training loss is {loss_sum} in epoch {epoch}, batch {number}: lower the learning rate, "
                         "set trainer.grad_norm, or look at the data"
                     )
-                # Data parallelism takes the mean over processes; this makes it the mean over the window's samples.
-                weight = mine * accelerator.num_processes / window_samples
+                # Data parallelism takes the mean over processes; this makes it the mean over the window's samples (or
+                # words, where the loss is a mean over words).
+                weight = counts[accelerator.process_index] * accelerator.num_processes / window_units
                 scaled = loss if weight == 1.0 else loss * weight
                 called = False
                 for callback in self.callbacks:
@@ -401,10 +409,10 @@ class GradientDescentTrainer(Trainer):
                     accelerator.backward(scaled)
             window_loss += loss_sum
             self._loss_sum += loss_sum
-            self._samples += sum(counts)
+            self._units += sum(counts)
             inputs.append(batch)
             all_outputs.append(outputs)
-        return inputs, all_outputs, window_loss / window_samples
+        return inputs, all_outputs, window_loss / window_units
 
     def _step(self) -> float | None:
         """One optimizer step; returns the gradient norm where it was asked for."""
@@ -520,7 +528,7 @@ class GradientDescentTrainer(Trainer):
                 "batches_in_epoch_completed": self.batches_in_epoch_completed,
                 "steps_completed": self.steps_completed,
                 "loss_sum": self._loss_sum,
-                "samples": self._samples,
+                "samples": self._units,
                 "seconds": self.seconds,
             }
             self.checkpointer.save(self.epochs_completed, self.batches_in_epoch_completed, model_state, training_state)
@@ -549,7 +557,7 @@ class GradientDescentTrainer(Trainer):
         self.epochs_completed = state["epochs_completed"]
         self.batches_in_epoch_completed = state["batches_in_epoch_completed"]
         self.steps_completed = state["steps_completed"]
-        self._loss_sum, self._samples = state["loss_sum"], state["samples"]
+        self._loss_sum, self._units = state["loss_sum"], state["samples"]
         self._start_time -= state["seconds"]
         if self.steps_completed > 0:
             # The model is as it was in the last step: a run that was complete is evaluated as it was before.

@@ -27,6 +27,11 @@ class LearningRateScheduler(Registrable):
     needs_validation_metric = False
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        if any(group["lr"] is None for group in optimizer.param_groups):
+            raise ConfigurationError(
+                "learning_rate_scheduler: the optimizer chooses its own learning rate (lr null), allowed: null, or an "
+                "optimizer with lr and relative_step false"
+            )
         self.optimizer = optimizer
 
     def step(self, metric: float | None = None) -> None:

@@ -171,6 +171,7 @@ class TrainModel(Registrable):
             is_regression=dataset_reader.is_regression,
             tokenizer=getattr(dataset_reader, "tokenizer", None),
         )
+        built_model.check_tokenizer(getattr(dataset_reader, "tokenizer", None))
         built_model.prepare(datasets["train"])
         if invocation.is_primary:
             save_resources(directory, built_model, dataset_reader)

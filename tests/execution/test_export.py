@@ -84,6 +84,33 @@ def test_command(trained: Path, tmp_path: Path) -> None:
     assert executed.decisions.log_probabilities.shape == (1, 2)
 
 
+def test_a_folder_that_is_not_empty(trained: Path, tmp_path: Path) -> None:
+    folder, archive = tmp_path / "onnx", str(trained)
+    folder.mkdir()
+    run("export", archive, str(folder))  # an empty one is taken
+    kept = folder / "notes.txt"
+    kept.write_text("mine")
+    refused = run("export", archive, str(folder), check=False)
+    assert refused.returncode == 1 and f"{folder} is not empty: --force deletes the export in it" in refused.stderr
+    assert kept.is_file()
+    # What fails leaves the old export as it was.
+    policy = json.dumps({"model.exit_policy": {"type": "beem", "thresholds": "best_on_validation", "weights": [1.0]}})
+    failed = run("export", archive, str(folder), "--force", "-o", policy, check=False)
+    assert failed.returncode == 1 and kept.is_file() and (folder / "export.json").is_file()
+    run("export", archive, str(folder), "-f", "--full-depth")
+    assert not kept.exists() and (folder / "full_depth.onnx").is_file()
+    assert [path.name for path in tmp_path.iterdir()] == ["onnx"]
+
+
+def test_force_deletes_nothing_but_an_export(trained: Path, tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").touch()
+    refused = run("export", str(trained), str(tmp_path), "--force", check=False)
+    assert refused.returncode == 1 and "does not look like an export (no export.json is in it)" in refused.stderr
+    refused = run("export", str(trained), str(tmp_path / "thesis.tex"), check=False)
+    assert refused.returncode == 1 and "is a file, allowed: a folder" in refused.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
 def test_an_encoder_of_any_kind_steps_alike(tmp_path: Path) -> None:
     network = MultiExitEncoder(3, tiny("distilbert")).eval()
     meta = export_network(network, beem(4), tmp_path)

@@ -11,7 +11,7 @@ import pytest
 import beem_plugin.components  # noqa: F401
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.registry import Params
-from beem_plugin.reports.caption_benchmark import benchmark_captions, kind_of
+from beem_plugin.reports.caption_benchmark import benchmark_captions, kind_of, print_caption_table
 from beem_plugin.training.train import train_model
 from tests.tiny_caption_configs import tiny
 from tests.tiny_captioner import captioner, images, policy
@@ -61,7 +61,7 @@ def test_options_of_the_other_kind_of_model_are_named(archive: Path, trained: Pa
     assert refused.returncode == 1 and "--skipped-blocks: found 'forget'" in refused.stderr
 
 
-def test_beams_are_measured_without_comparing_multiply_accumulates() -> None:
+def test_beams_are_measured_without_comparing_multiply_accumulates(capsys: pytest.CaptureFixture[str]) -> None:
     model = captioner(decoding={"max_length": 6, "skipped_blocks": "copy"})
     assert kind_of(model.decoding.skipped_blocks) == "copy"
     rule = policy(type="fixed_exit", exit=3)
@@ -69,6 +69,8 @@ def test_beams_are_measured_without_comparing_multiply_accumulates() -> None:
     assert [row["engine"] for row in report["measured"]] == ["decoder", "transformers", "decoder, copy"]
     assert report["measured"][1]["same_as_full_depth"] == 1.0
     assert "mac_speedup" not in report["counted"] and report["counted"]["layer_speedup"] == 2.0
+    print_caption_table({"device": "cpu", "threads": 1, "repeats": 1, **report})
+    assert "multiply-accumulates not compared with beams" in " ".join(capsys.readouterr().out.split())
 
 
 def test_an_unknown_way_to_fill_in_skipped_blocks_is_named() -> None:

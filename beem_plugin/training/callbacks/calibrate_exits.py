@@ -34,7 +34,8 @@ class CalibrateExits(TrainerCallback):
     weights and thresholds on that trace, and leaves policy, report and trace in `calibration/` of the serialization
     directory, from where they go into the archive.
 
-    Adds to metrics.json `calibration_*`, figures on the data that was fitted on, and `best_validation_early_exit_*` and
+    Adds to metrics.json `calibration_*`, figures on the data that was fitted on (`calibration_early_share` is the share
+    of samples that left before the last exit; at 0 a warning says so), and `best_validation_early_exit_*` and
     `test_early_exit_*`: the task's metrics, `layer_speedup` and `exit_histogram` of the calibrated policy on validation
     and test data, as far as there are any and they are not the calibration data.
 
@@ -100,6 +101,7 @@ class CalibrateExits(TrainerCallback):
         )
         found["calibration_source"] = self.data
         found["calibration_samples"] = report.samples
+        found["calibration_early_share"] = report.early_share
         found["calibration_warnings"] = report.warnings
         found.update({f"calibration_{name}": value for name, value in figures(model, trace).items()})
         for warning in report.warnings:

@@ -1,0 +1,110 @@
+"""One learning rate scheduler after another."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from typing import Any
+
+import torch
+
+from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.registry import Lazy
+from beem_plugin.training.learning_rate_schedulers import LearningRateScheduler
+
+logger = logging.getLogger(__name__)
+
+
+@LearningRateScheduler.register("combined")
+class CombinedSchedulers(LearningRateScheduler):
+    """
+    Schedulers that follow each other, each for a number of epochs:
+
+        { type: 'combined', schedulers: [[2, { type: 'constant_with_warmup', warmup_steps: 100 }], [8, 'exponential']] }
+
+    A scheduler's base rate is what the one before left behind, and its `num_epochs` those given to it. The last one
+    stays when all epochs are used up. As in AllenNLP, the step at the end of an epoch is one of the next epoch's
+    scheduler.
+
+    Registered as a `LearningRateScheduler` with name "combined".
+
+    # Parameters
+
+    schedulers : `list[tuple[int, LearningRateScheduler]]`
+        Epochs, and the scheduler for them.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        num_steps_per_epoch: int,
+        schedulers: list[tuple[int, Lazy[LearningRateScheduler]]],
+    ) -> None:
+        super().__init__(optimizer)
+        if not schedulers:
+            raise ConfigurationError("schedulers: found none, allowed: at least one")
+        for number, (epochs, _) in enumerate(schedulers):
+            if epochs < 1:
+                raise ConfigurationError(f"schedulers.{number}.0: found {epochs} epochs, allowed: at least 1")
+        self.schedulers = schedulers
+        self.num_steps_per_epoch = num_steps_per_epoch
+        self.epochs = 0
+        # Built once on something else, so that what is wrong with a later one is found before training.
+        rehearsed = [self._make(number, _stand_in(optimizer)) for number in range(len(schedulers))]
+        self.needs_validation_metric = any(scheduler.needs_validation_metric for scheduler in rehearsed)
+        self.number = 0
+        self.current = self._make(0, optimizer)
+
+    def step_batch(self) -> None:
+        self.current.step_batch()
+
+    def step(self, metric: float | None = None) -> None:
+        self.epochs += 1
+        number = self._number_of(self.epochs)
+        if number != self.number:
+            if not any(group["lr"] for group in self.optimizer.param_groups):
+                logger.warning(
+                    "learning_rate_scheduler.schedulers.%d starts from 0, where the one before it ended", number
+                )
+            self.number = number
+            self.current = self._make(number, self.optimizer)
+        with warnings.catch_warnings():
+            # torch's schedulers count the optimizer's steps from their own construction, which may be just now.
+            warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
+            self.current.step(metric)
+
+    def _number_of(self, epoch: int) -> int:
+        for number, (epochs, _) in enumerate(self.schedulers):
+            if epoch < epochs:
+                return number
+            epoch -= epochs
+        return len(self.schedulers) - 1
+
+    def _make(self, number: int, optimizer: torch.optim.Optimizer) -> LearningRateScheduler:
+        epochs, scheduler = self.schedulers[number]
+        for group in optimizer.param_groups:
+            # torch's schedulers would take the base rate of the first of them from here.
+            group.pop("initial_lr", None)
+        return scheduler.construct(optimizer=optimizer, num_epochs=epochs, num_steps_per_epoch=self.num_steps_per_epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "epochs": self.epochs,
+            "number": self.number,
+            "rates": [group["lr"] for group in self.optimizer.param_groups],
+            "current": self.current.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.epochs, self.number = state["epochs"], state["number"]
+        self.current = self._make(self.number, self.optimizer)
+        self.current.load_state_dict(state["current"])
+        # Construction has changed the rates that the optimizer's own state brought back.
+        for group, rate in zip(self.optimizer.param_groups, state["rates"], strict=True):
+            group["lr"] = rate
+
+
+def _stand_in(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """An optimizer with the same rates and nothing to train."""
+    groups = [{"params": [torch.nn.Parameter(torch.zeros(1))], "lr": group["lr"]} for group in optimizer.param_groups]
+    return torch.optim.SGD(groups)

@@ -1,0 +1,56 @@
+"""A calibration after which nobody leaves early says so, whatever the rule."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+import beem_plugin.components  # noqa: F401
+from beem_plugin.common.registry import Params
+from beem_plugin.exits.policy import ExitPolicy
+from tests.exits.random_traces import random_trace
+
+IMPOSSIBLE: list[dict[str, Any]] = [
+    {"type": "max_probability", "thresholds": 1.5},
+    {"type": "margin", "thresholds": [1.5, 2.0, "never"]},
+    {"type": "entropy", "thresholds": -1.0},
+    {"type": "beem", "weights": "cost", "thresholds": 1e9},
+    {"type": "voting", "thresholds": 1e9},
+    {"type": "cascaded_ensemble", "thresholds": 1.5},
+    {"type": "similarity", "thresholds": 1.5},
+    {"type": "predicted_error", "thresholds": -1.0},
+    {"type": "calibrated", "policy": {"type": "max_probability", "thresholds": 1.5}},
+    {"type": "decaying_threshold", "policy": {"type": "margin", "thresholds": 1e9}, "max_length": 12},
+    {"type": "patience", "patience": 9},
+    {"type": "confident_patience", "patience": 9, "entropy_threshold": 0.3},
+]
+
+
+def calibrate(config: dict[str, Any]) -> Any:
+    trace = random_trace(random.Random(3), num_exits=4, num_labels=3)
+    assert len(trace) > 1
+    return ExitPolicy.from_params(Params(config)).calibrate(trace)
+
+
+@pytest.mark.parametrize("config", IMPOSSIBLE, ids=lambda config: config["type"])
+def test_impossible_thresholds_are_warned_about(config: dict[str, Any]) -> None:
+    report = calibrate(config)
+    warned = [text for text in report.warnings if text.startswith("no calibration sample leaves before the last exit")]
+    assert len(warned) == 1 and "with the cost of the exits on top" in warned[0]
+    assert report.early_share == report.to_json()["early_share"] == 0.0
+
+
+def test_the_warning_names_what_nobody_passes() -> None:
+    assert "no sample passes any of the thresholds 1.5, 2, never" in " ".join(calibrate(IMPOSSIBLE[1]).warnings)
+    never = calibrate({"type": "margin", "thresholds": "never"})
+    assert "every threshold is 'never'" in " ".join(never.warnings)
+    assert '{"type": "patience", "patience": 9}' in " ".join(calibrate({"type": "patience", "patience": 9}).warnings)
+
+
+def test_full_depth_on_purpose_is_no_mistake() -> None:
+    report = calibrate({"type": "final"})
+    assert not any("no calibration sample" in text for text in report.warnings) and report.early_share == 0.0
+    some = calibrate({"type": "fixed_exit", "exit": 2})
+    assert some.early_share == 1.0 and not any("no calibration sample" in text for text in some.warnings)
