@@ -78,8 +78,8 @@ SINGLE_CPU = {"single": {}, "single, tensors": {"plain_numbers": False}}
 POOLS = {
     "depth_pools": {},
     "depth_pools, chunks 32768": {"tokens_per_chunk": 32768, "window_tokens": 524288},
-    "depth_pools, chunks 131072": {"tokens_per_chunk": 131072},
-    "depth_pools, min_leaving 0.02": {"min_leaving": 0.02},
+    "depth_pools, 3 windows": {"windows_in_flight": 3},
+    "depth_pools, calls of 4096": {"call_tokens": 4096},
     "depth_pools, min_leaving 0.1": {"min_leaving": 0.1},
 }
 POOLS_CPU = {
@@ -347,7 +347,11 @@ def throughput(subject: Subject, dtype: str, samples: int, repeats: int) -> dict
     for name, options in variants.items():
         add_cases(cases, name, {"type": "depth_pools", **options}, network, policy, batches)
     timings = measure(cases, repeats, subject.device)
-    print(f"   counted layer speed-up {speedup:.3f}, mean {float(lengths.float().mean()):.1f} tokens")
+    weighted = float(network.exit_layers[-1] * lengths.sum() / (lengths * network_depth(network, exits)).sum())
+    print(
+        f"   counted layer speed-up {speedup:.3f}, by tokens {weighted:.3f}, mean {float(lengths.float().mean()):.1f} "
+        "tokens"
+    )
     best_plain = min((name for name in timings if name.startswith(PLAIN)), key=lambda name: timings[name].median)
     print_rows(timings, samples, best_plain)
     full = min((name for name in timings if name.endswith("full_depth")), key=lambda name: timings[name].median)
@@ -356,10 +360,16 @@ def throughput(subject: Subject, dtype: str, samples: int, repeats: int) -> dict
     print(f"   best full depth: {full}; best with exits: {best}; measured / layer {over:.3f}")
     return {
         "layer_speedup": speedup,
+        "layer_speedup_by_tokens": weighted,
         "measured over layer": over,
         "sentences_per_second": {name: samples / timing.median for name, timing in timings.items()},
         "variants": {name: ratios(name, timings, speedup, best_plain) for name in ("compaction", *variants)},
     }
+
+
+def network_depth(network: MultiExitEncoder, exits: Tensor) -> Tensor:
+    """`(samples,)` the layers that each sample runs."""
+    return torch.tensor(network.exit_layers)[exits - 1]
 
 
 def compiled(subject: Subject, dtype: str, samples: int, repeats: int) -> dict[str, Any]:

@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from beem_plugin.backbones import block_kernels
+
 logger = logging.getLogger(__name__)
 
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
@@ -50,6 +52,9 @@ class DirectBlock:
     num_heads: int
     whole: torch.nn.Module
     agreed: set[Any] = field(default_factory=set)
+    uses_kernels: bool = True
+    stacked: tuple[Tensor, Tensor] | None = None
+    stacked_of: Any = None
 
     def __post_init__(self) -> None:
         modules = list(self.whole.modules())
@@ -63,8 +68,44 @@ class DirectBlock:
             return False
         return all(modules.get(name) is child for modules, name, child in self.places)
 
-    def __call__(self, hidden_states: Tensor, mask: Tensor | None) -> Tensor:
+    @property
+    def weights(self) -> tuple[Tensor, Tensor]:
+        """Query's, key's and value's, `(3 hidden, hidden)` and `(3 hidden,)`: a copy, made anew when they change."""
+        parts = [getattr(module, name) for name in ("weight", "bias") for module in (self.query, self.key, self.value)]
+        state = [(part.data_ptr(), version_of(part)) for part in parts]
+        if self.stacked is None or self.stacked_of != state:
+            self.stacked = (torch.cat(parts[:3]).detach(), torch.cat(parts[3:]).detach())
+            self.stacked_of = state
+        return self.stacked
+
+    def with_kernels(self, hidden_states: Tensor, bias: Tensor | None, real: Tensor | None) -> Tensor:
         """
+        With `block_kernels`, where they can run.
+
+        # Parameters
+
+        hidden_states : `Tensor`
+            `(batch, tokens, hidden)`
+        bias : `Tensor`, optional
+            `(1, heads, tokens, tokens)`, added to the scores of every sample.
+        real : `Tensor`, optional
+            `(batch, tokens)` bool: the tokens that are no padding; `None` says that all are.
+        """
+        linear = functional.linear
+        hidden_states = hidden_states.contiguous()
+        query, key, value = linear(hidden_states, *self.weights).chunk(3, dim=2)
+        real = None if real is None else real.contiguous()
+        heard = block_kernels.attend(query, key, value, self.num_heads, bias, real)
+        mixed = linear(heard, self.mixed.weight, self.mixed.bias)
+        between = block_kernels.add_and_normalise(mixed, hidden_states, self.first_norm)
+        wide = self.activation(linear(between, self.wide.weight, self.wide.bias))
+        narrow = linear(wide, self.narrow.weight, self.narrow.bias)
+        return block_kernels.add_and_normalise(narrow, between, self.last_norm)
+
+    def with_operations(self, hidden_states: Tensor, mask: Tensor | None) -> Tensor:
+        """
+        With torch's own.
+
         # Parameters
 
         hidden_states : `Tensor`
@@ -90,14 +131,14 @@ class DirectBlock:
         norm = self.last_norm
         return functional.layer_norm(result.add_(between), norm.normalized_shape, norm.weight, norm.bias, norm.eps)
 
-    def agrees(self, kind: Any, said: Tensor, expected: Tensor, real: Tensor) -> bool:
+    def agrees(self, kind: tuple[Any, ...], said: Tensor, expected: Tensor, real: Tensor) -> bool:
         """
         Compares what was computed directly with what the modules say, at real tokens, and remembers that they agree.
 
         # Parameters
 
-        kind : `Any`
-            Of input; each is compared once.
+        kind : `tuple`
+            How it was computed, and of what kind the input was; each is compared once.
         said, expected : `Tensor`
             `(batch, tokens, hidden)`
         real : `Tensor`
@@ -107,7 +148,7 @@ class DirectBlock:
         tolerance = TOLERANCE.get(self.query.weight.dtype, 1e-4) * (1 + float(expected.abs().max()))
         apart = float((said - expected).abs().max())
         if not apart <= tolerance:
-            logger.warning("blocks are computed by their modules: directly they are %.2g off", apart)
+            logger.warning("a block computed %s is %.2g off what its modules say, and is not used", kind[0], apart)
             return False
         self.agreed.add(kind)
         return True
@@ -138,6 +179,7 @@ def direct_block(parts: dict[str, Any], dropouts: tuple[Any, ...], whole: torch.
         or any(type(module) is not torch.nn.LayerNorm for module in norms)
         or any(type(module) is not torch.nn.Dropout for module in dropouts)
         or any(id(module) not in known for module in leaves)
+        or any(module.weight is None or module.bias is None for module in (*linears, *norms))
     ):
         return None
     return DirectBlock(**parts, whole=whole)
@@ -189,3 +231,8 @@ def is_written_down(device_type: str) -> bool:
     do that; or autocast chooses each operation's precision.
     """
     return torch.jit.is_tracing() or torch.compiler.is_compiling() or torch.is_autocast_enabled(device_type)
+
+
+def version_of(tensor: Tensor) -> int:
+    """Changes when the tensor is written to; 0 for one that torch keeps no count of."""
+    return 0 if tensor.is_inference() else tensor._version

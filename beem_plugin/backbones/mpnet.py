@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from beem_plugin.backbones.backbone import BackboneState
-from beem_plugin.backbones.direct_block import DirectBlock, mpnet_block
+from beem_plugin.backbones.direct_block import DirectBlock, is_written_down, mpnet_block, version_of
 from beem_plugin.backbones.transformer import TransformerBackbone
 
 
@@ -18,6 +18,10 @@ class MPNetBackbone(TransformerBackbone):
 
     attn_implementation: ClassVar[str] = "eager"
     token_dims: ClassVar[Mapping[str, tuple[int, ...]]] = {"key_mask": (3,), "position_bias": (2, 3)}
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._kept: tuple[Any, Tensor] | None = None
 
     @classmethod
     def longest_input(cls, config: Any) -> int | None:
@@ -28,12 +32,26 @@ class MPNetBackbone(TransformerBackbone):
         return self.transformer_model.embeddings(batch["input_ids"])
 
     def shared_extras(self, hidden_states: Tensor) -> dict[str, Any]:
+        length, device = hidden_states.shape[1], hidden_states.device
+        table = self.transformer_model.encoder.relative_attention_bias.weight
+        if torch.is_grad_enabled() or is_written_down(device.type):
+            return {"position_bias": self._position_bias(length, device)}
+        # Positions are relative, so that the bias of few tokens is a corner of that of many, which is kept.
+        state = (table.data_ptr(), version_of(table), table.dtype)
+        if self._kept is None or self._kept[0] != state or self._kept[1].shape[2] < length:
+            bias = self._position_bias(length, device)
+            if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+                return {"position_bias": bias}  # which holds nothing yet
+            self._kept = (state, bias)
+        return {"position_bias": self._kept[1][:, :, :length, :length]}
+
+    def _position_bias(self, length: int, device: torch.device) -> Tensor:
         # transformers' compute_position_bias copies this for every sample, and older ones make it on the CPU first.
         encoder = self.transformer_model.encoder
-        position = torch.arange(hidden_states.shape[1], device=hidden_states.device)
+        position = torch.arange(length, device=device)
         bucket = encoder.relative_position_bucket(position[None, :] - position[:, None])
         bias = encoder.relative_attention_bias(bucket)  # (tokens, tokens, heads)
-        return {"position_bias": bias.permute(2, 0, 1)[None]}
+        return bias.permute(2, 0, 1).contiguous()[None]
 
     def block(self, number: int, state: BackboneState) -> Tensor:
         layer = self.transformer_model.encoder.layer[number - 1]
@@ -41,6 +59,9 @@ class MPNetBackbone(TransformerBackbone):
 
     def direct_block(self, number: int) -> DirectBlock | None:
         return mpnet_block(self.transformer_model.encoder.layer[number - 1])
+
+    def direct_bias(self, state: BackboneState) -> Tensor | None:
+        return state.shared["position_bias"]
 
     def direct_mask(self, state: BackboneState) -> Tensor | None:
         bias, mask = state.shared["position_bias"], state.batched.get("key_mask")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -9,11 +10,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from beem_plugin.backbones import masks
+from beem_plugin.backbones import block_kernels, masks
 from beem_plugin.backbones.backbone import Backbone, BackboneState
 from beem_plugin.backbones.direct_block import DirectBlock, is_written_down
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.files import atomic_write
+
+logger = logging.getLogger(__name__)
 
 
 @Backbone.register("transformer", constructor="from_model")
@@ -117,25 +120,46 @@ class TransformerBackbone(Backbone):
         return BackboneState(hidden_states, attention_mask, batched, shared, self.token_dims)
 
     def layer(self, number: int, state: BackboneState) -> BackboneState:
-        direct = None if self.training or torch.is_grad_enabled() else self._direct(number)
+        direct = (
+            None if self.training or torch.is_grad_enabled() else self._direct(number, state.hidden_states.device.type)
+        )
         if direct is None:
             return state.advance(self.block(number, state))
-        mask = self.direct_mask(state)
-        hidden_states = direct(state.hidden_states, mask)
-        kind = (hidden_states.dtype, hidden_states.device, "key_mask" in state.batched)
-        if kind not in direct.agreed:
-            expected = self.block(number, state)
-            if not direct.agrees(kind, hidden_states, expected, state.attention_mask):
-                self._direct_blocks[number] = None
-                hidden_states = expected
-        return state.advance(hidden_states)
+        return state.advance(self._run_direct(number, direct, state))
 
-    def _direct(self, number: int) -> DirectBlock | None:
+    def _run_direct(self, number: int, direct: DirectBlock, state: BackboneState) -> Tensor:
+        """The block's output in the fastest way that says what its modules say, which may be theirs."""
+        hidden_states, padded = state.hidden_states, "key_mask" in state.batched
+        input_kind = (hidden_states.dtype, hidden_states.device, padded)
+        if direct.uses_kernels and block_kernels.can_run(hidden_states, direct.num_heads):
+            kind: tuple[Any, ...] = ("with kernels", block_kernels.block_of(hidden_states.shape[1]), *input_kind)
+            bias, real = self.direct_bias(state), state.attention_mask if padded else None
+            if kind in direct.agreed:
+                return direct.with_kernels(hidden_states, bias, real)
+            try:
+                said = direct.with_kernels(hidden_states, bias, real)
+                if direct.agrees(kind, said, self.block(number, state), state.attention_mask):
+                    return said
+            except Exception as error:  # Triton and its compiler fail in many ways
+                first_line = (str(error).strip().splitlines() or [""])[0]
+                logger.warning("a block's kernels are not used: %s: %s", type(error).__name__, first_line)
+            direct.uses_kernels = False
+        said = direct.with_operations(hidden_states, self.direct_mask(state))
+        kind = ("with operations", *input_kind)
+        if kind in direct.agreed:
+            return said
+        expected = self.block(number, state)
+        if direct.agrees(kind, said, expected, state.attention_mask):
+            return said
+        self._direct_blocks[number] = None
+        return expected
+
+    def _direct(self, number: int, device_type: str) -> DirectBlock | None:
         """Block `number` without its modules, where they need not be called; see `DirectBlock`."""
         if number not in self._direct_blocks:
             self._direct_blocks[number] = self.direct_block(number)
         direct = self._direct_blocks[number]
-        if direct is None or not direct.is_whole or is_written_down(self.transformer_model.device.type):
+        if direct is None or not direct.is_whole or is_written_down(device_type):
             return None
         return direct
 
@@ -151,8 +175,12 @@ class TransformerBackbone(Backbone):
         """The block's operations, for inference; `None` where they are not known."""
         return None
 
+    def direct_bias(self, state: BackboneState) -> Tensor | None:
+        """`(1, heads, tokens, tokens)` that a direct block adds to the scores of every sample."""
+        return None
+
     def direct_mask(self, state: BackboneState) -> Tensor | None:
-        """What a direct block adds to its scores."""
+        """What a direct block without kernels adds to its scores: the bias, and what hides padding."""
         return state.batched.get("key_mask")
 
     def batched_extras(self, hidden_states: Tensor, attention_mask: Tensor) -> dict[str, Tensor]:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from beem_plugin.backbones.direct_block import version_of
 from beem_plugin.execution.engine import SteppedNetwork
 from beem_plugin.execution.lane import Lane
 from beem_plugin.execution.recorder import CudaRecorder, Recorder
@@ -136,5 +137,6 @@ def fingerprint(network: SteppedNetwork, policy: ExitPolicy) -> tuple[Any, ...]:
         numbers = json.dumps(policy.to_config(), sort_keys=True, default=str)
     except TypeError:  # a policy that cannot be written down is its own identity
         numbers = str(id(policy))
-    weights = [parameter.data_ptr() for parameter in network.parameters()]
+    # Written to: some of what is captured are copies.
+    weights = [(parameter.data_ptr(), version_of(parameter)) for parameter in network.parameters()]
     return hash(tuple(weights)), numbers

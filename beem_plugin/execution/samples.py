@@ -165,7 +165,7 @@ def windows(
     max_tokens : `int`
     pad_token_id : `int`, optional (default = `0`)
     first_tokens : `int`, optional (default = `max_tokens`)
-        Of the first window. Those that follow grow fourfold, so that work begins before much has been read.
+        Of the first window. Those that follow grow twofold, so that work begins before much has been read.
     """
     limit = min(max_tokens, first_tokens or max_tokens)
     held: list[Samples] = []
@@ -177,7 +177,7 @@ def windows(
         more = int(part.lengths.sum())
         if held and tokens + more > limit:
             yield join(held)
-            held, tokens, limit = [], 0, min(max_tokens, 4 * limit)
+            held, tokens, limit = [], 0, min(max_tokens, 2 * limit)
         held.append(part)
         seen, tokens = seen + len(part), tokens + more
     if held:

@@ -143,6 +143,11 @@ def one_by_one(batch: dict[str, Tensor], pad_token_id: int, seen: int) -> tuple[
 
 def as_decisions(answers: list[Answer]) -> ExitDecisions:
     """The answers of at least one sample, put together on the CPU."""
+    if len(answers) == 1:  # what a service asks for, where each call shows
+        exit_number, given, score = answers[0]
+        given = given.double().cpu()
+        score = None if score is None else score.double().cpu()
+        return ExitDecisions(torch.tensor([exit_number]), prediction_of(given), given, score)
     exits = torch.tensor([exit_number for exit_number, _, _ in answers])
     output = torch.cat([given for _, given, _ in answers]).double().cpu()
     scores = [score for _, _, score in answers if score is not None]

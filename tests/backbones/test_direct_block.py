@@ -164,3 +164,17 @@ def test_a_copy_is_a_copy_and_new_weights_count() -> None:
 def test_decoders_have_none() -> None:
     assert tiny("bert", config_overrides={"is_decoder": True}).direct_block(1) is None
     assert tiny("albert").direct_block(1) is None
+
+
+@torch.no_grad()
+def test_a_kept_bias_of_positions_serves_fewer_tokens_and_follows_its_weights() -> None:
+    backbone = tiny("mpnet").eval()
+    short, long = make_batch(backbone, lengths=(4, 3)), make_batch(backbone, lengths=(20, 11))
+    table = backbone.transformer_model.encoder.relative_attention_bias.weight
+    for batch in (short, long, short):
+        kept = backbone.embed(batch).shared["position_bias"]
+        length = batch["input_ids"].shape[1]
+        assert torch.equal(kept, backbone._position_bias(length, kept.device))
+    table.mul_(3)
+    after = backbone.embed(short).shared["position_bias"]
+    assert torch.equal(after, backbone._position_bias(4, after.device))

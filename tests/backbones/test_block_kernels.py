@@ -1,0 +1,120 @@
+"""
+The kernels say what torch's own operations say. Without a GPU they run in Triton's interpreter:
+
+    TRITON_INTERPRET=1 pytest tests/backbones/test_block_kernels.py
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from torch.nn import functional
+
+from beem_plugin.backbones import block_kernels
+
+from .tiny_models import build, make_batch
+
+HERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def can_run() -> bool:
+    return block_kernels.triton is not None and (HERE.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1")
+
+
+needs_triton = pytest.mark.skipif(not can_run(), reason="needs Triton, and a GPU or TRITON_INTERPRET=1")
+
+
+@needs_triton
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize("with_padding", [False, True])
+@pytest.mark.parametrize("stacked", [False, True])
+@pytest.mark.parametrize("tokens", [1, 5, 16, 17, 50, 128])
+@torch.inference_mode()
+def test_attention(tokens: int, stacked: bool, with_padding: bool, with_bias: bool) -> None:
+    generator = torch.Generator().manual_seed(tokens)
+    batch, heads, size = 3, 2, 32
+    hidden = heads * size
+    inputs = 2 * torch.randn(batch, tokens, 3 * hidden, generator=generator).half().to(HERE)
+    query, key, value = inputs.chunk(3, dim=2) if stacked else (part.contiguous() for part in inputs.chunk(3, dim=2))
+    lengths = torch.tensor([tokens, max(1, tokens // 2), 1])
+    real = (torch.arange(tokens) < lengths[:, None]).to(HERE) if with_padding else None
+    bias = torch.randn(1, heads, tokens, tokens, generator=generator).half().to(HERE) if with_bias else None
+    found = block_kernels.attend(query, key, value, heads, bias, real)
+
+    split = [part.view(batch, tokens, heads, size).transpose(1, 2).double() for part in (query, key, value)]
+    mask = torch.zeros(batch, heads, tokens, tokens, dtype=torch.float64, device=HERE)
+    if bias is not None:
+        mask = mask + bias.double()
+    if real is not None:
+        mask = mask.masked_fill(~real[:, None, None, :], -1e9)
+    expected = functional.scaled_dot_product_attention(*split, attn_mask=mask)
+    expected = expected.transpose(1, 2).reshape(batch, tokens, hidden)
+    assert bool(found.isfinite().all())
+    torch.testing.assert_close(found.double(), expected, rtol=5e-3, atol=5e-3)
+
+
+@needs_triton
+@pytest.mark.parametrize("size", [48, 768])
+@torch.inference_mode()
+def test_sum_and_norm(size: int) -> None:
+    generator = torch.Generator().manual_seed(size)
+    norm = torch.nn.LayerNorm(size).half().to(HERE)
+    norm.weight.normal_()
+    norm.bias.normal_()
+    first, second = (torch.randn(2, 5, size, generator=generator).half().to(HERE) for _ in range(2))
+    found = block_kernels.add_and_normalise(first, second, norm)
+    expected = norm.double()(first.double() + second.double())
+    torch.testing.assert_close(found.double(), expected, rtol=5e-3, atol=5e-3)
+
+
+@needs_triton
+@pytest.mark.parametrize("family", ["bert", "mpnet"])
+@pytest.mark.parametrize("lengths", [(12, 5, 9, 3), (7, 7)])
+@torch.inference_mode()
+def test_a_block(family: str, lengths: tuple[int, ...]) -> None:
+    shape = {"vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = {"model_type": family, **shape, "intermediate_size": 48, "max_position_embeddings": 40, "pad_token_id": 1}
+    torch.manual_seed(4)
+    backbone = build(config=config).eval().half().to(HERE)
+    batch = {name: value.to(HERE) for name, value in make_batch(backbone, lengths).items()}
+    state = backbone.embed(batch)
+    for number in (1, 2):
+        direct = backbone.direct_block(number)
+        assert direct is not None
+        padded = "key_mask" in state.batched
+        said = direct.with_kernels(
+            state.hidden_states, backbone.direct_bias(state), state.attention_mask if padded else None
+        )
+        expected = backbone.block(number, state)
+        assert direct.agrees(("kernels",), said, expected, state.attention_mask)
+        state = state.advance(expected)
+
+
+@pytest.mark.skipif(HERE.type != "cuda" or not can_run(), reason="needs a GPU")
+@torch.inference_mode()
+def test_a_backbone_uses_them() -> None:
+    shape = {"vocab_size": 60, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = {"model_type": "mpnet", **shape, "intermediate_size": 96, "max_position_embeddings": 200}
+    backbone = build(config=config).eval().half().to(HERE)
+    state = backbone.embed({name: value.to(HERE) for name, value in make_batch(backbone, (9, 5)).items()})
+    backbone.layer(1, state)
+    assert [kind[0] for kind in backbone._direct_blocks[1].agreed] == ["with kernels"]
+
+
+def test_stacked_weights_follow_their_parts() -> None:
+    backbone = build(config={"model_type": "bert", "vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 1,
+                             "num_attention_heads": 2, "intermediate_size": 48}).eval()  # fmt: skip
+    direct = backbone.direct_block(1)
+    assert direct is not None
+    weight, bias = direct.weights
+    assert weight.shape == (96, 32) and bias.shape == (96,) and direct.weights[0] is weight
+    with torch.no_grad():
+        direct.key.weight.mul_(2)
+    assert torch.equal(direct.weights[0][32:64], direct.key.weight) and direct.weights[0] is not weight
+    with torch.no_grad():
+        direct.value.bias.add_(1)
+    assert torch.equal(direct.weights[1][64:], direct.value.bias)
+    backbone.double()
+    assert direct.weights[0].dtype == torch.float64
