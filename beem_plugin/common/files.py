@@ -20,7 +20,8 @@ from beem_plugin.common.errors import ConfigurationError, DataError
 def atomic_write(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
     """
     A file object for `path`. What is written goes to a temporary file in the same directory, which takes the name of
-    `path` when the block ends and is removed when it raises: nobody ever sees half a file.
+    `path` when the block ends and is removed when it raises: nobody ever sees half a file. What is no file of its own,
+    a device such as /dev/null or a pipe, is written to as it is; a link keeps pointing where it did.
 
     # Parameters
 
@@ -34,11 +35,21 @@ def atomic_write(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
     path = Path(path)
     if path.is_dir():
         raise ConfigurationError(f"{path}: is a directory, a file is to be written")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    text = {"encoding": "utf-8", "newline": "\n"} if mode == "w" else {}
+    if path.exists() and not path.is_file():
+        with open(path, mode, **text) as file:  # type: ignore[call-overload]
+            yield file
+        return
+    if path.is_symlink():
+        path = path.resolve()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        in_the_way = next((parent for parent in path.parents if parent.exists()), path.parent)
+        raise ConfigurationError(f"{path}: {in_the_way} is a file, a directory is needed there") from None
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     try:
-        is_text = mode == "w"
-        with open(descriptor, mode, encoding="utf-8" if is_text else None, newline="\n" if is_text else None) as file:
+        with open(descriptor, mode, **text) as file:  # type: ignore[call-overload]
             yield file
             file.flush()
             os.fsync(file.fileno())

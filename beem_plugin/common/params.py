@@ -172,9 +172,9 @@ def _key_paths(config: Any, prefix: str = "") -> list[str]:
 def _evaluate_json(path: Path, ext_vars: Mapping[str, str] | None) -> Any:
     if path.suffix == ".json":
         try:  # an archived config may hold escapes that jsonnet refuses, and needs no evaluation
-            return json.loads(path.read_text(encoding="utf-8"))
+            return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_each_key_once)
         except ValueError:
-            pass
+            pass  # jsonnet says what is wrong, and where
     import _jsonnet
 
     try:
@@ -184,11 +184,32 @@ def _evaluate_json(path: Path, ext_vars: Mapping[str, str] | None) -> Any:
     return json.loads(text.translate(_BACK_TO_SURROGATES))
 
 
+def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of these keys and values; of a key that stands twice, json would silently drop the first."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("duplicate field")
+    return found
+
+
 def _evaluate_yaml(path: Path) -> Any:
     import yaml
 
+    class Loader(yaml.SafeLoader):
+        """Refuses a key that stands twice, of which yaml would silently drop the first."""
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            seen = set()
+            for key, _ in node.value:
+                if key.tag == "tag:yaml.org,2002:str":
+                    if key.value in seen:
+                        problem = f"duplicate key {key.value}"
+                        raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+                    seen.add(key.value)
+            return super().construct_mapping(node, deep)
+
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
+        return yaml.load(path.read_text(encoding="utf-8"), Loader)
     except yaml.YAMLError as error:
         raise ConfigurationError(f"config {path}: {' '.join(str(error).split())}") from None
 

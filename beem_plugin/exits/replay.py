@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +14,7 @@ from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.exits.calibration_report import CalibrationReport, ExitEvidence
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.speed import depth_summary
+from beem_plugin.exits.thresholds.strategy import NEVER
 from beem_plugin.exits.trace import ExitTrace
 from beem_plugin.exits.value_evidence import squared_errors, value_evidence
 
@@ -147,7 +150,7 @@ def report_on(
             f"(by {error - final_error:.4f})"
         )
     said.extend(degenerate_exits(trace))
-    said.extend(one_sided(policy, histogram))
+    said.extend(one_sided(policy, histogram, thresholds))
     return CalibrationReport(
         policy=policy.to_config(),
         samples=len(trace),
@@ -184,7 +187,7 @@ def _report_on_values(
             f"calibration data (by {error - final_error:.4f})"
         )
     said.extend(degenerate_exits(trace))
-    said.extend(one_sided(policy, depth["exit_histogram"]))
+    said.extend(one_sided(policy, depth["exit_histogram"], thresholds))
     return CalibrationReport(
         policy=policy.to_config(),
         samples=len(trace),
@@ -201,7 +204,7 @@ def _report_on_values(
     )
 
 
-def one_sided(policy: ExitPolicy, histogram: list[int]) -> list[str]:
+def one_sided(policy: ExitPolicy, histogram: list[int], thresholds: Sequence[float | str] | None = None) -> list[str]:
     """A sentence if all calibration samples leave at the first exit, or at the last though some were meant not to."""
     samples = sum(histogram)
     if not samples or len(histogram) == 1:
@@ -209,8 +212,20 @@ def one_sided(policy: ExitPolicy, histogram: list[int]) -> list[str]:
     if histogram[0] == samples:
         return ["every calibration sample leaves at exit 1"]
     if histogram[-1] == samples and policy.leaves_early:
-        return ["no calibration sample leaves before the last exit"]
+        return [f"no calibration sample leaves before the last exit{_why(policy, thresholds)}"]
     return []
+
+
+def _why(policy: ExitPolicy, thresholds: Sequence[float | str] | None) -> str:
+    """What nobody passes, and what that means."""
+    cost = "so that this is full depth, with the cost of the exits on top"
+    if not thresholds:
+        config = json.dumps(policy.to_config())
+        return f", {cost}" + (f": {config}" if len(config) < 200 else "")
+    if all(value == NEVER for value in thresholds):
+        return f", {cost}: every threshold is {NEVER!r}"
+    shown = ", ".join(value if isinstance(value, str) else f"{value:.4g}" for value in thresholds)
+    return f", {cost}: no sample passes any of the thresholds {shown}"
 
 
 def degenerate_exits(trace: ExitTrace) -> list[str]:

@@ -17,7 +17,7 @@ from beem_plugin.exits.speed import depth_summary
 from beem_plugin.exits.trace import ExitTrace
 from beem_plugin.reports.families import JudgedFamily, JudgedTrace, build, family_curve, fit_families, judge_families
 from beem_plugin.reports.measuring import ON_ITSELF, describe_result, measure
-from beem_plugin.reports.replay_files import shortest_names, trace_paths
+from beem_plugin.reports.replay_files import check_outputs, shortest_names, trace_paths
 from beem_plugin.reports.replay_output import curve_rows, result_rows, write_results_csv
 from beem_plugin.reports.table import print_curves_table, print_results_table
 from beem_plugin.reports.variants import Variant, error_at, load_variants
@@ -34,6 +34,15 @@ def replay_from_args(args: argparse.Namespace) -> dict[str, Any]:
     paths, calibrations = trace_paths(args.trace, args.calibrate_on or [])
     variants = load_variants(args.policy or [], args.policies or [], args.overrides)
     check_arguments(args, paths, variants)
+    check_outputs(
+        {
+            "--output-file": args.output_file,
+            "--csv": args.csv,
+            "--plot": args.plot,
+            "--predictions-output-file": args.predictions_output_file,
+        },
+        [*paths, *calibrations, *(args.policy or []), *(args.policies or [])],
+    )
     judged: list[JudgedTrace] = []
     metric = args.metric
     for name, path, other in zip(shortest_names(paths), paths, calibrations, strict=True):
@@ -42,9 +51,11 @@ def replay_from_args(args: argparse.Namespace) -> dict[str, Any]:
         if calibration is not None:
             check_same_network(trace, calibration, path, str(other))
         metric = metric_for(trace, metric, path)
+        with errors_at(path):  # not every metric is one for every number of labels
+            measure(trace, trace.predictions[:, -1], [metric])
         families: list[JudgedFamily] = []
         for variant in variants:
-            with errors_naming(variant):
+            with errors_at(variant.where):
                 families += judge(variant, trace, calibration, args, metric)
         judged.append(JudgedTrace(name if len(paths) > 1 else None, trace, families))
 
@@ -147,12 +158,12 @@ def metric_for(trace: ExitTrace, wanted: str | None, path: str) -> str:
 
 
 @contextmanager
-def errors_naming(variant: Variant) -> Iterator[None]:
-    """Errors of a policy get the name of its file in front."""
+def errors_at(where: str) -> Iterator[None]:
+    """Errors get the name of the file that they are about in front."""
     try:
         yield
     except BeemError as error:
-        raise error_at(variant.where, error) from None
+        raise error_at(where, error) from None
 
 
 def check_same_network(trace: ExitTrace, calibration: ExitTrace, path: str, other: str) -> None:
@@ -160,8 +171,10 @@ def check_same_network(trace: ExitTrace, calibration: ExitTrace, path: str, othe
     for what, here, there in (
         ("exits", trace.exit_layers, calibration.exit_layers),
         ("labels", trace.num_labels, calibration.num_labels),
+        ("label names", trace.meta.get("label_names"), calibration.meta.get("label_names")),
     ):
-        if here != there:
+        # A trace that was made elsewhere may know no names.
+        if here != there and None not in (here, there):
             raise ConfigurationError(f"--calibrate-on: {other} has {what} {there}, found {here} in {path}")
 
 

@@ -35,6 +35,7 @@ from beem_plugin.exits.policies import ExitPolicy
 SCALARS = (int, float, str, bool)
 LISTS = (list, tuple, set, frozenset, collections.abc.Iterable)
 MAX_SETTINGS = 100_000
+SWEEPS = ("grid", "linspace", "quantiles")
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,11 @@ def _swept_items(value: Any, annotation: Any, path: str) -> list[Any] | None:
         if not value:
             raise ConfigurationError(f"{path}: found an empty list, allowed: one value, or a list of those to be tried")
         return value
-    if not isinstance(value, dict) or len(value) != 1:
+    if not isinstance(value, dict):
+        return None
+    if len(value) > 1 and set(value) <= set(SWEEPS):
+        raise ConfigurationError(f"{path}: found {' and '.join(value)}, allowed: one of {', '.join(SWEEPS)}")
+    if len(value) != 1:
         return None
     (name, given) = next(iter(value.items()))
     if name == "grid":

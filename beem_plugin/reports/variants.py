@@ -84,7 +84,7 @@ def _blocks(path: str) -> dict[str, dict[str, Any]]:
         raise ConfigurationError(
             f"{path}: found one policy block, allowed: {{name: block, ..}} or [block, ..]; give this one as --policy"
         )
-    if isinstance(content, list):
+    if isinstance(content, list) and content:
         named: dict[str, Any] = {}
         for index, block in enumerate(content):
             name = block.get("type", index) if isinstance(block, dict) else index

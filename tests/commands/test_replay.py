@@ -155,6 +155,8 @@ def test_unlabelled_traces_have_no_metrics_and_no_curves(folder: Path) -> None:
         ({"type": "final"}, ["--plot", "x.pdf"], ".png or .svg"),
         ({"type": "final"}, ["--metric", "mathews"], "--metric: found 'mathews', allowed: matthews"),
         ({"type": "final"}, ["--calibrate-on", "a", "b"], "--calibrate-on: found 2 files for 1 trace(s)"),
+        ({"type": "margin", "thresholds": "budgt"}, [], "p.json: thresholds: found 'budgt', allowed: a number, a list"),
+        ({"type": "final"}, ["--output-file", "x", "--csv", "./x"], "--csv: found ./x, which is what --output-file"),
     ],
 )
 def test_errors(folder: Path, block: dict[str, Any], arguments: list[str], message: str) -> None:
@@ -162,6 +164,44 @@ def test_errors(folder: Path, block: dict[str, Any], arguments: list[str], messa
     result = run("replay", str(folder / "s0" / "dev.npz"), "--policy", policy, *arguments, check=False)
     assert result.returncode == 1 and message in result.stderr and "Traceback" not in result.stderr
     assert not Path("x").exists()
+
+
+def test_no_output_takes_the_place_of_an_input(folder: Path) -> None:
+    trace, policy = str(folder / "s0" / "dev.npz"), write(folder / "p.json", {"type": "final"})
+    for path in (trace, policy):
+        refused = run("replay", trace, "--policy", policy, "--output-file", path, check=False)
+        assert refused.returncode == 1 and f"--output-file: found {path}, which is read as well" in refused.stderr
+    assert len(ExitTrace.load(trace)) == 150
+
+
+def test_traces_that_do_not_belong_together(folder: Path) -> None:
+    policy = write(folder / "p.json", {"type": "patience", "patience": 1})
+    paths = []
+    for name, meta in (
+        ("one", {"label_names": ["no", "yes", "a"]}),
+        ("other", {"label_names": ["yes", "no", "a"]}),
+        ("odd", {"metric": "acc"}),
+    ):
+        trace = make_trace(20)
+        ExitTrace(torch.randn(20, 4, 3), trace.labels, meta=meta).save(folder / f"{name}.npz")
+        paths.append(str(folder / f"{name}.npz"))
+    one, other, odd = paths
+    for arguments, message in (
+        ([one, "--calibrate-on", other], f"{other} has label names ['yes', 'no', 'a'], found ['no', 'yes', 'a'] in"),
+        ([one, one], f"{one}: found twice among the traces"),
+        ([odd], f"{odd}: metric: found 'acc', allowed: accuracy"),
+        ([one, "--metric", "f1"], f"{one}: metric 'f1' is the F1 of label 1 of two"),
+    ):
+        refused = run("replay", *arguments, "--policy", policy, check=False)
+        assert refused.returncode == 1 and message in refused.stderr
+    run("replay", one, "--policy", policy, "--calibrate-on", str(renamed(folder, one)))
+
+
+def renamed(folder: Path, path: str) -> Path:
+    """A trace without label names."""
+    trace = ExitTrace.load(path)
+    ExitTrace(trace.logits, trace.labels).save(folder / "nameless.npz")
+    return folder / "nameless.npz"
 
 
 def test_a_policy_is_needed(folder: Path) -> None:

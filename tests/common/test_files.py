@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import stat
+import threading
 
 import pytest
 
-from beem_plugin.common.errors import DataError
+from beem_plugin.common.errors import ConfigurationError, DataError
 from beem_plugin.common.files import atomic_write, open_text, write_json
 
 
@@ -36,6 +38,34 @@ def test_permissions_of_a_replaced_file_are_kept(tmp_path):
     write_json(path, {"a": 1})
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
     assert json.loads(path.read_text()) == {"a": 1}
+
+
+def test_a_pipe_is_written_to_and_not_replaced(tmp_path):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    read: list[str] = []
+    reader = threading.Thread(target=lambda: read.append(path.read_text()), daemon=True)
+    reader.start()
+    write_json(path, {"a": 1})
+    reader.join(timeout=60)
+    assert json.loads(read[0]) == {"a": 1} and stat.S_ISFIFO(path.stat().st_mode)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_link_keeps_pointing_where_it_did(tmp_path):
+    target, link = tmp_path / "there" / "a.json", tmp_path / "link"
+    target.parent.mkdir()
+    link.symlink_to(target)
+    for number in (1, 2):  # a target that is new, and one that is there
+        write_json(link, number)
+        assert link.is_symlink() and json.loads(target.read_text()) == number
+
+
+@pytest.mark.parametrize("path", ["file/a.json", "file/deeper/a.json"])
+def test_a_file_in_the_way_of_a_directory(tmp_path, path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigurationError, match=f"{path}: {tmp_path}/file is a file, a directory is needed"):
+        write_json(tmp_path / path, 1)
 
 
 def test_not_a_number_is_refused(tmp_path):

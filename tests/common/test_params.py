@@ -77,6 +77,23 @@ def test_yaml_and_json(tmp_path):
         evaluate_jsonnet(write(tmp_path, "a: [1", "e.yaml"))
 
 
+@pytest.mark.parametrize(
+    "name, text, message",
+    [
+        ("f.json", '{"a": {"b": 1},\n "a": 2}', "f.json:2:.*duplicate field: a"),
+        ("f.yaml", "a: 1\nb: {c: 1, c: 2}\n", "f.yaml: .*duplicate key c"),
+    ],
+)
+def test_a_key_that_stands_twice_is_not_dropped_silently(tmp_path, name, text, message):
+    with pytest.raises(ConfigurationError, match=message):
+        evaluate_jsonnet(write(tmp_path, text, name))
+
+
+def test_yaml_may_merge_and_overwrite(tmp_path):
+    path = write(tmp_path, "a: &a {x: 1, y: 2}\nb:\n  <<: *a\n  y: 3\n", "m.yaml")
+    assert evaluate_jsonnet(path)["b"] == {"x": 1, "y": 3}
+
+
 CONFIG = {"model": {"policy": {"type": "beem", "weights": "cost"}, "layers": [{"a": 1}, {"a": 2}]}, "epochs": 3}
 
 

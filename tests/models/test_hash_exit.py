@@ -25,6 +25,7 @@ from beem_plugin.models import HashExitEncoder, Model, MultiExitClassifier, Mult
 from beem_plugin.models.token_depth import AllTokens
 from beem_plugin.models.token_hash import TokenHash
 from beem_plugin.models.tracing import trace_model
+from beem_plugin.training.callbacks.calibrate_exits import figures
 from tests.backbones.tiny_models import CONFIGS
 from tests.execution.worlds import make_batches, same
 
@@ -232,6 +233,15 @@ def test_speed_ups_are_counted_token_by_token() -> None:
     assert encoder.depth_of_tokens([]) == {}
     assert count_macs(AllTokens(encoder)).layers.shape == (4, 3)
     assert MultiExitEncoder(3, encoder.backbone).depth_of_tokens([[7]]) == {}
+
+
+def test_a_training_reports_the_speed_up_of_tokens_too() -> None:
+    model = build()
+    trace = trace_model(model, make_batches(40, 8, seed=9), None, "test")
+    found = figures(model, trace, instances())
+    tokens = model.encoder.depth_of_tokens(instance.encoding["input_ids"] for instance in instances())
+    assert found["layer_speedup"] == tokens["layer_speedup"] > 1
+    assert found["exit_histogram"] == [len(trace)]
 
 
 def test_the_table_is_stored_with_the_weights(tmp_path: Path) -> None:

@@ -79,6 +79,10 @@ def test_what_moves_along_the_curve_is_told_from_what_makes_another_rule() -> No
         ({"type": "margin", "thresholds": {"linspace": [0, 1]}}, r"thresholds\.linspace: found \[0, 1\].*count"),
         ({"type": "margin", "thresholds": {"linspace": [0, 1, 2.5]}}, r"thresholds\.linspace"),
         ({"type": "margin", "thresholds": {"quantiles": 0}}, r"thresholds\.quantiles: found 0"),
+        (
+            {"type": "margin", "thresholds": {"grid": [1], "linspace": [0, 1, 2]}},
+            "found grid and linspace",
+        ),
         ({"type": "patience", "patience": {"quantiles": 3}}, r"patience\.quantiles: .*allowed: for `thresholds`"),
         (
             {"type": "voting", "exponent": {"linspace": [0, 1, 1000]}, "thresholds": {"linspace": [0, 1, 1000]}},
@@ -117,6 +121,7 @@ def test_files_of_one_name_go_by_their_folders(tmp_path: Path) -> None:
         ({"type": "final"}, "found one policy block.*--policy"),
         ([1], "0: found 1 .*allowed: a policy block"),
         ({}, "found {} .*allowed: {name: block"),
+        ([], r"found \[\] .*allowed: {name: block"),
         ({"a": {"type": "patience", "patience": []}}, "a: patience: found an empty list"),
     ],
 )

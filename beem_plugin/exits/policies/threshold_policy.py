@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from beem_plugin.common.errors import ConfigurationError, NotCalibratedError
+from beem_plugin.common.errors import ConfigurationError, NotCalibratedError, nearest_first
 from beem_plugin.exits.calibration_report import CalibrationReport
 from beem_plugin.exits.plain import is_of_the_rule, same_for_all
 from beem_plugin.exits.policy import ExitPolicy
@@ -209,6 +209,12 @@ def as_strategy(thresholds: Thresholds | None) -> ThresholdStrategy | None:
     if thresholds is None or isinstance(thresholds, ThresholdStrategy):
         return thresholds
     if isinstance(thresholds, str) and thresholds != NEVER:
+        strategies = ThresholdStrategy.list_available()
+        if thresholds not in strategies and "." not in thresholds:
+            allowed = ", ".join(nearest_first(thresholds, [*strategies, NEVER]))
+            raise ConfigurationError(
+                f"thresholds: found {thresholds!r}, allowed: a number, a list of them, or one of {allowed}"
+            )
         return ThresholdStrategy.from_params({"type": thresholds})
     return FixedThresholds(thresholds)
 
