@@ -18,7 +18,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+import transformers
 
+from beem_plugin.backbones.loading import shown
+from beem_plugin.backbones.renamed_weights import renamed
 from beem_plugin.common.archive_files import (
     ARCHIVE_NAME,
     BEST_WEIGHTS,
@@ -239,7 +242,8 @@ def load_archive(
             tokenizer=getattr(reader, "tokenizer", None),
         )
         model.check_tokenizer(getattr(reader, "tokenizer", None))
-        load_weights(model, find_weights(folder, weights_file))
+        # Of weights from elsewhere nobody knows what wrote them.
+        load_weights(model, find_weights(folder, weights_file), None if weights_file else meta.get("transformers"))
         calibrated_on = calibrate_if_open(model, calibration) or calibrated_on
     return Archive(
         model.eval().to(device_of(cuda_device)),
@@ -316,19 +320,49 @@ def read_meta(folder: Path) -> dict[str, Any]:
     return meta
 
 
-def load_weights(model: Model, path: Path) -> None:
-    """Loads a state dict; a missing or unexpected tensor is an error that names it."""
+def load_weights(model: Model, path: Path, made_with: str | None = None) -> None:
+    """
+    Loads a state dict; a missing or unexpected tensor is an error that names it.
+
+    # Parameters
+
+    model : `Model`
+    path : `Path`
+        Written under any release of transformers: parameters that another one calls otherwise are found.
+    made_with : `str`, optional (default = `None`)
+        The release of transformers that the weights were written under, where that is known.
+    """
     try:
-        state = read_state(path)
+        state = dict(read_state(path))
     except Exception as error:  # a file that is no checkpoint fails in the reader in any way
         kind = type(error).__name__
         raise DataError(
             f"{path}: not a weights file ({kind}); allowed: .safetensors, or .th with tensors alone"
         ) from None
+    ours = model.state_dict()
+    state = renamed(state, ours)
     try:
         model.load_state_dict(state)
     except RuntimeError as error:
-        raise DataError(f"{path}: the weights do not fit the model: {' '.join(str(error).split())}") from None
+        found = differences(state, ours) or " ".join(str(error).split())
+        raise DataError(
+            f"{path}: the weights do not fit the model: {found} (written under transformers "
+            f"{made_with or 'of an unknown version'}, this is {transformers.__version__})"
+        ) from None
+
+
+def differences(state: dict[str, torch.Tensor], model: dict[str, torch.Tensor]) -> str:
+    """The names that only one of two state dicts has, and those of other shapes."""
+    kinds = {
+        "missing": [name for name in model if name not in state],
+        "unexpected": [name for name in state if name not in model],
+        "of another shape": [
+            f"{name} {list(value.shape)} for {list(model[name].shape)}"
+            for name, value in state.items()
+            if name in model and value.shape != model[name].shape
+        ],
+    }
+    return "; ".join(f"{kind}: {shown(names)}" for kind, names in kinds.items() if names)
 
 
 def device_of(cuda_device: int) -> torch.device:

@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 
 from beem_plugin.archival import archive_model, load_archive, load_weights, save_state, with_calibration
 from beem_plugin.common.errors import ConfigurationError, DataError, NotCalibratedError
 from beem_plugin.exits.policies import Beem, Patience
 from beem_plugin.exits.replay import replay
+from beem_plugin.models.initial_weights import InitialWeights
+from tests import tiny_captioner
 
 
 def test_archive_holds_all_that_prediction_needs(trained: Path) -> None:
@@ -140,3 +143,57 @@ def test_shared_tensors_survive_safetensors(tmp_path: Path) -> None:
 def test_archiving_before_an_epoch_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="best.th"):
         archive_model(tmp_path)
+
+
+# How DINOv2's parameters are called in older and in newer releases of transformers.
+RENAMED = [
+    (".attention.attention.query.", ".attention.q_proj."),
+    (".attention.attention.key.", ".attention.k_proj."),
+    (".attention.attention.value.", ".attention.v_proj."),
+    (".attention.output.dense.", ".attention.o_proj."),
+]
+
+
+def under_other_names(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """A state dict of the release that is installed, as one of the other kind writes it."""
+    is_old = any(RENAMED[0][0] in name for name in state)
+    changed = {}
+    for name, value in state.items():
+        for old, new in RENAMED:
+            name = name.replace(old, new) if is_old else name.replace(new, old)
+        changed[name] = value
+    assert changed.keys() != state.keys()
+    return changed
+
+
+def test_weights_of_another_release_of_transformers_load(tmp_path: Path) -> None:
+    encoder = {key: value for key, value in tiny_captioner.VIT.items() if key != "intermediate_size"}
+    parts = {"encoder": {**encoder, "model_type": "dinov2"}, "decoder": tiny_captioner.GPT2}
+    model, other = (tiny_captioner.captioner(seed, decoder={"backbone": parts}, exit_policy="final") for seed in (0, 1))
+    state = under_other_names(model.state_dict())
+    save_state(state, tmp_path / "w.safetensors")
+    load_weights(other, tmp_path / "w.safetensors")
+    for name, value in model.state_dict().items():
+        assert torch.equal(other.state_dict()[name], value)
+    third = tiny_captioner.captioner(2, decoder={"backbone": parts}, exit_policy="final")
+    copied = InitialWeights(str(tmp_path / "w.safetensors"), exclude=[]).copy_into(third)
+    assert set(copied) == set(model.state_dict())
+
+
+def test_what_does_not_fit_is_named_with_the_releases_of_transformers(tmp_path: Path) -> None:
+    model = tiny_captioner.captioner(exit_policy="final")
+    state = model.state_dict()
+    name = next(key for key in state if key.endswith(".attention.q_proj.weight"))
+    other = "decoder.unheard_of"
+    torch.save({(other if key == name else key): value for key, value in state.items()}, tmp_path / "w.th")
+    with pytest.raises(DataError) as error:
+        load_weights(model, tmp_path / "w.th", made_with="5.3.1")
+    for part in (f"missing: {name}", f"unexpected: {other}", "transformers 5.3.1", transformers.__version__):
+        assert part in str(error.value)
+    torch.save({key: value[:1] if key == name else value for key, value in state.items()}, tmp_path / "w.th")
+    with pytest.raises(DataError, match=r"of another shape: \S+ \[1, 24\] for \[24, 24\] .*unknown version"):
+        load_weights(model, tmp_path / "w.th")
+
+
+def test_the_archive_says_which_transformers_made_it(trained: Path) -> None:
+    assert load_archive(trained).meta["transformers"] == transformers.__version__

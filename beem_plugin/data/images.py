@@ -58,7 +58,7 @@ def image_problem(path: str | Path, decode: bool = False) -> str | None:
 
 def image_files(folder: str | Path) -> list[Path]:
     """The image files in a folder, by name."""
-    return sorted(path for path in Path(folder).iterdir() if path.suffix.lower() in SUFFIXES)
+    return sorted(path for path in Path(folder).iterdir() if path.suffix.lower() in SUFFIXES and not path.is_dir())
 
 
 def _reason(error: BaseException) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from beem_plugin.backbones.renamed_weights import renamed
 from beem_plugin.common.archive_files import find_weights, opened_archive, read_state
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.registry import FromParams
@@ -49,8 +50,10 @@ class InitialWeights(FromParams):
         `ConfigurationError`
             If nothing fits, or a parameter has another shape.
         """
-        found = {name: value for name, value in read_weights(self.archive).items() if self.matches(name)}
         state = model.state_dict()
+        found = {
+            name: value for name, value in renamed(read_weights(self.archive), state).items() if self.matches(name)
+        }
         common = [name for name in found if name in state]
         if not common:
             raise ConfigurationError(

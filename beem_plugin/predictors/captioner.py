@@ -12,7 +12,7 @@ import torch
 from beem_plugin.common.errors import ConfigurationError, DataError
 from beem_plugin.data import DatasetReader, Instance
 from beem_plugin.data.caption_tokenizer import CaptionTokenizer
-from beem_plugin.data.images import SUFFIXES, image_files, image_problem
+from beem_plugin.data.images import SUFFIXES, BadImageError, image_files, image_problem
 from beem_plugin.execution.captions.caption_record import caption_record
 from beem_plugin.execution.captions.generated import GeneratedCaption
 from beem_plugin.models import Model
@@ -20,6 +20,8 @@ from beem_plugin.predictors.caption_page import PageImage, caption_page
 from beem_plugin.predictors.predictor import JsonDict, Predictor
 
 logger = logging.getLogger(__name__)
+
+HINT = '; dataset_reader.on_bad_image "skip" leaves it out'
 
 
 @Predictor.register("captioner")
@@ -96,7 +98,7 @@ class CaptionerPredictor(Predictor):
             # The header alone: what else is wrong shows when the batch is made.
             problem = None if "image" not in instance.fields else image_problem(instance.fields["image"])
             if problem is not None and self.reader.on_bad_image == "error":
-                raise DataError(problem)
+                raise DataError(f"{problem}{HINT}")
         return instances
 
     def predict_batch_instance(self, instances: Sequence[Instance]) -> list[JsonDict]:
@@ -132,7 +134,10 @@ class CaptionerPredictor(Predictor):
     def _captions(self, instances: Sequence[Instance]) -> list[GeneratedCaption]:
         if not instances:
             return []
-        batch = self._collator(instances, range(len(instances)))
+        try:
+            batch = self._collator(instances, range(len(instances)))
+        except BadImageError as error:
+            raise DataError(f"{error}{HINT}") from None
         device = next(self.captioner.parameters()).device
         with torch.inference_mode():
             return self.captioner.generate(

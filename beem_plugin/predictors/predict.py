@@ -182,7 +182,7 @@ class Writer:
 def output(path: str | None) -> Iterator[Writer]:
     """
     Standard output, or a file that is written as `path.part` and gets its name when it is complete. After an error the
-    part stays: what was predicted is not lost, and the error says where it is.
+    part stays if anything is in it: what was predicted is not lost, and the error says where it is.
     """
     if not path:
         yield Writer(sys.stdout)
@@ -201,5 +201,8 @@ def output(path: str | None) -> Iterator[Writer]:
         try:
             yield writer
         except BeemError as error:
+            if not writer.written:
+                part.unlink()
+                raise
             raise type(error)(f"{error} ({writer.written} predictions before it are in {part})") from None
     part.replace(path)

@@ -544,6 +544,12 @@ class GradientDescentTrainer(Trainer):
                 f"the checkpoint in {self.serialization_dir} was written by {len(state['processes'])} process(es) and "
                 f"can only be recovered by as many, found {self.accelerator.num_processes}"
             )
+        if model_state.keys() != self.model.state_dict().keys():
+            # The optimizer's state goes by the parameters' order, which another release may have changed, too.
+            raise ConfigurationError(
+                f"the checkpoint in {self.serialization_dir} has other parameters than the model; allowed: to "
+                "recover a run under the version of transformers that it was started with"
+            )
         self.model.load_state_dict(model_state)
         self.optimizer.load_state_dict(state["optimizer"])
         if self.learning_rate_scheduler is not None:

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import transformers
+
 from beem_plugin.archival import CONFIG_NAME, META_NAME, package_version
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.files import write_json
@@ -81,9 +83,10 @@ def prepared_directory(directory: Path, recover: bool, force: bool) -> Iterator[
 
 
 def write_config(directory: Path, config: dict[str, Any]) -> None:
-    """`config.json` and `meta.json`."""
+    """`config.json` and `meta.json`; a run that goes on keeps its own, which says what it was started with."""
     write_json(directory / CONFIG_NAME, config)
-    write_json(directory / META_NAME, {"version": package_version()})
+    if not (directory / META_NAME).is_file():
+        write_json(directory / META_NAME, {"version": package_version(), "transformers": transformers.__version__})
 
 
 def _check_same_config(directory: Path, config: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from beem_plugin.backbones.renamed_weights import renamed
 from beem_plugin.common.errors import ConfigurationError, not_allowed
 from beem_plugin.common.registry import Lazy
 from beem_plugin.data.data_loader import DataLoader
@@ -132,7 +133,7 @@ class StagedTrainer(Trainer):
         finished = None if is_last else StageResult.load(directory, self.accelerator)
         if finished is not None:
             logger.info("%s: was finished before", title)
-            self.model.load_state_dict(load_torch(directory / BEST_WEIGHTS))
+            self.model.load_state_dict(renamed(load_torch(directory / BEST_WEIGHTS), self.model.state_dict()))
             self._results.append(finished)
             return
         trainer = self._build(number)
@@ -206,7 +207,8 @@ class StagedTrainer(Trainer):
         for parameter, needs_gradient in self._needs_gradient:
             parameter.requires_grad_(needs_gradient)
         with self._objective_of(number):
-            self.model.load_state_dict(load_torch(self._directory(number) / BEST_WEIGHTS))
+            best = load_torch(self._directory(number) / BEST_WEIGHTS)
+            self.model.load_state_dict(renamed(best, self.model.state_dict()))
         self.model.eval()
         # With the model's own objective: only then does the archive's config describe the weights.
         if self.accelerator.is_main_process:

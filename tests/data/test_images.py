@@ -53,4 +53,5 @@ def test_an_error_of_a_worker_keeps_its_one_line() -> None:
 def test_image_files_are_listed_by_name_without_others(tmp_path: Path) -> None:
     for name in ("b.JPG", "a.png", "c.txt"):
         (tmp_path / name).touch()
+    (tmp_path / "folder.png").mkdir()
     assert [path.name for path in image_files(tmp_path)] == ["a.png", "b.JPG"]

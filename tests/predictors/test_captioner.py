@@ -82,9 +82,11 @@ def test_bad_images_are_named_with_their_line_or_passed_over(captioner: Path, tm
     source.write_text(f"{good}\n{tmp_path / 'no.png'}\n")
     refused = run("predict", archive, str(source), check=False)
     assert refused.returncode == 1 and f"{source}:2: {tmp_path / 'no.png'}: not an image" in refused.stderr
+    assert 'on_bad_image "skip"' in refused.stderr
     source.write_text(f"{cut}\n")
     refused = run("predict", archive, str(source), check=False)
     assert refused.returncode == 1 and f"{cut}: the image cannot be decoded" in refused.stderr
+    assert 'on_bad_image "skip"' in refused.stderr
     source.write_text(f"{cut}\n{good}\n{tmp_path / 'gone.png'}\n")
     done = run("predict", archive, str(source), "-o", '{"dataset_reader.on_bad_image": "skip"}')
     found = [json.loads(line) for line in done.stdout.splitlines()]
@@ -95,8 +97,10 @@ def test_bad_images_are_named_with_their_line_or_passed_over(captioner: Path, tm
 def test_inputs_that_are_no_images_are_refused(captioner: Path, tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
-    refused = run("predict", str(captioner / "run"), str(empty), check=False)
+    output = tmp_path / "out.jsonl"
+    refused = run("predict", str(captioner / "run"), str(empty), "--output-file", str(output), check=False)
     assert refused.returncode == 1 and "no images in this folder" in refused.stderr
+    assert not list(tmp_path.glob("out.jsonl*")) and "predictions before" not in refused.stderr
     records = tmp_path / "in.jsonl"
     records.write_text('{"picture": "a.png"}\n')
     refused = run("predict", str(captioner / "run"), str(records), check=False)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.training import checkpointer as checkpointer_module
 from beem_plugin.training.checkpointer import Checkpointer
 from beem_plugin.training.train import train_model
@@ -73,6 +74,20 @@ def test_patience_and_best_metrics_survive(tmp_path: Path) -> None:
         params(**overfit, trainer__patience=3, trainer__callbacks=[{"type": "interrupt", "epoch": 100}]), run, True
     )
     assert read_metrics(run) == stopped
+
+
+def test_a_checkpoint_with_other_names_is_refused(tmp_path: Path) -> None:
+    """As that of a run under another release of transformers: the optimizer's state knows parameters by their order."""
+    config = params(trainer__num_epochs=1)
+    train_model(config, tmp_path)
+    (tmp_path / "metrics.json").unlink()
+    (tmp_path / "meta.json").write_text('{"transformers": "5.0.0"}')
+    path = tmp_path / "model_state_e1_b0.th"
+    state = torch.load(path, weights_only=True)
+    torch.save({f"{name}_renamed": value for name, value in state.items()}, path)
+    with pytest.raises(ConfigurationError, match="has other parameters than the model"):
+        train_model(config, tmp_path, recover=True)
+    assert json.loads((tmp_path / "meta.json").read_text()) == {"transformers": "5.0.0"}
 
 
 def test_failure_while_writing_leaves_the_older_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
