@@ -29,7 +29,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from beem_plugin.execution import depth_pools, sample_runner, single
+from beem_plugin.execution import depth_pools, fused_window, pooling, sample_runner, single
 from beem_plugin.execution.engine import Engine
 from beem_plugin.exits.policy import ExitPolicy
 
@@ -70,12 +70,17 @@ def timed_parts(network: Any, policy: ExitPolicy, device: torch.device) -> Itera
         mock.patch.object(network, "advance", timed("layers", network.advance)),
         mock.patch.object(network, "exit_signals", timed("heads", network.exit_signals)),
         mock.patch.object(runner, "_signals", timed("heads", runner._signals)),
-        mock.patch.object(depth_pools.BatchHeads, "__call__", timed("heads", depth_pools.BatchHeads.__call__)),
+        mock.patch.object(pooling.BatchHeads, "__call__", timed("heads", pooling.BatchHeads.__call__)),
         mock.patch.object(policy, "step", timed("policy", policy.step)),
         mock.patch.object(policy, "output", timed("policy", policy.output)),
-        mock.patch.object(depth_pools, "form_anew", timed("regrouping", depth_pools.form_anew)),
-        mock.patch.object(depth_pools.Ledger, "step", timed("ledger", depth_pools.Ledger.step)),
-        mock.patch.object(depth_pools.Ledger, "take_out", timed("ledger", depth_pools.Ledger.take_out)),
+        mock.patch.object(pooling, "form_anew", timed("regrouping", pooling.form_anew)),
+        mock.patch.object(pooling.Ledger, "step", timed("ledger", pooling.Ledger.step)),
+        mock.patch.object(pooling.Ledger, "take_out", timed("ledger", pooling.Ledger.take_out)),
+        mock.patch.object(
+            fused_window.FusedWindow, "form_anew", timed("regrouping", fused_window.FusedWindow.form_anew)
+        ),
+        mock.patch.object(fused_window.WindowKernels, "logits", timed("heads", fused_window.WindowKernels.logits)),
+        mock.patch.object(fused_window.pool_kernels, "decide", timed("policy", fused_window.pool_kernels.decide)),
         mock.patch.object(depth_pools, "sorted_windows", patched_windows(timed)),
         mock.patch.object(single, "one_by_one", timed("input", single.one_by_one)),
         mock.patch.object(single, "as_decisions", timed("answers", single.as_decisions)),

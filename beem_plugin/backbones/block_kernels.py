@@ -25,8 +25,8 @@ WARPS = {16: 1, 32: 2, 64: 4, 128: 8}
 DTYPES = (torch.float16, torch.bfloat16)
 
 if triton is not None:
-
-    @triton.jit
+    # Numbers that differ from batch to batch, of which no kernel should be made each.
+    @triton.jit(do_not_specialize=["tokens", "head_stride", "from_stride"])
     def attention(
         query,
         key,

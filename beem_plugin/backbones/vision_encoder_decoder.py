@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from transformers import GPT2LMHeadModel, VisionEncoderDecoderConfig, VisionEncoderDecoderModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.models.auto.modeling_auto import MODEL_MAPPING
 
 from beem_plugin.backbones import loading
 from beem_plugin.backbones.gpt2_decoder import Gpt2Decoder
@@ -203,9 +204,15 @@ def shorten(config: Any, num_layers: int | None) -> None:
 def pretrained_encoder(source: str | dict | None, config: Any, load_weights: bool) -> Any:
     key = f"{KEY}.encoder"
     if not isinstance(source, str) or not load_weights:
-        return loading.random_model(config, "sdpa", key)
-    model, _ = loading.pretrained_model(resolve_model_name(source, key), config, "sdpa", key, shortened=False)
+        return loading.random_model(config, attention_of(config), key)
+    path = resolve_model_name(source, key)
+    model, _ = loading.pretrained_model(path, config, attention_of(config), key, shortened=False)
     return model
+
+
+def attention_of(config: Any) -> str:
+    """`"sdpa"`, or `"eager"` for a family that lacks it in the installed transformers, as Swin in older releases."""
+    return "sdpa" if getattr(MODEL_MAPPING[type(config)], "_supports_sdpa", False) else "eager"
 
 
 def pretrained_decoder(source: str | dict | None, config: Any, load_weights: bool) -> Any:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Generator, Iterable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.execution.chunks import first_chunks, form_anew
 from beem_plugin.execution.engine import Engine, ExecutedBatch, SteppedNetwork, device_of
-from beem_plugin.execution.ledger import Flags, Ledger
+from beem_plugin.execution.fused_window import WindowKernels, window_kernels
 from beem_plugin.execution.pooled_heads import BatchHeads
+from beem_plugin.execution.pooling import compare_kernels, pool
 from beem_plugin.execution.read_ahead import ahead
-from beem_plugin.execution.samples import Samples, all_to_device, pad_token_of, windows
+from beem_plugin.execution.samples import Samples, pad_token_of, windows
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.replay import ExitDecisions
-from beem_plugin.exits.signals import ExitSignals
+
+logger = logging.getLogger(__name__)
 
 TOKENS_PER_CHUNK = {"cuda": 65536, "cpu": 512}
 CHUNKS_PER_WINDOW = {"cuda": 8, "cpu": 64}
@@ -55,6 +58,9 @@ class DepthPools(Engine):
         against when chunks are cut.
     windows_in_flight : `int`, optional (default = 2 on a GPU, 1 on a CPU)
         Windows that are under way together.
+    use_kernels : `bool`, optional (default = `True`)
+        Whether, on a GPU, heads, decisions and the forming of chunks are kernels of our own, where the heads are the
+        ordinary ones and the policy is one of those that `single` fuses.
     """
 
     def __init__(
@@ -64,6 +70,7 @@ class DepthPools(Engine):
         min_leaving: float | None = None,
         call_tokens: int | None = None,
         windows_in_flight: int | None = None,
+        use_kernels: bool = True,
     ) -> None:
         least_one = (
             ("tokens_per_chunk", tokens_per_chunk),
@@ -82,7 +89,10 @@ class DepthPools(Engine):
         self.min_leaving = min_leaving
         self.call_tokens = call_tokens
         self.windows_in_flight = windows_in_flight
+        self.use_kernels = use_kernels
         self._agreed: set[tuple[int, ...]] = set()
+        self._agreed_by_kernels: set[tuple[int, ...]] = set()
+        self._tried: Any = None
 
     @torch.inference_mode()
     def run(
@@ -97,13 +107,34 @@ class DepthPools(Engine):
         min_leaving = MIN_LEAVING[kind] if self.min_leaving is None else self.min_leaving
         first_tokens = tokens_per_chunk if kind == "cuda" else None
         heads = BatchHeads(network, policy, self._agreed)
+        kernels = self._window_kernels(network, policy, device)
         read = sorted_windows(windows(batches, window_tokens, pad_token_of(network), first_tokens), device)
         pools = (
-            (window, order, pool(network, policy, ordered, tokens_per_chunk, call_tokens, min_leaving, heads))
+            (window, order, pool(network, policy, ordered, tokens_per_chunk, call_tokens, min_leaving, heads, kernels))
             for window, order, ordered in (ahead(read) if kind == "cuda" else read)
         )
         for window, order, decisions in take_turns(pools, self.windows_in_flight or IN_FLIGHT[kind]):
             yield ExecutedBatch(window.index, in_order(decisions, order))
+
+    def _window_kernels(
+        self, network: SteppedNetwork, policy: ExitPolicy, device: torch.device
+    ) -> WindowKernels | None:
+        """The kernels for windows on a GPU, if a few made-up samples get the same answers with them as without."""
+        if not self.use_kernels or device.type != "cuda":
+            return None
+        kernels = window_kernels(network, policy, device, self._agreed_by_kernels)
+        if kernels is None:
+            return None
+        try:
+            if self._tried != (id(network), network.num_labels, type(policy)):
+                compare_kernels(network, policy, device, kernels)
+                self._tried = (id(network), network.num_labels, type(policy))
+        except Exception as error:  # Triton and its compiler fail in many ways
+            first_line = (str(error).strip().splitlines() or [""])[0]
+            logger.warning("kernels for windows are not used: %s: %s", type(error).__name__, first_line)
+            self.use_kernels = False
+            return None
+        return kernels
 
 
 def sorted_windows(read: Iterable[Samples], device: torch.device) -> Iterator[tuple[Samples, Tensor, Samples]]:
@@ -111,65 +142,6 @@ def sorted_windows(read: Iterable[Samples], device: torch.device) -> Iterator[tu
     for window in read:
         order = window.lengths.argsort(stable=True)
         yield window, order, window.select(order).to(device)
-
-
-def pool(
-    network: SteppedNetwork,
-    policy: ExitPolicy,
-    samples: Samples,
-    tokens_per_chunk: int,
-    call_tokens: int,
-    min_leaving: float,
-    heads: BatchHeads,
-) -> Generator[None, None, ExitDecisions]:
-    """
-    Brings `samples`, sorted by length, through the network. Yields after the work of each exit has been queued, before
-    its outcome is waited for; returns the decisions in the order of `samples`.
-    """
-    chunks = first_chunks(network, samples, tokens_per_chunk, call_tokens)
-    device = chunks[0].state.hidden_states.device
-    ledger = Ledger(policy, len(samples), network.num_exits, network.num_labels, device)
-    flags = Flags(device)
-    for exit_number in range(1, network.num_exits + 1):
-        is_last = exit_number == network.num_exits
-        can_leave = not is_last and policy.can_leave(exit_number)
-        is_needed = is_last or can_leave or policy.needs(exit_number)
-        said = []
-        for chunk in chunks:
-            chunk.state = network.advance(exit_number, chunk.state)
-            if is_needed:
-                said.append(heads(exit_number, chunk.state))
-        if is_needed:
-            ledger.step(exit_number, together(said))
-        if is_last:
-            break
-        if not can_leave:
-            continue
-        flags.ask(ledger.left)
-        yield
-        left = flags.read()
-        lengths = torch.cat([chunk.lengths for chunk in chunks])
-        wasted = int(lengths[left].sum())
-        if int(left.sum()) == len(left):
-            break
-        if wasted == 0 or wasted < min_leaving * int(lengths.sum()):
-            continue
-        kept, gone = (~left).nonzero().squeeze(1), left.nonzero().squeeze(1)
-        kept_here, gone_here, lengths_here = all_to_device((kept, gone, lengths[kept]), device)
-        chunks = form_anew(network.backbone, chunks, kept, tokens_per_chunk, call_tokens, kept_here, lengths_here)
-        ledger.take_out(gone_here, kept_here)
-    ledger.settle()
-    ledger.answers.fetch()
-    yield
-    return ledger.answers.decisions()
-
-
-def together(said: list[ExitSignals]) -> ExitSignals:
-    """The signals of several chunks as those of one batch."""
-    if len(said) == 1:
-        return said[0]
-    extra = {name: torch.cat([signals.extra[name] for signals in said]) for name in said[0].extra}
-    return ExitSignals(torch.cat([signals.logits for signals in said]), extra)
 
 
 Flight = tuple[Samples, Tensor, Generator[None, None, ExitDecisions]]
