@@ -120,6 +120,11 @@ def compare_kernels(network: SteppedNetwork, policy: ExitPolicy, device: torch.d
     lengths = torch.arange(1, 9)
     tokens = 3 + torch.arange(int(lengths.sum())) * 7 % 31
     made_up = Samples({"input_ids": tokens}, lengths.cumsum(0) - lengths, lengths, torch.arange(8)).to(device)
+    chunks = first_chunks(network, made_up, 16)
+    for exit_number in range(1, network.num_exits + 1):  # all heads, wherever the made-up samples leave
+        for chunk in chunks:
+            chunk.state = network.advance(exit_number, chunk.state)
+        kernels.logits(exit_number, chunks)
     heads = BatchHeads(network, policy, set())
     found, expected = (run_to_end(pool(network, policy, made_up, 16, 0, 0.0, heads, one)) for one in (kernels, None))
     same = found.exits == expected.exits
