@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from beem_plugin.backbones.backbone import BackboneState
+from beem_plugin.backbones.direct_block import DirectBlock, albert_block
 from beem_plugin.backbones.transformer import TransformerBackbone
 from beem_plugin.common.errors import ConfigurationError
 
@@ -49,8 +50,18 @@ class AlbertBackbone(TransformerBackbone):
         return model.encoder.embedding_hidden_mapping_in(embeddings)
 
     def block(self, number: int, state: BackboneState) -> Tensor:
+        return self._layer(number)(state.hidden_states, state.batched.get("key_mask"))
+
+    def direct_block(self, number: int) -> DirectBlock | None:
+        layer = self._layer(number)
+        # Blocks that share their weights share their direct form.
+        for block in self._direct_blocks.values():
+            if block is not None and block.whole is layer:
+                return block
+        return albert_block(layer)
+
+    def _layer(self, number: int) -> Any:
         call, inner = divmod(number - 1, self.config.inner_group_num)
         # Written as transformers writes it, so that rounding puts the same call into the same group.
         group = int(call / (self.config.num_hidden_layers / self.config.num_hidden_groups))
-        layers = self.transformer_model.encoder.albert_layer_groups[group].albert_layers
-        return layers[inner](state.hidden_states, state.batched.get("key_mask"))
+        return self.transformer_model.encoder.albert_layer_groups[group].albert_layers[inner]

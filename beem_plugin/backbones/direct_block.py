@@ -225,6 +225,42 @@ def mpnet_block(layer: Any) -> DirectBlock | None:
     return direct_block(parts, (looks.dropout, attention.dropout, layer.output.dropout), layer)
 
 
+def albert_block(layer: Any) -> DirectBlock | None:
+    """The direct form of an inner layer of ALBERT's."""
+    attention = layer.attention
+    parts = {
+        "query": attention.query,
+        "key": attention.key,
+        "value": attention.value,
+        "mixed": attention.dense,
+        "first_norm": attention.LayerNorm,
+        "wide": layer.ffn,
+        "activation": layer.activation,
+        "narrow": layer.ffn_output,
+        "last_norm": layer.full_layer_layer_norm,
+        "num_heads": attention.num_attention_heads,
+    }
+    return direct_block(parts, (attention.attention_dropout, attention.output_dropout, layer.dropout), layer)
+
+
+def distilbert_block(layer: Any) -> DirectBlock | None:
+    """The direct form of a block of DistilBERT's."""
+    attention, feed_forward = layer.attention, layer.ffn
+    parts = {
+        "query": attention.q_lin,
+        "key": attention.k_lin,
+        "value": attention.v_lin,
+        "mixed": attention.out_lin,
+        "first_norm": layer.sa_layer_norm,
+        "wide": feed_forward.lin1,
+        "activation": feed_forward.activation,
+        "narrow": feed_forward.lin2,
+        "last_norm": layer.output_layer_norm,
+        "num_heads": attention.n_heads,
+    }
+    return direct_block(parts, (attention.dropout, feed_forward.dropout), layer)
+
+
 def is_written_down(device_type: str) -> bool:
     """
     Whether the modules must be called whatever they cost: they are being traced or compiled, and say more to those who

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from beem_plugin.backbones.backbone import BackboneState
+from beem_plugin.backbones.direct_block import DirectBlock, distilbert_block
 from beem_plugin.backbones.transformer import TransformerBackbone
 
 
@@ -18,3 +19,6 @@ class DistilBertBackbone(TransformerBackbone):
 
     def block(self, number: int, state: BackboneState) -> Tensor:
         return self.transformer_model.transformer.layer[number - 1](state.hidden_states, state.batched.get("key_mask"))
+
+    def direct_block(self, number: int) -> DirectBlock | None:
+        return distilbert_block(self.transformer_model.transformer.layer[number - 1])

@@ -13,7 +13,7 @@ from beem_plugin.backbones import BackboneState, TransformerBackbone
 
 from .tiny_models import make_batch, tiny
 
-FAMILIES = ("bert", "roberta", "electra-projected", "mpnet")
+FAMILIES = ("bert", "roberta", "electra-projected", "mpnet", "distilbert")
 
 
 def run(backbone: TransformerBackbone, batch: dict) -> BackboneState:
@@ -161,9 +161,23 @@ def test_a_copy_is_a_copy_and_new_weights_count() -> None:
     )
 
 
-def test_decoders_have_none() -> None:
+@pytest.mark.parametrize("name", ["albert", "albert-groups", "albert-inner"])
+@torch.inference_mode()
+def test_blocks_that_share_their_weights_are_compared_together(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    backbone = tiny(name).eval()
+    batch = make_batch(backbone)
+    expected = by_modules(backbone, batch)
+    called = calls(backbone, monkeypatch)
+    state = run(backbone, batch)
+    different = {id(backbone._layer(number)) for number in range(1, backbone.num_layers + 1)}
+    assert len(called) == len(different) < backbone.num_layers
+    real = state.attention_mask
+    torch.testing.assert_close(state.hidden_states[real], expected[real], rtol=1e-5, atol=1e-5)
+
+
+def test_decoders_and_others_have_none() -> None:
     assert tiny("bert", config_overrides={"is_decoder": True}).direct_block(1) is None
-    assert tiny("albert").direct_block(1) is None
+    assert tiny("modernbert").direct_block(1) is None and tiny("deberta-v2").direct_block(1) is None
 
 
 @torch.no_grad()

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch.nn import functional
-from transformers import GPT2Config, GPT2LMHeadModel, ViTConfig, ViTModel
+from transformers import GPT2Config, GPT2LMHeadModel, SwinModel, ViTConfig, ViTModel
 
 from beem_plugin.backbones.vision_encoder_decoder import CaptionBackbone, VisionEncoderDecoderBackbone
 from beem_plugin.common.errors import ConfigurationError
@@ -72,6 +72,23 @@ def test_stepped_decoder_gives_the_hidden_states_of_the_full_forward(name: str, 
             torch.testing.assert_close(hidden, expected[number])
     torch.testing.assert_close(decoder.final_norm(hidden), expected[-1])
     torch.testing.assert_close(functional.linear(decoder.final_norm(hidden), decoder.output_weight), full.logits)
+
+
+def test_a_family_without_sdpa_is_built_with_plain_attention(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    # So is Swin in older releases of transformers.
+    monkeypatch.setattr(SwinModel, "_supports_sdpa", False)
+    backbone = build(encoder=ENCODERS["swin"])
+    encoder: Any = backbone.image_encoder
+    assert encoder.config._attn_implementation == "eager"
+    encoder.save_pretrained(tmp_path)
+    again: Any = build(encoder=str(tmp_path))
+    assert again.image_encoder.config._attn_implementation == "eager"
+    pixels = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        torch.testing.assert_close(
+            again.image_encoder(pixel_values=pixels).last_hidden_state,
+            encoder(pixel_values=pixels).last_hidden_state,
+        )
 
 
 def test_no_parameter_is_left_that_no_loss_reaches() -> None:
