@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ def export_from_args(args: argparse.Namespace) -> Any:
 
     folder = Path(args.folder).absolute()
     check_folder(folder, args.force)
+    check_inputs(folder, {"ARCHIVE": args.archive_file, "--weights-file": args.weights_file})
     archive = load_archive(args.archive_file, overrides=args.overrides, weights_file=args.weights_file)
     model = archive.model
     if not isinstance(model, MultiExitModel):
@@ -77,3 +79,12 @@ def check_folder(folder: Path, force: bool) -> None:
         raise ConfigurationError(
             f"--force: {folder} does not look like an export (no {META_NAME} is in it), so it will not be deleted"
         )
+
+
+def check_inputs(folder: Path, inputs: Mapping[str, str | None]) -> None:
+    """Raises a `ConfigurationError` if an input lies in the folder, whose content goes."""
+    from beem_plugin.common.errors import ConfigurationError
+
+    for name, path in inputs.items():
+        if path is not None and Path(path).exists() and Path(path).resolve().is_relative_to(folder.resolve()):
+            raise ConfigurationError(f"export: found {name} {path} in {folder}, allowed: a folder that holds no input")

@@ -62,6 +62,11 @@ class Predict(Subcommand):
 
 
 def predict_from_args(args: argparse.Namespace) -> Any:
+    from beem_plugin.common.outputs import check_outputs
     from beem_plugin.predictors import predict
 
+    inputs = [args.archive_file, args.input_file, args.weights_file]
+    outputs = {"--output-file": args.output_file, "--html": args.html}
+    # What is not complete yet has a name of its own, which may be that of what an earlier call has left.
+    check_outputs({**outputs, "--output-file (until it is complete)": f"{args.output_file}.part"}, inputs)
     return predict.predict_from_args(args)

@@ -25,7 +25,7 @@ from tango.common import Params
 from beem_plugin.common.construct import REGISTRY_ROOTS, STANDARD_FROM_PARAMS, construct, construct_within
 from beem_plugin.common.errors import ConfigurationError
 
-__all__ = ["FromParams", "Lazy", "Params", "Registrable", "construct"]
+__all__ = ["FromParams", "Lazy", "Params", "Registrable", "construct", "registered_name"]
 
 T = TypeVar("T")
 
@@ -97,6 +97,14 @@ class Registrable(FromParams, tango.common.Registrable):
     @classmethod
     def search_modules(cls, name: str) -> None:
         return None
+
+
+def registered_name(base: type[Registrable], instance: object) -> str:
+    """The first name under which the class of `instance` was registered as a `base`, which is what a config says."""
+    for name in base.list_available():
+        if base.resolve_class_name(name)[0] is type(instance):
+            return name
+    return f"{type(instance).__module__}.{type(instance).__qualname__}"
 
 
 class Lazy(tango.common.Lazy[T], Generic[T]):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -50,7 +51,7 @@ class ConfidenceCalibration(Registrable):
         columns = [
             self.transform(number, trace.logits[:, number - 1]).double() for number in range(1, trace.num_exits + 1)
         ]
-        return ExitTrace(torch.stack(columns, 1), trace.labels, trace.ids, trace.signals, trace.meta)
+        return replace(trace, logits=torch.stack(columns, 1))
 
 
 @ConfidenceCalibration.register("none")

@@ -14,7 +14,7 @@ from beem_plugin.common.metrics import count_metric
 from beem_plugin.exits.outcomes import TableOutcomes, value_outcomes
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.replay import replay
-from beem_plugin.exits.speed import depth_summary
+from beem_plugin.exits.speed import trace_depth
 from beem_plugin.exits.thresholds import NEVER, ScoreTable, ThresholdPath
 from beem_plugin.exits.thresholds.coordinate_descent import first_passing
 from beem_plugin.exits.trace import ExitTrace
@@ -224,7 +224,7 @@ def policy_curve(policies: Sequence[ExitPolicy], trace: ExitTrace, names: Sequen
     for policy in policies:
         decisions = replay(policy, trace)
         accuracy.append(float((decisions.predictions == trace.labels)[known].double().mean()))
-        speedup.append(depth_summary(decisions.exits, trace.exit_layers)["layer_speedup"])
+        speedup.append(trace_depth(trace, decisions.exits)["layer_speedup"])
     return _sorted(accuracy, speedup, list(names) if names is not None else [policy.to_config() for policy in policies])
 
 
@@ -242,7 +242,7 @@ def curve_of(policy: ExitPolicy, trace: ExitTrace, thresholds: Sequence[float | 
     """
     if not has_scores(policy):
         raise ConfigurationError(
-            f"{type(policy).__name__} has no score to compare with a threshold; give its settings as policies instead"
+            f"{policy.registered_name} has no score to compare with a threshold; give its settings as policies instead"
         )
     policy.bind(trace.exit_layers, trace.num_labels)
     return threshold_curve(policy.score_table(trace), thresholds)  # type: ignore[attr-defined]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from beem_plugin.common.errors import ConfigurationError, NotCalibratedError
-from beem_plugin.common.registry import Registrable
+from beem_plugin.common.registry import Registrable, registered_name
 from beem_plugin.exits.calibration_report import CalibrationReport
 from beem_plugin.exits.signals import ExitSignals, decision_dtype, prediction_of
 from beem_plugin.exits.state import ExitState
@@ -76,11 +76,16 @@ class ExitPolicy(Registrable):
             raise ConfigurationError(f"exit policy: found num_labels = {num_labels}, allowed: 1 or more")
         if num_labels == 1 and not self.serves_regression:
             raise ConfigurationError(
-                f"exit policy {type(self).__name__}: found a regression, one value an exit, which has no probabilities "
-                f"to be sure by; allowed: {', '.join(regression_policies())}"
+                f"exit policy {self.registered_name}: found a regression, one value an exit, which has no "
+                f"probabilities to be sure by; allowed: {', '.join(regression_policies())}"
             )
         self.exit_layers = list(exit_layers)
         self.num_labels = num_labels
+
+    @property
+    def registered_name(self) -> str:
+        """What a config calls the rule."""
+        return registered_name(ExitPolicy, self)
 
     @property
     def num_exits(self) -> int:
@@ -143,6 +148,18 @@ class ExitPolicy(Registrable):
         """`(batch,)` the number that was compared with the threshold, after `step`; `None` if the rule has none."""
         return state.tensors.get("score")
 
+    def out_of_reach(self, with_ends: bool = True) -> list[str]:
+        """
+        A sentence for each number of the rule that nothing an exit may say can reach, so that nobody leaves by it.
+        Known once the policy is bound and calibrated.
+
+        # Parameters
+
+        with_ends : `bool`, optional (default = `True`)
+            Whether also for the very end of a range, where the rule does not count it in: a grid may well have that.
+        """
+        return []
+
     def score_key(self) -> bytes | None:
         """
         For rules by which a sample leaves at the first exit whose score passes a limit, where the score does not depend
@@ -181,7 +198,7 @@ class ExitPolicy(Registrable):
         """Raises `NotCalibratedError` if the policy cannot decide yet."""
         if not self.is_calibrated:
             raise NotCalibratedError(
-                f"{type(self).__name__} has no thresholds or weights yet: give them in the config "
+                f"{self.registered_name} has no thresholds or weights yet: give them in the config "
                 "(model.exit_policy.thresholds: a number, or a list with one entry an exit but the last), train with "
                 "the callback `calibrate_exits`, or calibrate it on a trace (`allennlp replay TRACE --policy P "
                 "--calibrate-on OTHER`)"

@@ -13,7 +13,7 @@ from torch import Tensor
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.exits.calibration_report import CalibrationReport, ExitEvidence
 from beem_plugin.exits.policy import ExitPolicy
-from beem_plugin.exits.speed import depth_summary
+from beem_plugin.exits.speed import trace_depth
 from beem_plugin.exits.thresholds.strategy import NEVER
 from beem_plugin.exits.trace import ExitTrace
 from beem_plugin.exits.value_evidence import squared_errors, value_evidence
@@ -48,7 +48,7 @@ def check_signals(policy: ExitPolicy, available: set[str], where: str) -> None:
     missing = [name for name in policy.required_signals if name not in available]
     if missing:
         raise ConfigurationError(
-            f"{type(policy).__name__} needs the signals {missing}, which {where} does not have; "
+            f"{policy.registered_name} needs the signals {missing}, which {where} does not have; "
             f"found: {sorted(available) or 'none beside the logits'}"
         )
 
@@ -58,8 +58,8 @@ def check_trace_serves(policy: ExitPolicy, trace: ExitTrace, where: str) -> None
     check_signals(policy, set(trace.signals), where)
     if policy.needs_all_labels and not trace.has_logits:
         raise ConfigurationError(
-            f"{type(policy).__name__} needs the probabilities of all labels at every exit, {where} keeps only the most "
-            "probable one, its probability, the margin and the entropy, as traces of captions do"
+            f"{policy.registered_name} needs the probabilities of all labels at every exit, {where} keeps only the "
+            "most probable one, its probability, the margin and the entropy, as traces of captions do"
         )
 
 
@@ -117,7 +117,7 @@ def report_on(
 ) -> CalibrationReport:
     """What a calibrated `policy` does on the data it was calibrated on, exit by exit, with the warnings it deserves."""
     decisions = replay(policy, trace)
-    depth = depth_summary(decisions.exits, trace.exit_layers)
+    depth = trace_depth(trace, decisions.exits)
     histogram: list[int] = depth["exit_histogram"]
     if trace.is_regression:
         return _report_on_values(policy, trace, decisions, thresholds, weights, warnings, details)
@@ -177,7 +177,7 @@ def _report_on_values(
     details: dict[str, Any] | None,
 ) -> CalibrationReport:
     """`report_on` of a regression, with squared errors for error rates."""
-    depth = depth_summary(decisions.exits, trace.exit_layers)
+    depth = trace_depth(trace, decisions.exits)
     found = squared_errors(trace, decisions.exits)
     error, final_error = found["mean_squared_error"], found["final_mean_squared_error"]
     said = list(warnings or [])

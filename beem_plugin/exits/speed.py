@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from beem_plugin.exits.trace import ExitTrace
 
 
 def depth_summary(exits: Tensor, exit_layers: Sequence[int]) -> dict[str, Any]:
@@ -52,3 +55,17 @@ def histogram_summary(histogram: Sequence[int], exit_layers: Sequence[int]) -> d
         "average_layer": average_layer,
         "exit_histogram": list(histogram),
     }
+
+
+def trace_depth(trace: ExitTrace, exits: Tensor) -> dict[str, Any]:
+    """`depth_summary` of the samples of `trace`; where their tokens leave one by one, the speed-ups are the tokens'."""
+    return {**depth_summary(exits, trace.exit_layers), **_depth_of_tokens(trace)}
+
+
+def trace_histogram_depth(trace: ExitTrace, histogram: Sequence[int]) -> dict[str, Any]:
+    """`trace_depth` of how many samples left at each exit."""
+    return {**histogram_summary(histogram, trace.exit_layers), **_depth_of_tokens(trace)}
+
+
+def _depth_of_tokens(trace: ExitTrace) -> dict[str, Any]:
+    return {} if trace.token_depth is None else trace.token_depth.summary()

@@ -15,6 +15,7 @@ from torch import Tensor
 from beem_plugin.common.errors import DataError
 from beem_plugin.exits.known_labels import known_labels
 from beem_plugin.exits.signals import ExitSignals, decision_dtype, prediction_of
+from beem_plugin.exits.token_depth import TokenDepth
 
 
 @dataclass
@@ -35,6 +36,8 @@ class ExitTrace:
     meta : `Mapping[str, Any]`, optional (default = `{}`)
         Anything JSON can hold. Used here: `exit_layers` (the block that each exit reads, default 1..exits; the last is
         the network's depth), `label_names`, `metric`, `source` (which data the trace is of).
+    token_depth : `TokenDepth`, optional (default = `None`)
+        How deep the tokens of each sample went, of a network whose tokens leave one by one.
     """
 
     logits: Tensor
@@ -42,6 +45,7 @@ class ExitTrace:
     ids: list[str] | None = None
     signals: Mapping[str, Tensor] = field(default_factory=dict)
     meta: Mapping[str, Any] = field(default_factory=dict)
+    token_depth: TokenDepth | None = None
 
     def __post_init__(self) -> None:
         # Logits that were transformed in float64 keep their precision; a file always holds float32.
@@ -114,6 +118,7 @@ class ExitTrace:
             ids=None if self.ids is None else [self.ids[row] for row in rows.tolist()],
             signals={name: value[rows] for name, value in self.signals.items()},
             meta=self.meta,
+            token_depth=None if self.token_depth is None else self.token_depth.select(rows),
         )
 
     def save(self, path: str | Path) -> None:
@@ -129,6 +134,8 @@ class ExitTrace:
             arrays["ids"] = np.array([str(name) for name in self.ids], dtype=np.str_)
         for name, value in self.signals.items():
             arrays[f"signal_{name}"] = value.numpy().astype(np.float32, copy=False)
+        if self.token_depth is not None:
+            arrays.update(self.token_depth.to_arrays())
         with atomic_write(path, "wb") as file:
             np.savez_compressed(file, **arrays)  # type: ignore[arg-type]  # no object arrays, so nothing is pickled
 
@@ -192,6 +199,7 @@ class ExitTrace:
             if name.startswith("signal_")
         }
         trace.meta = meta
+        trace.token_depth = TokenDepth.from_arrays(arrays, len(trace.labels), str(path))
         check_trace(trace, str(path))
         return trace
 
@@ -223,6 +231,8 @@ def check_trace(trace: ExitTrace, where: str) -> None:
         if value.shape != (samples, exits):
             raise DataError(f"{where}: signal {name!r} has shape {tuple(value.shape)}, allowed: {(samples, exits)}")
         _check_finite(value, f"signal {name!r}", where)
+    if trace.token_depth is not None:
+        trace.token_depth.check(samples, where)
     layers = trace.meta.get("exit_layers")
     if layers is not None and not _are_layers(layers, exits):
         raise DataError(f"{where}: meta.exit_layers must be {exits} rising layer numbers from 1, found {layers}")

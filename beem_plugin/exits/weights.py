@@ -15,7 +15,10 @@ VARIANTS = ("plain", "balanced", "above_chance")
 
 
 class ExitWeights(Registrable):
-    """The weights w_1..w_L of BEEM's score."""
+    """
+    The weights w_1..w_L of BEEM's score. None is negative: the paper has them from 0 to 1 (its figures go above), and
+    an exit that counts against the very label that it gives is no expert for it.
+    """
 
     needs_calibration = False
 
@@ -44,11 +47,19 @@ class CostWeights(ExitWeights):
     """
 
     def __init__(self, scale: float = 0.1, offset: int = 0) -> None:
+        if not (scale >= 0 and math.isfinite(scale)):
+            raise ConfigurationError(f"weights.scale: found {scale}, allowed: a number from 0")
         self.scale = scale
         self.offset = offset
 
     def resolve(self, exit_layers: Sequence[int]) -> list[float]:
-        return [self.scale * (layer + self.offset) for layer in exit_layers]
+        weights = [self.scale * (layer + self.offset) for layer in exit_layers]
+        if min(weights, default=0) < 0:
+            raise ConfigurationError(
+                f"weights.offset: found {self.offset}, with which the exit at layer {exit_layers[0]} has the negative "
+                f"weight {min(weights):g}, allowed: {-exit_layers[0]} or more"
+            )
+        return weights
 
 
 @ExitWeights.register("accuracy")
@@ -99,13 +110,13 @@ class FixedWeights(ExitWeights):
     # Parameters
 
     values : `list[float]`
-        Finite numbers, one an exit, the last included.
+        Finite numbers from 0, one an exit, the last included.
     """
 
     def __init__(self, values: list) -> None:
         for index, value in enumerate(values):
-            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-                raise ConfigurationError(f"weights.{index}: found {value!r}, allowed: a finite number")
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+                raise ConfigurationError(f"weights.{index}: found {value!r}, allowed: a finite number from 0")
         self.values = [float(value) for value in values]
 
     def resolve(self, exit_layers: Sequence[int]) -> list[float]:

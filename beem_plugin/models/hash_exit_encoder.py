@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import ClassVar
 
 import torch
 from allennlp_light.modules.seq2vec_encoders.seq2vec_encoder import Seq2VecEncoder
@@ -15,8 +15,9 @@ from beem_plugin.common.registry import Lazy
 from beem_plugin.data.instance import Instance
 from beem_plugin.exits.outputs import HeadOutput
 from beem_plugin.exits.poolers import BertPooler
+from beem_plugin.exits.token_depth import TokenDepth
 from beem_plugin.models.multi_exit_encoder import MEMORY, MultiExitEncoder, with_memory
-from beem_plugin.models.token_depth import summarize_depth
+from beem_plugin.models.token_depth import depth_of_samples
 from beem_plugin.models.token_hash import FrequencyHash, TokenHash
 
 DEPTH = MEMORY + "token_depth"
@@ -60,6 +61,8 @@ class HashExitEncoder(MultiExitEncoder):
     """
 
     exit_layer_of: Tensor
+
+    tokens_leave: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -134,13 +137,13 @@ class HashExitEncoder(MultiExitEncoder):
         layers = torch.arange(1, self.backbone.num_layers + 1, device=depth.device)
         return (depth[None] >= layers[:, None, None]).sum(-1).amax(-1).tolist()
 
-    def depth_of_tokens(self, samples: Iterable[Sequence[int]]) -> dict[str, Any]:
+    def token_depth(self, samples: Iterable[Sequence[int]]) -> TokenDepth:
         device = self.exit_layer_of.device
         depths = []
         for sample in samples:
             ids = torch.as_tensor(sample, device=device)[None]
             depths.append(self.depth_of(ids, torch.ones_like(ids, dtype=torch.bool))[0].cpu())
-        return summarize_depth(self, depths, self.full_depth, saves=not self.attend_to_exited)
+        return depth_of_samples(self, depths, self.full_depth, saves=not self.attend_to_exited)
 
 
 def check_positions(backbone: Backbone) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from allennlp_light.modules.seq2vec_encoders.seq2vec_encoder import Seq2VecEncoder
@@ -20,6 +20,7 @@ from beem_plugin.exits.outputs import ExitOutputs, HeadOutput, collect
 from beem_plugin.exits.poolers import BertPooler
 from beem_plugin.exits.signal_modules import ExitView, SignalModule
 from beem_plugin.exits.signals import ExitSignals
+from beem_plugin.exits.token_depth import TokenDepth
 
 MEMORY = "exit_memory."
 """Names in `BackboneState.batched` that begin so are an exit's notes for later exits, not the backbone's."""
@@ -70,6 +71,9 @@ class MultiExitEncoder(torch.nn.Module, Registrable):
     """
 
     default_implementation = "multi_exit"
+
+    tokens_leave: ClassVar[bool] = False
+    """Whether the tokens of a sample leave one by one, so that speed-ups are theirs and not the samples'."""
 
     def __init__(
         self,
@@ -181,7 +185,12 @@ class MultiExitEncoder(torch.nn.Module, Registrable):
         samples : `Iterable[Sequence[int]]`
             Token ids, without padding.
         """
-        return {}
+        depth = self.token_depth(samples) if self.tokens_leave else None
+        return {} if depth is None else depth.summary()
+
+    def token_depth(self, samples: Iterable[Sequence[int]]) -> TokenDepth | None:
+        """How deep the tokens of each sample go, where `tokens_leave`; else `None`. Parameters as `depth_of_tokens`."""
+        return None
 
     def embed(self, batch: dict[str, Tensor]) -> BackboneState:
         """The state before layer 1."""

@@ -1,9 +1,9 @@
-"""How deep the tokens of samples go, where they leave one by one, and what that saves."""
+"""Counts how deep the tokens of samples go, where they leave one by one, and what is computed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch import Tensor
 from beem_plugin.backbones import BackboneState
 from beem_plugin.execution.macs import NetworkMacs, count_macs
 from beem_plugin.exits.signals import ExitSignals
+from beem_plugin.exits.token_depth import TokenDepth
 
 if TYPE_CHECKING:
     from beem_plugin.models.hash_exit_encoder import HashExitEncoder
@@ -54,7 +55,7 @@ class AllTokens:
         return self.encoder.exit_signals(1, state)
 
 
-def summarize_depth(encoder: HashExitEncoder, depths: Sequence[Tensor], full_depth: int, saves: bool) -> dict[str, Any]:
+def depth_of_samples(encoder: HashExitEncoder, depths: Sequence[Tensor], full_depth: int, saves: bool) -> TokenDepth:
     """
     # Parameters
 
@@ -62,47 +63,31 @@ def summarize_depth(encoder: HashExitEncoder, depths: Sequence[Tensor], full_dep
     depths : `Sequence[Tensor]`
         For each sample `(tokens,)` int64, the last layer of each of its tokens.
     full_depth : `int`
-        The depth that speed-ups are relative to.
+        The depth that speed-ups are relative to. Layers beyond the backbone's own count as its last one.
     saves : `bool`
         Whether tokens that have left are really computed no further.
-
-    # Returns
-
-    `dict[str, Any]`
-        `layer_speedup`: layers of all tokens at full depth over those that they go through; `average_layer`: their
-        mean; `layers_saved`; `token_exit_histogram`: tokens by their last layer; `mac_speedup`: multiply-accumulates of
-        a network of full depth over those computed, each sample for itself, the classifier included.
     """
     layers = encoder.backbone.num_layers
-    histogram = torch.zeros(layers, dtype=torch.int64)
-    for depth in depths:
-        histogram += torch.bincount(depth - 1, minlength=layers)
-    tokens = int(histogram.sum())
-    if tokens == 0:
-        return {}
-    average = float((histogram * torch.arange(1, layers + 1)).sum()) / tokens
-    return {
-        "layer_speedup": full_depth / average,
-        "layers_saved": 1 - average / full_depth,
-        "average_layer": average,
-        "token_exit_histogram": histogram.tolist(),
-        "mac_speedup": mac_speedup(count_macs(AllTokens(encoder)), depths, full_depth, saves),
-    }
+    counts = torch.zeros(len(depths), layers, dtype=torch.int64)
+    spent = torch.zeros(len(depths), 2, dtype=torch.float64)
+    macs = count_macs(AllTokens(encoder)) if depths else None
+    for row, depth in enumerate(depths):
+        assert macs is not None, "there are samples"
+        counts[row] = torch.bincount(depth - 1, minlength=layers)
+        spent[row] = torch.tensor(sample_macs(macs, depth, full_depth, saves), dtype=torch.float64)
+    return TokenDepth(counts, spent, full_depth)
 
 
-def mac_speedup(macs: NetworkMacs, depths: Sequence[Tensor], full_depth: int, saves: bool) -> float:
-    """See `summarize_depth`. Layers beyond the backbone's own count as its last one."""
-
-    def powers(tokens: Tensor) -> Tensor:
-        return torch.stack([torch.ones_like(tokens), tokens, tokens**2], -1).double()
-
+def sample_macs(macs: NetworkMacs, depth: Tensor, full_depth: int, saves: bool) -> tuple[float, float]:
+    """The multiply-accumulates of a sample at full depth, and those that are computed, the classifier included."""
     layers = len(macs.layers)
-    full = spent = 0.0
-    for depth in depths:
-        whole = powers(torch.tensor(len(depth)))
-        head = float((macs.heads[-1] * whole).sum())
-        running = (depth[None] >= torch.arange(1, layers + 1)[:, None]).sum(1)  # (layers,)
-        computed = powers(running) if saves else whole.expand(layers, 3)
-        spent += float((macs.layers * computed).sum()) + head
-        full += float((macs.layers.sum(0) + (full_depth - layers) * macs.layers[-1]) @ whole) + head
-    return full / spent
+    whole = powers(torch.tensor(len(depth)))
+    head = float((macs.heads[-1] * whole).sum())
+    running = (depth[None] >= torch.arange(1, layers + 1)[:, None]).sum(1)  # (layers,)
+    computed = powers(running) if saves else whole.expand(layers, 3)
+    full = float((macs.layers.sum(0) + (full_depth - layers) * macs.layers[-1]) @ whole) + head
+    return full, float((macs.layers * computed).sum()) + head
+
+
+def powers(tokens: Tensor) -> Tensor:
+    return torch.stack([torch.ones_like(tokens), tokens, tokens**2], -1).double()

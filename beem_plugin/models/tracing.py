@@ -54,6 +54,7 @@ def trace_model(
     indices, logits, labels = [], [], []
     signals: dict[str, list[Tensor]] = {name: [] for name in sorted(model.encoder.available_signals)}
     unknown = torch.tensor(float("nan") if model.vocab.is_regression else -1)
+    tokens: list[Tensor] = []
     with torch.inference_mode():
         for batch in batches:
             inputs = {name: value.to(model.device) for name, value in batch.items() if name not in ("index", "label")}
@@ -62,6 +63,9 @@ def trace_model(
             for name, values in signals.items():
                 values.append(outputs.signals[name].float().cpu())
             indices.append(batch["index"].cpu())
+            if model.encoder.tokens_leave:
+                masks = batch["attention_mask"].cpu().bool()
+                tokens += [ids[mask] for ids, mask in zip(batch["input_ids"].cpu(), masks, strict=True)]
             labels.append(batch["label"].cpu() if "label" in batch else unknown.expand(len(batch["index"])))
     model.train(was_training)
     meta: dict[str, Any] = {
@@ -77,4 +81,5 @@ def trace_model(
     # Outside of inference mode, so that a rule can be fitted on the trace by gradients.
     order = torch.cat(indices).argsort()
     said = {name: torch.cat(values)[order] for name, values in signals.items()}
-    return ExitTrace(torch.cat(logits)[order], torch.cat(labels)[order], ids, said, meta)
+    depth = model.encoder.token_depth([tokens[row] for row in order.tolist()]) if tokens else None
+    return ExitTrace(torch.cat(logits)[order], torch.cat(labels)[order], ids, said, meta, depth)

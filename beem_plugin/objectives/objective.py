@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.common.registry import Registrable
+from beem_plugin.common.registry import Registrable, registered_name
 from beem_plugin.exits.outputs import ExitOutputs
 
 
@@ -48,8 +48,8 @@ class Objective(torch.nn.Module, Registrable):
         """
         if num_labels == 1 and not self.serves_regression:
             raise ConfigurationError(
-                f"objective {type(self).__name__}: found a regression, whose exits give no probabilities; allowed: "
-                f"{', '.join(regression_objectives())}"
+                f"objective {registered_name(Objective, self)}: found a regression, whose exits give no probabilities; "
+                f"allowed: {', '.join(regression_objectives())}"
             )
         self.exit_layers = tuple(exit_layers)
 

@@ -61,11 +61,15 @@ def predict_from_args(args: argparse.Namespace) -> None:
         if args.use_dataset_reader:
             instances = predictor.dataset_reader.read(args.input_file)
             for part in windows(progress(instances, len(instances)), args.batch_size):
-                write(predictor, predictor.predict_batch_instance(part))
+                write_parts(write, predictor, part)
         else:
-            for part in windows(records(args, predictor), args.batch_size):
-                instances, error = usable(predictor, part, args.input_file)
-                write(predictor, predictor.predict_batch_instance(instances))
+            own = predictor.input_records(args.input_file)
+            # A line number is told of files that have lines.
+            source = args.input_file if own is None else None
+            listed = records(args, predictor) if own is None else counted(own)
+            for part in windows(listed, args.batch_size):
+                instances, error = usable(predictor, part, source)
+                write_parts(write, predictor, instances)
                 if error is not None:
                     raise error
     if shown is not None:
@@ -87,11 +91,11 @@ def predictor_arguments(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def usable(
-    predictor: Predictor, part: list[tuple[int, JsonDict]], source: str
+    predictor: Predictor, part: list[tuple[int, JsonDict]], source: str | None
 ) -> tuple[list[Instance], DataError | None]:
     """
     The instances of `(line number, record)` pairs up to the first record that cannot be used, and the error that names
-    its line.
+    its line in the file `source`, if there is one.
     """
     try:
         return predictor._batch_json_to_instances([record for _, record in part]), None
@@ -101,23 +105,24 @@ def usable(
             try:
                 instances.append(predictor._json_to_instance(record))
             except DataError as error:
-                return instances, DataError(f"{source}:{number}: {error}")
+                return instances, error if source is None else DataError(f"{source}:{number}: {error}")
         raise
 
 
 def records(args: argparse.Namespace, predictor: Predictor) -> Iterator[tuple[int, JsonDict]]:
-    """The input's records, counted beforehand where it is a file so that the progress bar knows the end."""
-    own = predictor.input_records(args.input_file)
-    if own is not None:
-        listed = list(own)
-        yield from progress(listed, len(listed))
-        return
+    """The file's records, counted beforehand so that the progress bar knows the end."""
     fields = (args.input_field,) if args.input_field else predictor.dataset_reader.text_fields
     format = format_of(args.input_file, args.format)
     total = None if args.input_file == "-" else count_lines(args.input_file)
     with open_text(args.input_file) as file:
         for number, record in progress(read_records(file, args.input_file, format, fields), total):
             yield number, rename_field(record, args.input_field, predictor, args.input_file, number)
+
+
+def counted(items: Iterable[Any]) -> Iterable[Any]:
+    """`items` under a progress bar that knows the end."""
+    listed = list(items)
+    return progress(listed, len(listed))
 
 
 def rename_field(record: JsonDict, field: str | None, predictor: Predictor, source: str, number: int) -> JsonDict:
@@ -176,6 +181,12 @@ class Writer:
         self.file.writelines(predictor.dump_line(prediction) for prediction in predictions)
         self.file.flush()
         self.written += len(predictions)
+
+
+def write_parts(write: Writer, predictor: Predictor, instances: list[Instance]) -> None:
+    """Each part as it comes, so that an error leaves what was predicted before it."""
+    for predictions in predictor.predict_parts(instances):
+        write(predictor, predictions)
 
 
 @contextmanager

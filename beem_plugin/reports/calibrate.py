@@ -11,6 +11,7 @@ from rich.table import Table
 
 from beem_plugin.common.errors import BeemError, ConfigurationError
 from beem_plugin.common.files import atomic_write, write_json
+from beem_plugin.common.outputs import check_outputs
 from beem_plugin.common.params import load_config
 from beem_plugin.common.registry import Params
 from beem_plugin.exits.policy import ExitPolicy
@@ -25,6 +26,15 @@ def calibrate_from_args(args: argparse.Namespace) -> dict[str, Any]:
         raise ConfigurationError("calibrate: found neither ARCHIVE nor --trace, allowed: one of them, or both")
     if args.archive_file is None and args.output_archive is not None:
         raise ConfigurationError("--output-archive: allowed with ARCHIVE only; without, use --output-policy")
+    report = Path(args.report_dir) if args.report_dir else None
+    outputs = {
+        "--output-policy": args.output_policy,
+        "--report-dir (report.json)": str(report / "report.json") if report else None,
+        "--report-dir (report.html)": str(report / "report.html") if report else None,
+    }
+    inputs = [args.archive_file, args.policy, args.trace, args.data]
+    check_outputs({**outputs, "--output-archive": args.output_archive}, [args.policy, args.trace, args.data])
+    check_outputs(outputs, inputs)  # an archive may take its own place: it has been read by then
     config = load_config(args.policy, args.overrides).as_dict(quiet=True)
     trace = ExitTrace.load(args.trace) if args.trace else None
     if args.archive_file is not None:

@@ -19,7 +19,7 @@ from beem_plugin.execution.captions.caption_record import caption_record
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.token_trace import TokenTrace
 from beem_plugin.models import MultiExitCaptioner
-from beem_plugin.reports.caption_evaluation import one_an_image
+from beem_plugin.reports.caption_evaluation import check_references, one_an_image
 from beem_plugin.reports.caption_speed import FULL_DEPTH, with_skipped
 from beem_plugin.reports.evaluation import evaluation_loader
 from beem_plugin.reports.timing import measure, ratio
@@ -147,6 +147,7 @@ def decoded_rows(
         )
     tokenizer: Any = archive.validation_dataset_reader.tokenizer
     instances = one_an_image(archive.validation_dataset_reader.read(source), source)
+    check_references(instances, source)
     batches, order = [], []
     for batch in evaluation_loader(archive, instances, batch_size):
         order += batch["index"].tolist()

@@ -15,6 +15,7 @@ from beem_plugin.archival import Archive, load_archive
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.files import atomic_write, write_json
 from beem_plugin.common.metrics import METRICS
+from beem_plugin.common.outputs import check_outputs
 from beem_plugin.data.collate import label_value
 from beem_plugin.data.data_loader import DataLoader
 from beem_plugin.data.instance import Instance
@@ -40,13 +41,24 @@ def evaluate_from_args(args: argparse.Namespace) -> dict[str, Any]:
         raise ConfigurationError(
             "--extend-vocab, --embedding-sources-mapping, --batch-weight-key: allowed: none of them with this model"
         )
+    sources = input_files(args.input_file)
+    names = file_names(sources, args.auto_names in ("METRICS", "ALL"), args.output_file)
+    prediction_names = file_names(
+        sources, args.auto_names in ("PREDS", "ALL"), args.predictions_output_file, suffix=".preds"
+    )
+    # Of several inputs all metrics go into one file, unless there is a name for each.
+    apart = args.auto_names in ("METRICS", "ALL") or "," in (args.output_file or "")
+    whole = args.output_file if args.output_file and not apart else None
+    written = {} if whole is None else {"--output-file": whole}
+    for source, name, predictions_name in zip(sources, names, prediction_names, strict=True):
+        if apart:
+            written[f"--output-file of {source}"] = name
+        written[f"--predictions-output-file of {source}"] = predictions_name
+    check_outputs(written, [args.archive_file, *sources, args.weights_file])
     archive = load_archive(
         args.archive_file, cuda_device=args.cuda_device, overrides=args.overrides, weights_file=args.weights_file
     )
     engine = Engine.from_params({"type": args.engine}) if args.engine else None
-    sources = input_files(args.input_file)
-    names = file_names(sources, args.auto_names in ("METRICS", "ALL"), args.output_file)
-    prediction_names = file_names(sources, args.auto_names in ("PREDS", "ALL"), args.predictions_output_file)
     results: dict[str, Any] = {}
     for source, name, predictions_name in zip(sources, names, prediction_names, strict=True):
         metrics = evaluate_archive(archive, source, args.batch_size, engine, predictions_name)
@@ -54,10 +66,10 @@ def evaluate_from_args(args: argparse.Namespace) -> dict[str, Any]:
         stem = Path(source).stem if stems.count(Path(source).stem) == 1 else source
         prefix = "" if len(sources) == 1 else f"{stem}_"
         results.update({f"{prefix}{key}": value for key, value in metrics.items()})
-        if name is not None and args.auto_names in ("METRICS", "ALL"):
+        if name is not None and apart:
             write_json(name, metrics)
-    if args.output_file and args.auto_names not in ("METRICS", "ALL"):
-        write_json(args.output_file, results)
+    if whole is not None:
+        write_json(whole, results)
     logger.info("metrics: %s", json.dumps(results, indent=2))
     print(json.dumps(results, indent=2))
     return results
@@ -68,10 +80,10 @@ def input_files(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def file_names(sources: list[str], automatic: bool, given: str | None) -> list[str | None]:
+def file_names(sources: list[str], automatic: bool, given: str | None, suffix: str = ".outputs") -> list[str | None]:
     """An output file for each source: made from the source's name, or listed by commas, or one for all, or none."""
     if automatic:
-        return [f"{Path(source).name}.outputs" for source in sources]
+        return [f"{Path(source).name}{suffix}" for source in sources]
     if given is None:
         return [None] * len(sources)
     names: list[str | None] = [name.strip() for name in given.split(",")]
@@ -127,6 +139,8 @@ def _evaluate_texts(
         raise ConfigurationError(
             f"evaluate: found a model {type(model).__name__}, allowed: multi_exit_classifier, multi_exit_regressor"
         )
+    for warning in model.exit_policy.out_of_reach():
+        logger.warning("exit policy: %s", warning)
     if engine is None and (chosen := file_engine(archive.config.as_dict(quiet=True))) is not None:
         engine = Engine.from_params(chosen)
     decisions = execute(model, evaluation_loader(archive, instances, batch_size), len(instances), engine)

@@ -15,7 +15,7 @@ from beem_plugin.exits.calibration_report import CalibrationReport
 from beem_plugin.exits.curves import Curve, metric_curve, native
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.replay_many import replay_many
-from beem_plugin.exits.speed import histogram_summary
+from beem_plugin.exits.speed import trace_histogram_depth
 from beem_plugin.exits.thresholds import NEVER
 from beem_plugin.exits.thresholds.grid import ThresholdGrid
 from beem_plugin.exits.trace import ExitTrace
@@ -113,8 +113,8 @@ def judge_families(
             policies[place],
             metrics=measure_outcome(trace, outcome, metrics),
             final_metrics=dict(final),
-            depth=histogram_summary(outcome.exit_histogram, trace.exit_layers),
-            warnings=(report.warnings if report else []) + itself,
+            depth=trace_histogram_depth(trace, outcome.exit_histogram),
+            warnings=[*(report.warnings if report else []), *itself, *policies[place].out_of_reach(with_ends=False)],
             report=report,
         )
         name = f"{family.name}{', ' if setting.apart and setting.along else ' '}{describe(setting.along)}".rstrip()
@@ -193,7 +193,7 @@ class _Fitting:
         policy.check_calibrated()
         if policy.score_key() is None:
             raise ConfigurationError(
-                f"{key}.quantiles: found {type(policy).__name__}, which has no scores apart from its thresholds; "
+                f"{key}.quantiles: found {policy.registered_name}, which has no scores apart from its thresholds; "
                 'allowed: {"grid": [..]} or {"linspace": [from, to, count]}'
             )
         table = policy.scores(self.trace if self.calibration is None else self.calibration)

@@ -11,13 +11,14 @@ from typing import Any
 
 from beem_plugin.common.errors import BeemError, ConfigurationError, not_allowed
 from beem_plugin.common.files import atomic_write, write_json
+from beem_plugin.common.outputs import check_outputs
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.replay import ExitDecisions, replay
-from beem_plugin.exits.speed import depth_summary
+from beem_plugin.exits.speed import trace_depth
 from beem_plugin.exits.trace import ExitTrace
 from beem_plugin.reports.families import JudgedFamily, JudgedTrace, build, family_curve, fit_families, judge_families
 from beem_plugin.reports.measuring import ON_ITSELF, describe_result, measure
-from beem_plugin.reports.replay_files import check_outputs, shortest_names, trace_paths
+from beem_plugin.reports.replay_files import shortest_names, trace_paths
 from beem_plugin.reports.replay_output import curve_rows, result_rows, write_results_csv
 from beem_plugin.reports.table import print_curves_table, print_results_table
 from beem_plugin.reports.variants import Variant, error_at, load_variants
@@ -128,8 +129,8 @@ def replay_policy(
         policy,
         metrics=measure(trace, decisions.predictions, metrics),
         final_metrics=measure(trace, trace.predictions[:, -1], metrics),
-        depth=depth_summary(decisions.exits, trace.exit_layers),
-        warnings=[] if report is None else report.warnings,
+        depth=trace_depth(trace, decisions.exits),
+        warnings=[*([] if report is None else report.warnings), *policy.out_of_reach()],
         report=report,
     )
     return policy, result, decisions

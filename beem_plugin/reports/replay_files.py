@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from beem_plugin.common.errors import ConfigurationError
@@ -40,22 +40,6 @@ def trace_paths(traces: Sequence[str], calibrations: Sequence[str]) -> tuple[lis
             "or one for each in the same order"
         )
     return traces, list(calibrations)
-
-
-def check_outputs(outputs: Mapping[str, str | None], inputs: Sequence[str | None]) -> None:
-    """
-    Raises a `ConfigurationError` if two outputs, by option, are one file, or if one of them is a file that is read: it
-    would be lost.
-    """
-    taken = {os.path.realpath(path): "read as well" for path in inputs if path is not None}
-    for option, path in outputs.items():
-        # A device or a pipe, such as /dev/null, may take any number of them.
-        if path is None or (os.path.exists(path) and not os.path.isfile(path)):
-            continue
-        real = os.path.realpath(path)
-        if real in taken:
-            raise ConfigurationError(f"{option}: found {path}, which is {taken[real]}, allowed: another file")
-        taken[real] = f"what {option} writes"
 
 
 def shortest_names(paths: Sequence[str]) -> list[str]:

@@ -154,6 +154,39 @@ def test_force_deletes_an_ablation_and_nothing_else(
         (["--recover", "--force"], {}, "contradict each other"),
         ([], {"a": {"trainer.lr.x": 1}}, "variants.json: variant 'a': override 'trainer.lr.x'"),
         ([], 3, "variants.json: variants: found a int"),
+        (
+            [],
+            {"fine": {}, "typo": {"model": {"exit_policy": {"weigths": "cost"}}}},
+            "variants.json: variant 'typo': model.exit_policy.weigths: unknown key of beem, allowed: weights",
+        ),
+        (
+            [],
+            {"a": {"model.exit_policy": {"type": "bem"}}},
+            "variant 'a': model.exit_policy.type: found 'bem', allowed: beem",
+        ),
+        ([], {"a": {"model.exit_policy": 3}}, "variant 'a': model.exit_policy: found 3"),
+        (
+            [],
+            {"a": {"model.exit_policy.thresholds": "error_rat"}},
+            "found 'error_rat', allowed: a number, a list of them, or one of error_rate",
+        ),
+        (
+            [],
+            {"g": {"grid": {"model.exit_policy.thresholds.type": ["error_rate", "budgte"]}}},
+            "variant 'g[type=budgte]': model.exit_policy.thresholds.type: found 'budgte'",
+        ),
+        ([], {"a": {"model.engine": "compacton"}}, "variant 'a': model.engine.type: found 'compacton'"),
+        (
+            [],
+            {"a": {"trainer.callbacks": [{"type": "calibrate_exits", "bath_size": 8}]}},
+            "variant 'a': trainer.callbacks.0.bath_size: unknown key of calibrate_exits",
+        ),
+        ([], {"a": {"train_data_path": "train"}}, "variant 'a': calibrate_exits.data: not given"),
+        (
+            [],
+            {"a": {"test_data_path": None, "validation_data_path": None}},
+            "variant 'a': found neither test_data_path",
+        ),
     ],
 )
 def test_errors_are_one_line(

@@ -119,7 +119,7 @@ def test_calibrate_reports_squared_errors(regressor: Path, trace_file: Path, tmp
 @pytest.mark.parametrize(
     "policy, message",
     [
-        ({"type": "entropy", "thresholds": 0.5}, "exit policy Entropy: found a regression"),
+        ({"type": "entropy", "thresholds": 0.5}, "exit policy entropy: found a regression"),
         ({"type": "patience", "patience": 2}, "patience.tolerance: found nothing"),
         ({"type": "predicted_error", "thresholds": {"type": "error_rate"}}, "counts errors"),
     ],
@@ -140,7 +140,7 @@ def test_a_rule_on_confidence_is_refused_before_training(tiny_environment: dict[
     params = load_config(
         CONFIGS / "stsb_berxit.jsonnet", {"model.exit_policy": {"type": "beem"}}, ext_vars=tiny_environment
     )
-    with pytest.raises(ConfigurationError, match="exit policy Beem: found a regression"):
+    with pytest.raises(ConfigurationError, match="exit policy beem: found a regression"):
         train_model(params, tmp_path / "run")
 
 

@@ -151,7 +151,7 @@ def test_unlabelled_traces_have_no_metrics_and_no_curves(folder: Path) -> None:
             [],
             "p.json: patience: found [1, 2] (a list), expected an integer",
         ),
-        ({"type": "beem", "thresholds": {"grid": [1, 2]}}, [], "p.json: Beem has no thresholds or weights yet"),
+        ({"type": "beem", "thresholds": {"grid": [1, 2]}}, [], "p.json: beem has no thresholds or weights yet"),
         ({"type": "final"}, ["--plot", "x.pdf"], ".png or .svg"),
         ({"type": "final"}, ["--metric", "mathews"], "--metric: found 'mathews', allowed: matthews"),
         ({"type": "final"}, ["--calibrate-on", "a", "b"], "--calibrate-on: found 2 files for 1 trace(s)"),

@@ -159,7 +159,7 @@ def test_rules_on_confidence_are_refused(kind: str) -> None:
 
 def test_a_rule_inside_calibrated_confidences_is_refused() -> None:
     inner = {"type": "similarity", "thresholds": 0.5}
-    with pytest.raises(ConfigurationError, match="Calibrated: found a regression"):
+    with pytest.raises(ConfigurationError, match="calibrated: found a regression"):
         build("calibrated", {"policy": inner}).bind([1, 2, 3], 1)
 
 

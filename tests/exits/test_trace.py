@@ -15,6 +15,7 @@ import torch
 from beem_plugin.common.errors import DataError
 from beem_plugin.exits.policies import MaxProbability
 from beem_plugin.exits.replay import replay
+from beem_plugin.exits.token_depth import TokenDepth
 from beem_plugin.exits.trace import ExitTrace
 
 from .random_traces import random_trace
@@ -196,3 +197,26 @@ def test_a_number_that_is_not_finite_is_refused_with_its_sample_and_exit(tmp_pat
     signal = np.zeros((2, 3), np.float32)
     signal[1, 2] = value
     refused(write(tmp_path / "signal.npz", signal_gate=signal), "signal 'gate' of sample 1 at exit 3")
+
+
+def test_token_depths_are_kept_and_checked(tmp_path: Path) -> None:
+    depth = TokenDepth(torch.tensor([[1, 2], [0, 3], [4, 0], [1, 1]]), torch.ones(4, 2, dtype=torch.float64) * 2, 6)
+    trace = small_trace(token_depth=depth)
+    trace.save(tmp_path / "t.npz")
+    found = ExitTrace.load(tmp_path / "t.npz").token_depth
+    assert found is not None and torch.equal(found.counts, depth.counts) and found.full_depth == 6
+    assert found.summary()["layer_speedup"] == 6 * 12 / 18
+    part = trace.select([2, 0]).token_depth
+    assert part is not None and part.counts.tolist() == [[4, 0], [1, 2]]
+    with np.load(tmp_path / "t.npz") as file:
+        arrays = dict(file)
+    for changes, message in (
+        ({"token_depth_counts": arrays["token_depth_counts"][:3]}, "4 samples, but token depths have shapes"),
+        ({"token_depth_counts": -arrays["token_depth_counts"]}, "negative count"),
+        ({"token_depth_full": np.array(1)}, "2 layers, but a full depth of 1"),
+        ({"token_depth_macs": None}, "lacks"),
+    ):
+        kept = {name: value for name, value in {**arrays, **changes}.items() if value is not None}
+        np.savez(tmp_path / "bad.npz", **kept)
+        with pytest.raises(DataError, match=message):
+            ExitTrace.load(tmp_path / "bad.npz")

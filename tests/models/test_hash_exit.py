@@ -21,10 +21,18 @@ from beem_plugin.execution.export import export_network
 from beem_plugin.execution.macs import count_macs
 from beem_plugin.exits.policies import Final
 from beem_plugin.exits.replay import replay
+from beem_plugin.exits.trace import ExitTrace
 from beem_plugin.models import HashExitEncoder, Model, MultiExitClassifier, MultiExitEncoder
 from beem_plugin.models.token_depth import AllTokens
 from beem_plugin.models.token_hash import TokenHash
 from beem_plugin.models.tracing import trace_model
+from beem_plugin.reports.ablation.judging import judge
+from beem_plugin.reports.benchmark import tokens_of
+from beem_plugin.reports.families import fit_families, judge_families
+from beem_plugin.reports.replay import replay_policy
+from beem_plugin.reports.sweeps import expand
+from beem_plugin.reports.trace import trace_archive
+from beem_plugin.reports.variants import Variant
 from beem_plugin.training.callbacks.calibrate_exits import figures
 from tests.backbones.tiny_models import CONFIGS
 from tests.execution.worlds import make_batches, same
@@ -238,8 +246,9 @@ def test_speed_ups_are_counted_token_by_token() -> None:
 def test_a_training_reports_the_speed_up_of_tokens_too() -> None:
     model = build()
     trace = trace_model(model, make_batches(40, 8, seed=9), None, "test")
-    found = figures(model, trace, instances())
-    tokens = model.encoder.depth_of_tokens(instance.encoding["input_ids"] for instance in instances())
+    found = figures(model, trace)
+    batches = make_batches(40, 8, seed=9)
+    tokens = hash_encoder(model).depth_of_tokens(tokens_of(batches))
     assert found["layer_speedup"] == tokens["layer_speedup"] > 1
     assert found["exit_histogram"] == [len(trace)]
 
@@ -283,3 +292,35 @@ def test_the_shipped_config_counts_its_training_data_and_reports_by_token(
     assert metrics["exit_histogram"] == [40] and all(metrics["token_exit_histogram"])
     assert 1 < metrics["layer_speedup"] == 3 / metrics["average_layer"]
     assert metrics["mac_speedup"] > 1
+    trace = trace_archive(archive, "validation")
+    trace.save(tmp_path / "dev.npz")
+    loaded = ExitTrace.load(tmp_path / "dev.npz")
+    _, replayed, _ = replay_policy({"type": "final"}, loaded, None)
+    for key in ("layer_speedup", "layers_saved", "average_layer", "mac_speedup", "token_exit_histogram"):
+        assert replayed[key] == pytest.approx(metrics[key], rel=1e-12)
+    variant = Variant("final", "here", expand({"type": "final"}))
+    (family,) = judge_families(fit_families(variant, loaded, None), loaded, None)
+    assert family.results[0]["layer_speedup"] == replayed["layer_speedup"]
+    # Half of the samples are half of the tokens, and a trace of older days has samples' depths alone.
+    assert loaded.token_depth is not None
+    half = loaded.select(range(20)).token_depth
+    assert half is not None and torch.equal(half.counts, loaded.token_depth.counts[:20])
+    loaded.token_depth = None
+    loaded.save(tmp_path / "old.npz")
+    old = ExitTrace.load(tmp_path / "old.npz")
+    assert old.token_depth is None
+    assert replay_policy({"type": "final"}, old, None)[1]["layer_speedup"] == 1
+
+
+def test_an_ablation_reports_the_speed_up_of_tokens_as_evaluate_does() -> None:
+    model = build()
+    trace = trace_model(model, make_batches(40, 8, seed=9), None, "test")
+    config = {"model": {"exit_policy": {"type": "final"}}, "validation_data_path": "test"}
+
+    class Trained:
+        def trace(self, source: str, batch_size: int, by_training_reader: bool = False) -> ExitTrace:
+            return trace
+
+    expected = hash_encoder(model).depth_of_tokens(tokens_of(make_batches(40, 8, seed=9)))
+    found = judge(config, Trained())  # type: ignore[arg-type]
+    assert found["layer_speedup"] == expected["layer_speedup"] > 1

@@ -69,13 +69,13 @@ def test_metrics_are_the_correlations_of_every_exit_over_all_batches() -> None:
     [
         (
             {"exit_policy": {"type": "entropy", "thresholds": 0.1}},
-            "exit policy Entropy: found a regression.*predicted_e",
+            "exit policy entropy: found a regression.*predicted_e",
         ),
-        ({"exit_policy": "beem"}, "exit policy Beem: found a regression"),
+        ({"exit_policy": "beem"}, "exit policy beem: found a regression"),
         ({"exit_policy": {"type": "patience", "patience": 3}}, "patience.tolerance: found nothing"),
         ({"exit_policy": {"type": "halting"}}, r"needs the signals \['halt'\]"),
         ({"exit_policy": {"type": "predicted_error", "thresholds": "error_rate"}}, "counts errors"),
-        ({"objective": "diverse"}, "objective Diverse: found a regression"),
+        ({"objective": "diverse"}, "objective diverse: found a regression"),
         ({"encoder": {"signals": ["gate"]}}, "signals.gate: found a regression"),
     ],
 )

@@ -11,7 +11,7 @@ local at_speed(policy, speedup=1.5) = policy { thresholds: { type: 'budget', spe
 local finetune(epochs, lr) = trainers.finetune(epochs, lr, '+token_accuracy') {
   optimizer+: {
     parameter_groups: [
-      [['crossattention', 'ln_cross_attn', 'enc_to_dec_proj'], { lr: 3 * lr }],
+      [['crossattention|ln_cross_attn|enc_to_dec_proj'], { lr: 3 * lr }],
       [['^decoder.exits'], { weight_decay: 0.0 }],
     ],
   },
@@ -170,7 +170,7 @@ local images_as_they_come = 'transformer_model\\.encoder\\.';
       // The decoder knows how to write; cross-attention is new.
       optimizer+: {
         parameter_groups: [
-          [['crossattention', 'ln_cross_attn', 'enc_to_dec_proj'], { lr: 2e-3 }],
+          [['crossattention|ln_cross_attn|enc_to_dec_proj'], { lr: 2e-3 }],
           [['^decoder.exits'], { weight_decay: 0.0 }],
         ],
       },
@@ -201,7 +201,7 @@ local images_as_they_come = 'transformer_model\\.encoder\\.';
         lr: 3e-4,
         weight_decay: 0.05,
         parameter_groups: [
-          [['crossattention', 'ln_cross_attn', 'enc_to_dec_proj'], { lr: 1.5e-3 }],
+          [['crossattention|ln_cross_attn|enc_to_dec_proj'], { lr: 1.5e-3 }],
           [['^decoder.exits'], { weight_decay: 0.0 }],
         ],
       },

@@ -1,10 +1,11 @@
-// AdamW with linear warm-up; bias and LayerNorm without weight decay; BEEM calibrated at the end.
+// AdamW with linear warm-up; biases and normalisations without weight decay, whatever an encoder calls them (LayerNorm,
+// sa_layer_norm, attn_norm, ln_1, ...), in one regex, as none of them has all; BEEM calibrated at the end.
 {
   adamw(lr, weight_decay=0.01):: {
     type: 'adamw',
     lr: lr,
     weight_decay: weight_decay,
-    parameter_groups: [[['bias', 'LayerNorm', 'layer_norm'], { weight_decay: 0.0 }]],
+    parameter_groups: [[['bias|[Nn]orm|\\bln_'], { weight_decay: 0.0 }]],
   },
 
   finetune(epochs, lr=3e-5, metric='+accuracy', patience=3):: {

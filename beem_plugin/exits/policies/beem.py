@@ -101,6 +101,12 @@ class Beem(ThresholdPolicy):
         score = where(prediction == state["prediction"], state["score"] + vote, changed)
         return ExitState(prediction=prediction, score=score)
 
+    def score_range(self, exit_number: int) -> tuple[float, float] | None:
+        if self.weights is None:
+            return None
+        # All exits so far agree and are certain. A little more, as sums are rounded.
+        return 0.0, sum(self.weights[:exit_number]) * (1 + 1e-9)
+
     def parameters(self) -> dict[str, Any]:
         return {"weights": self.weights, "on_disagreement": self.on_disagreement}
 

@@ -74,6 +74,9 @@ class Calibrated(ExitPolicy):
     def _signals(self, exit_number: int, signals: ExitSignals) -> ExitSignals:
         return calibrate_signals(self.calibration, exit_number, signals)
 
+    def out_of_reach(self, with_ends: bool = True) -> list[str]:
+        return self.policy.out_of_reach(with_ends)
+
     def score_table(self, trace: ExitTrace) -> ScoreTable:
         """As `ThresholdPolicy.score_table`, of the policy inside, which must have thresholds."""
         table: ScoreTable = self.policy.score_table(self.calibration.apply(trace))  # type: ignore[attr-defined]

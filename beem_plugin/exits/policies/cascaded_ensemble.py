@@ -115,6 +115,9 @@ class CascadedEnsemble(ThresholdPolicy):
         ensemble = logits.log_softmax(-1)
         return ExitState(score=ensemble.amax(-1).exp(), ensemble=ensemble, **seen)
 
+    def score_range(self, exit_number: int) -> tuple[float, float] | None:
+        return 1 / self.num_labels, 1.0
+
     def output(self, exit_number: int, signals: ExitSignals, state: ExitState) -> Tensor:
         return state["ensemble"]
 

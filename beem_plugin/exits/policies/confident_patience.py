@@ -93,6 +93,20 @@ class ConfidentPatience(ExitPolicy):
     def needs_all_labels(self) -> bool:
         return self.output_kind != "last"
 
+    def out_of_reach(self, with_ends: bool = True) -> list[str]:
+        nobody = "nobody can leave before the last exit"
+        if self.num_exits > 1 and self.patience > self.num_exits - 1:
+            return [
+                f"confident_patience.patience: found {self.patience}, but there are {self.num_exits - 1} exits before "
+                f"the last: {nobody}"
+            ]
+        if self.entropy_threshold <= 0 and with_ends:
+            return [
+                f"confident_patience.entropy_threshold: found {self.entropy_threshold:g}, but the entropy must be "
+                f"below that and runs from 0 to 1: {nobody}"
+            ]
+        return []
+
     def score_key(self) -> bytes | None:
         # The mean over a run is another one with each threshold, at the last exit, where a run need not be full.
         if type(self).step is not ConfidentPatience.step or self.output_kind == "run_mean":

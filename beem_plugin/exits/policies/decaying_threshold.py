@@ -55,7 +55,7 @@ class DecayingThreshold(ThresholdPolicy):
     def __init__(self, policy: ExitPolicy, decay: str = "calm", max_length: int = 20, temperature: float = 4.0) -> None:
         if not isinstance(policy, ThresholdPolicy) or not policy.higher_is_surer:
             raise ConfigurationError(
-                f"decaying_threshold.policy: found {type(policy).__name__}, allowed: a policy whose score must exceed "
+                f"decaying_threshold.policy: found {policy.registered_name}, allowed: a policy whose score must exceed "
                 "its threshold, such as margin, max_probability, similarity, beem"
             )
         if decay not in DECAYS:
@@ -93,6 +93,10 @@ class DecayingThreshold(ThresholdPolicy):
     def update(self, exit_number: int, signals: ExitSignals, state: ExitState) -> ExitState:
         state = self.policy.update(exit_number, signals, inner(state))
         return state.replace(own_score=state["score"], score=self.moved(state["score"], signals.signal("position")))
+
+    def score_range(self, exit_number: int) -> tuple[float, float] | None:
+        found = self.policy.score_range(exit_number)
+        return None if found is None else ((found[0] - 0.1) / 0.9, found[1] / 0.9)
 
     def moved(self, score: Tensor, position: Tensor) -> Tensor:
         """`(batch,)` what passes lambda exactly if `score` passes the threshold at `position`."""

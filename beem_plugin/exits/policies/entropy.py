@@ -46,5 +46,8 @@ class Entropy(ThresholdPolicy):
         entropy = signals.entropy
         return ExitState(score=entropy / math.log(self.num_labels) if self.normalized else entropy)
 
+    def score_range(self, exit_number: int) -> tuple[float, float] | None:
+        return 0.0, 1.0 if self.normalized else math.log(self.num_labels)
+
     def parameters(self) -> dict[str, Any]:
         return {"normalized": self.normalized}

@@ -131,6 +131,12 @@ class ExpectedGain(ThresholdPolicy):
         chance = 1 / (1 + (-change).exp())
         return ExitState(score=self.model.gain[i] * chance, vote=vote, before=own)
 
+    def score_range(self, exit_number: int) -> tuple[float, float] | None:
+        if self.model is None:
+            return None
+        gain = self.model.gain[exit_number - 1]
+        return min(gain, 0.0), max(gain, 0.0)
+
     def output(self, exit_number: int, signals: ExitSignals, state: ExitState) -> Tensor:
         # Clipped ones do not add up to 1.
         return state["vote"].log_softmax(-1)

@@ -56,3 +56,6 @@ class Gate(ThresholdPolicy):
         left = 1 - state["spent"]  # 1 - sum_{j<i} g_j
         score = torch.where(left > 0, (gate / left.clamp_min(torch.finfo(left.dtype).tiny)).clamp_max(1), 1.0)
         return ExitState(score=score, spent=state["spent"] + gate)
+
+    def score_range(self, exit_number: int) -> tuple[float, float] | None:
+        return 0.0, 1.0

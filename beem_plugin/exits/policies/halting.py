@@ -63,3 +63,6 @@ class Halting(ThresholdPolicy):
     def update(self, exit_number: int, signals: ExitSignals, state: ExitState) -> ExitState:
         running = state["running"] * (1 - probability_signal(signals, "halt"))
         return ExitState(score=1 - running, running=running)
+
+    def score_range(self, exit_number: int) -> tuple[float, float] | None:
+        return 0.0, 1.0

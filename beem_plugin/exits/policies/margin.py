@@ -30,3 +30,6 @@ class Margin(ThresholdPolicy):
 
     def update(self, exit_number: int, signals: ExitSignals, state: ExitState) -> ExitState:
         return ExitState(score=signals.margin)
+
+    def score_range(self, exit_number: int) -> tuple[float, float] | None:
+        return 0.0, 1.0

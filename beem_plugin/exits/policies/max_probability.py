@@ -65,6 +65,9 @@ class MaxProbability(ThresholdPolicy):
             surest=torch.where(surer.unsqueeze(1), signals.log_probabilities, state["surest"]),
         )
 
+    def score_range(self, exit_number: int) -> tuple[float, float] | None:
+        return 1 / self.num_labels, 1.0
+
     def output(self, exit_number: int, signals: ExitSignals, state: ExitState) -> Tensor:
         if self.fallback == "most_confident" and exit_number >= self.num_exits:
             return state["surest"]

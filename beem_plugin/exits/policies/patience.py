@@ -88,6 +88,15 @@ class Patience(ExitPolicy):
     def can_leave(self, exit_number: int) -> bool:
         return exit_number > self.patience or not is_of_the_rule(self, "can_leave")
 
+    def out_of_reach(self, with_ends: bool = True) -> list[str]:
+        most = self.num_exits - 2
+        if self.patience <= most or self.num_exits < 2:
+            return []
+        return [
+            f"patience.patience: found {self.patience}, but exits before the last of {self.num_exits} agree {most} "
+            "times in a row at most: nobody can leave before the last exit"
+        ]
+
     def score_key(self) -> bytes | None:
         return fingerprint(self, without=("patience",)) if type(self).step is Patience.step else None
 

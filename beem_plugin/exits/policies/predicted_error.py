@@ -36,3 +36,6 @@ class PredictedError(ThresholdPolicy):
 
     def update(self, exit_number: int, signals: ExitSignals, state: ExitState) -> ExitState:
         return ExitState(score=probability_signal(signals, "predicted_error"))
+
+    def score_range(self, exit_number: int) -> tuple[float, float] | None:
+        return 0.0, 1.0

@@ -36,3 +36,6 @@ class Similarity(ThresholdPolicy):
 
     def update(self, exit_number: int, signals: ExitSignals, state: ExitState) -> ExitState:
         return ExitState(score=signals.signal("similarity"))
+
+    def score_range(self, exit_number: int) -> tuple[float, float] | None:
+        return -1.0, 1.0

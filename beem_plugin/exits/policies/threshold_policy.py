@@ -97,7 +97,7 @@ class ThresholdPolicy(ExitPolicy):
         if exit_number < self.min_exit:
             return same_for_all(score, False), state
         if self.values is None:
-            raise NotCalibratedError(f"{type(self).__name__} has no thresholds yet")
+            raise NotCalibratedError(f"{self.registered_name} has no thresholds yet")
         return self.passes(score, self.values[exit_number - 1]), state
 
     def can_leave(self, exit_number: int) -> bool:
@@ -114,6 +114,35 @@ class ThresholdPolicy(ExitPolicy):
         if self.higher_is_surer:
             return score > threshold if self.strict else score >= threshold
         return score < threshold if self.strict else score <= threshold
+
+    def score_range(self, exit_number: int) -> tuple[float, float] | None:
+        """The least and the largest score that the exit may give, both included; `None` if nobody can say."""
+        return None
+
+    def out_of_reach(self, with_ends: bool = True) -> list[str]:
+        numbers = range(self.min_exit, self.num_exits)
+        ranges = {number: found for number in numbers if (found := self.score_range(number)) is not None}
+        if self.values is None or len(ranges) < len(numbers):
+            return []
+        side = 1 if self.higher_is_surer else 0
+        given = {number: self.values[number - 1] for number in numbers if self.values[number - 1] != self.never}
+        missed = [
+            number
+            for number, value in given.items()
+            if not bool(self.passes(ranges[number][side], value))  # type: ignore[arg-type]  # as plain numbers
+            and (with_ends or ranges[number][side] != value)
+        ]
+        # Where scores grow from exit to exit, a threshold that early ones cannot reach is nothing strange.
+        if not missed or (len(missed) < len(given) and len({ranges[number][side] for number in given}) > 1):
+            return []
+        low, high = ranges[missed[-1]]
+        verb = ("above" if self.strict else "at least") if side else ("below" if self.strict else "at most")
+        listed = ", ".join(f"{value:.6g}" for value in dict.fromkeys(given[number] for number in missed))
+        where = "before the last exit" if len(missed) == len(given) else f"at exit {', '.join(map(str, missed))}"
+        return [
+            f"{self.registered_name}.thresholds: found {listed}, but the score must be {verb} that and runs from "
+            f"{low:.4g} to {high:.4g}: nobody can leave {where}"
+        ]
 
     def score_table(self, trace: ExitTrace) -> ScoreTable:
         """The oriented score, and the label given, of every sample of `trace` at every exit."""
@@ -166,7 +195,7 @@ class ThresholdPolicy(ExitPolicy):
         self.fit_parameters(trace)
         if self.strategy is None:
             raise ConfigurationError(
-                f"{type(self).__name__}.thresholds: found nothing, allowed: a number, a list, or a strategy, one of "
+                f"{self.registered_name}.thresholds: found nothing, allowed: a number, a list, or a strategy, one of "
                 f"{', '.join(sorted(ThresholdStrategy.list_available()))}"
             )
         table = self.score_table(trace)
@@ -197,7 +226,7 @@ class ThresholdPolicy(ExitPolicy):
 
     def to_config(self) -> dict[str, Any]:
         self.check_calibrated()
-        config: dict[str, Any] = {"type": registered_name(self), **self.parameters()}
+        config: dict[str, Any] = {"type": self.registered_name, **self.parameters()}
         config["thresholds"] = self.native_thresholds()
         if self.min_exit != 1:
             config["min_exit"] = self.min_exit
@@ -217,11 +246,3 @@ def as_strategy(thresholds: Thresholds | None) -> ThresholdStrategy | None:
             )
         return ThresholdStrategy.from_params({"type": thresholds})
     return FixedThresholds(thresholds)
-
-
-def registered_name(policy: ExitPolicy) -> str:
-    """The first name under which the policy's class was registered."""
-    for name in ExitPolicy.list_available():
-        if ExitPolicy.resolve_class_name(name)[0] is type(policy):
-            return name
-    return f"{type(policy).__module__}.{type(policy).__qualname__}"

@@ -62,6 +62,10 @@ class Voting(ThresholdPolicy):
         leading = torch.where(leads.unsqueeze(1), signals.log_probabilities, state["leading"])
         return ExitState(score=most / exit_number**self.exponent, votes=votes, leading=leading)
 
+    def score_range(self, exit_number: int) -> tuple[float, float] | None:
+        fewest = math.ceil(exit_number / self.num_labels)
+        return fewest / exit_number**self.exponent, exit_number ** (1 - self.exponent)
+
     def output(self, exit_number: int, signals: ExitSignals, state: ExitState) -> Tensor:
         return state["leading"]
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.common.registry import Registrable
+from beem_plugin.common.registry import Registrable, registered_name
 from beem_plugin.exits.known_labels import known_labels
 
 NEVER = "never"
@@ -175,8 +175,8 @@ class ThresholdStrategy(Registrable):
             named = inspect.signature(type(self).__init__).parameters
             key = "; or a `tolerance`, the largest distance that is no error" if "tolerance" in named else ""
             raise ConfigurationError(
-                f"thresholds: {type(self).__name__} counts errors, and values of a regression are never quite right; "
-                f"allowed: {', '.join(regression_strategies())}{key}"
+                f"thresholds: {registered_name(ThresholdStrategy, self)} counts errors, and values of a regression are "
+                f"never quite right; allowed: {', '.join(regression_strategies())}{key}"
             )
         if num_labels > 1 and self.tolerance is not None:
             raise ConfigurationError(

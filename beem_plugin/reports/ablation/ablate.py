@@ -14,6 +14,7 @@ from typing import Any
 from beem_plugin.common.errors import BeemError, ConfigurationError
 from beem_plugin.common.files import write_json
 from beem_plugin.common.params import evaluate_document, load_config_dict
+from beem_plugin.reports.ablation.checks import check_variants
 from beem_plugin.reports.ablation.difference import differences
 from beem_plugin.reports.ablation.judging import TrainedRun, judge
 from beem_plugin.reports.ablation.launcher import Launcher
@@ -38,6 +39,7 @@ def ablate_from_args(args: argparse.Namespace) -> int:
     base = load_config_dict(args.base, args.overrides)
     try:
         variants = read_variants(base, evaluate_document(args.variants))
+        check_variants(variants)
     except ConfigurationError as error:
         message = str(error)
         raise ConfigurationError(message if args.variants in message else f"{args.variants}: {message}") from error

@@ -18,7 +18,7 @@ from beem_plugin.common.registry import Params
 from beem_plugin.exits.curves import Curve, curve_of, has_scores
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.replay import replay
-from beem_plugin.exits.speed import depth_summary
+from beem_plugin.exits.speed import trace_depth
 from beem_plugin.exits.trace import ExitTrace
 from beem_plugin.reports.ablation.trainings import TrainingRun, calibration_block, file_name, hash_of
 from beem_plugin.reports.trace import trace_archive
@@ -144,7 +144,7 @@ def judge(config: dict[str, Any], trained: TrainedRun, source: str | None = None
     source = source or judged_source(config)
     trace = trained.trace(source, batch_size)
     policy_config = as_policy_config((config.get("model") or {}).get("exit_policy")) or {"type": "final"}
-    policy = ExitPolicy.from_params(Params(dict(policy_config)))
+    policy = ExitPolicy.from_params(Params(dict(policy_config), history="model.exit_policy."))
     policy.bind(trace.exit_layers, trace.num_labels)
     warnings: list[str] = []
     calibrated_on = None
@@ -155,12 +155,13 @@ def judge(config: dict[str, Any], trained: TrainedRun, source: str | None = None
         if calibrated_on == source:
             warnings.append("calibrated on the very data it is judged on: these figures are too good")
     decisions = replay(policy, trace)
+    warnings = [*warnings, *policy.out_of_reach()]
     return {
         "metrics": measure(trace, decisions.predictions),
         "final_metrics": measure(trace, trace.predictions[:, -1]),
         "main_metric": MAIN_SCORE[trace.metric],
         "samples": len(trace),
-        **depth_summary(decisions.exits, trace.exit_layers),
+        **trace_depth(trace, decisions.exits),
         "judged_on": source,
         "calibrated_on": calibrated_on,
         "policy": policy.to_config(),

@@ -13,7 +13,7 @@ from beem_plugin.common.registry import Lazy, Params
 from beem_plugin.data.data_loader import DataLoader
 from beem_plugin.data.instance import Instance
 from beem_plugin.exits.replay import replay
-from beem_plugin.exits.speed import depth_summary
+from beem_plugin.exits.speed import trace_depth
 from beem_plugin.exits.trace import ExitTrace
 from beem_plugin.models import MultiExitCaptioner, MultiExitModel
 from beem_plugin.models.tracing import trace_any_model
@@ -103,7 +103,7 @@ class CalibrateExits(TrainerCallback):
         found["calibration_samples"] = report.samples
         found["calibration_early_share"] = report.early_share
         found["calibration_warnings"] = report.warnings
-        found.update({f"calibration_{name}": value for name, value in figures(model, trace, self.instances).items()})
+        found.update({f"calibration_{name}": value for name, value in figures(model, trace).items()})
         for warning in report.warnings:
             logger.warning("calibration on %s: %s", self.data, warning)
         for name, source, instances in (
@@ -115,7 +115,7 @@ class CalibrateExits(TrainerCallback):
                 traced = self.trace(trainer, model, instances, source)
                 if self.keep_traces:
                     traced.save(self.serialization_dir / "traces" / f"{name}.npz")
-                values = figures(model, traced, instances)
+                values = figures(model, traced)
                 prefix = "best_validation" if name == "validation" else name
                 found.update({f"{prefix}_early_exit_{key}": value for key, value in values.items()})
 
@@ -167,17 +167,14 @@ def warn_of_overlap(calibration: list[Instance], train: list[Instance], source: 
         )
 
 
-def figures(model: MultiExitModel | MultiExitCaptioner, trace: ExitTrace, instances: list[Instance]) -> dict[str, Any]:
-    """The task's metrics, layer speed-up and exit histogram of the model's policy on the trace of `instances`."""
+def figures(model: MultiExitModel | MultiExitCaptioner, trace: ExitTrace) -> dict[str, Any]:
+    """The task's metrics, layer speed-up and exit histogram of the model's policy on `trace`."""
     decisions = replay(model.exit_policy, trace)
-    depth = depth_summary(decisions.exits, trace.exit_layers)
+    depth = trace_depth(trace, decisions.exits)
     known = trace.known
     values: dict[str, Any] = {}
     if bool(known.any()):
         values.update(METRICS[trace.metric](trace.labels[known].numpy(), decisions.predictions[known].numpy()))
-    if isinstance(model, MultiExitModel):
-        # Where tokens leave at depths of their own, a trace of samples knows nothing of it.
-        depth.update(model.encoder.depth_of_tokens(instance.encoding["input_ids"] for instance in instances))
     values["layer_speedup"] = depth["layer_speedup"]
     values["exit_histogram"] = depth["exit_histogram"]
     return values

@@ -1,0 +1,66 @@
+"""No command's output takes the place of what it reads. Imports nothing heavy: it is asked before any work."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from beem_plugin.common.errors import ConfigurationError
+
+ARCHIVE_FILES = ("config.json", "meta.json", "weights.safetensors", "best.th", "model.tar.gz")
+ARCHIVE_FOLDERS = ("vocabulary", "tokenizer", "image_processor", "backbone", "calibration")
+"""What is read of a serialization directory."""
+
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+"""What is read of any other folder."""
+
+_SLICE = re.compile(r"\[[^\[\]]*\]$")
+
+
+def check_outputs(outputs: Mapping[str, str | None], inputs: Sequence[str | None]) -> None:
+    """
+    Raises a `ConfigurationError` if two outputs are one file, or if one of them is a file that is read, by whatever
+    link: it would be lost.
+
+    # Parameters
+
+    outputs : `Mapping[str, str]`
+        By option, as errors name them.
+    inputs : `Sequence[str]`
+        Files; folders, of which the parts of an archive and images are read; what a dataset reader reads, slices in
+        brackets and all; `-`. What is no file is passed over.
+    """
+    taken = {path: "read as well" for source in inputs for path in _files(source)}
+    folders = [os.path.realpath(source) for source in inputs if source is not None and _is_folder_of_images(source)]
+    for option, path in outputs.items():
+        # A device or a pipe, such as /dev/null, may take any number of them.
+        if path is None or (os.path.exists(path) and not os.path.isfile(path)):
+            continue
+        real = os.path.realpath(path)
+        is_image = os.path.exists(real) and real.lower().endswith(IMAGE_SUFFIXES)
+        if is_image and any(real.startswith(folder + os.sep) for folder in folders):
+            taken.setdefault(real, "read as well")
+        if real in taken:
+            raise ConfigurationError(f"{option}: found {path}, which is {taken[real]}, allowed: another file")
+        taken[real] = f"what {option} writes"
+
+
+def _files(source: str | None) -> Iterator[str]:
+    """The real paths of the files that are known to be read of `source`."""
+    if source is None or source == "-":
+        return
+    if not os.path.isdir(source):
+        yield os.path.realpath(source)
+        yield os.path.realpath(_SLICE.sub("", source))
+        return
+    for name in ARCHIVE_FILES:
+        if os.path.isfile(path := os.path.join(source, name)):
+            yield os.path.realpath(path)
+    for name in ARCHIVE_FOLDERS:
+        yield from (os.path.realpath(path) for path in Path(source, name).rglob("*") if path.is_file())
+
+
+def _is_folder_of_images(source: str) -> bool:
+    return os.path.isdir(source) and not os.path.isfile(os.path.join(source, ARCHIVE_FILES[0]))

@@ -1,0 +1,97 @@
+"""How deep the tokens of each sample go, where they leave one by one: what a trace keeps of it, and what it saves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from beem_plugin.common.errors import DataError
+
+ARRAYS = ("token_depth_counts", "token_depth_macs", "token_depth_full")
+
+
+@dataclass
+class TokenDepth:
+    """
+    # Parameters
+
+    counts : `Tensor`
+        `(samples, layers)` int64: how many of a sample's tokens have each layer as their last.
+    macs : `Tensor`
+        `(samples, 2)` float64: multiply-accumulates of the network at full depth, and those that are computed.
+    full_depth : `int`
+        The depth that speed-ups are relative to.
+    """
+
+    counts: Tensor
+    macs: Tensor
+    full_depth: int
+
+    def __len__(self) -> int:
+        return self.counts.shape[0]
+
+    def select(self, rows: Tensor) -> TokenDepth:
+        return TokenDepth(self.counts[rows], self.macs[rows], self.full_depth)
+
+    def summary(self) -> dict[str, Any]:
+        """
+        `layer_speedup`: layers of all tokens at full depth over those that they go through; `average_layer`: their
+        mean; `layers_saved`; `token_exit_histogram`: tokens by their last layer; `mac_speedup`: multiply-accumulates of
+        a network of full depth over those computed, each sample for itself, the classifier included. Empty without
+        tokens.
+        """
+        histogram = self.counts.sum(0)
+        tokens = int(histogram.sum())
+        if tokens == 0:
+            return {}
+        average = float((histogram * torch.arange(1, len(histogram) + 1)).sum()) / tokens
+        full, spent = self.macs.sum(0).tolist()
+        return {
+            "layer_speedup": self.full_depth / average,
+            "layers_saved": 1 - average / self.full_depth,
+            "average_layer": average,
+            "token_exit_histogram": histogram.tolist(),
+            "mac_speedup": full / spent,
+        }
+
+    def to_arrays(self) -> dict[str, np.ndarray]:
+        """As a trace file holds it."""
+        values = (self.counts.numpy().astype(np.int32), self.macs.numpy(), np.array(self.full_depth))
+        return dict(zip(ARRAYS, values, strict=True))
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray], samples: int, where: str) -> TokenDepth | None:
+        """What `to_arrays` gave; `None` if it is not there, as in older files; a `DataError` if it fits no trace."""
+        if not any(name in arrays for name in ARRAYS):
+            return None
+        missing = [name for name in ARRAYS if name not in arrays]
+        if missing:
+            raise DataError(f"{where}: lacks {missing}, which belong to {[name for name in ARRAYS if name in arrays]}")
+        counts, macs, full = (arrays[name] for name in ARRAYS)
+        if counts.dtype.kind not in "iu" or full.dtype.kind not in "iu" or macs.dtype.kind != "f" or full.shape != ():
+            raise DataError(
+                f"{where}: {', '.join(ARRAYS)} must be integers, floating numbers and an integer, found "
+                f"{counts.dtype}, {macs.dtype}, {full.dtype} of shape {full.shape}"
+            )
+        found = cls(torch.from_numpy(counts.astype(np.int64)), torch.from_numpy(macs.astype(np.float64)), int(full))
+        found.check(samples, where)
+        return found
+
+    def check(self, samples: int, where: str) -> None:
+        """Raises a `DataError` that starts with `where` unless this is of so many samples."""
+        if self.counts.ndim != 2 or len(self) != samples or self.macs.shape != (samples, 2):
+            raise DataError(
+                f"{where}: {samples} samples, but token depths have shapes {tuple(self.counts.shape)} and "
+                f"{tuple(self.macs.shape)}, allowed: ({samples}, layers) and ({samples}, 2)"
+            )
+        if bool((self.counts < 0).any()) or not bool((self.macs > 0).all()) or not bool(self.macs.isfinite().all()):
+            raise DataError(f"{where}: token depths hold a negative count, or multiply-accumulates not above 0")
+        if self.full_depth < self.counts.shape[1]:
+            raise DataError(
+                f"{where}: token depths of {self.counts.shape[1]} layers, but a full depth of {self.full_depth}"
+            )
