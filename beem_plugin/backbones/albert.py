@@ -50,7 +50,7 @@ class AlbertBackbone(TransformerBackbone):
         return model.encoder.embedding_hidden_mapping_in(embeddings)
 
     def block(self, number: int, state: BackboneState) -> Tensor:
-        return self._layer(number)(state.hidden_states, state.batched.get("key_mask"))
+        return self._layer(number)(state.hidden_states, self.key_mask(state))
 
     def direct_block(self, number: int) -> DirectBlock | None:
         layer = self._layer(number)

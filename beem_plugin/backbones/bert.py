@@ -18,7 +18,7 @@ class BertBackbone(TransformerBackbone):
         return self.transformer_model.embeddings(batch["input_ids"], token_type_ids=batch.get("token_type_ids"))
 
     def block(self, number: int, state: BackboneState) -> Tensor:
-        return self.transformer_model.encoder.layer[number - 1](state.hidden_states, state.batched.get("key_mask"))
+        return self.transformer_model.encoder.layer[number - 1](state.hidden_states, self.key_mask(state))
 
     def direct_block(self, number: int) -> DirectBlock | None:
         return bert_block(self.transformer_model.encoder.layer[number - 1])

@@ -18,7 +18,7 @@ class DistilBertBackbone(TransformerBackbone):
         return self.transformer_model.embeddings(batch["input_ids"])
 
     def block(self, number: int, state: BackboneState) -> Tensor:
-        return self.transformer_model.transformer.layer[number - 1](state.hidden_states, state.batched.get("key_mask"))
+        return self.transformer_model.transformer.layer[number - 1](state.hidden_states, self.key_mask(state))
 
     def direct_block(self, number: int) -> DirectBlock | None:
         return distilbert_block(self.transformer_model.transformer.layer[number - 1])

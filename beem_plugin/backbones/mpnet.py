@@ -55,7 +55,7 @@ class MPNetBackbone(TransformerBackbone):
 
     def block(self, number: int, state: BackboneState) -> Tensor:
         layer = self.transformer_model.encoder.layer[number - 1]
-        return layer(state.hidden_states, state.batched.get("key_mask"), state.shared["position_bias"])[0]
+        return layer(state.hidden_states, self.key_mask(state), state.shared["position_bias"])[0]
 
     def direct_block(self, number: int) -> DirectBlock | None:
         return mpnet_block(self.transformer_model.encoder.layer[number - 1])
@@ -69,7 +69,7 @@ class MPNetBackbone(TransformerBackbone):
         # has another mask, and the same `shared`.
         made_of, summed = state.shared.get("position_and_mask", (bias, None))
         if summed is None or made_of is not mask:
-            summed = aligned(bias if mask is None else bias + mask)
+            summed = aligned(bias if mask is None else bias + self.key_mask(state))
             state.shared["position_and_mask"] = (mask, summed)
         return summed
 

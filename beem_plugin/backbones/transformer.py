@@ -181,10 +181,21 @@ class TransformerBackbone(Backbone):
 
     def direct_mask(self, state: BackboneState) -> Tensor | None:
         """What a direct block without kernels adds to its scores: the bias, and what hides padding."""
-        return state.batched.get("key_mask")
+        return self.key_mask(state)
+
+    def key_mask(self, state: BackboneState) -> Tensor | None:
+        """`(batch, 1, 1, tokens)` additive mask that hides padding from modules; `None` where there is none."""
+        mask = state.batched.get("key_mask")
+        return (
+            masks.additive(mask, state.hidden_states.dtype) if mask is not None and mask.dtype == torch.bool else mask
+        )
 
     def batched_extras(self, hidden_states: Tensor, attention_mask: Tensor) -> dict[str, Tensor]:
         """What the blocks need to know of a batch that has padding."""
+        first = self._direct_blocks.get(1)
+        if first is not None and first.uses_kernels and block_kernels.can_run(hidden_states, first.num_heads):
+            # Kernels read the attention mask itself. A module that is called after all gets its mask from `key_mask`.
+            return {"key_mask": attention_mask[:, None, None, :]}
         return {"key_mask": masks.key_mask(attention_mask, hidden_states.dtype)}
 
     def shared_extras(self, hidden_states: Tensor) -> dict[str, Any]:

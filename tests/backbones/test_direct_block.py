@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from beem_plugin.backbones import BackboneState, TransformerBackbone
+from beem_plugin.backbones import BackboneState, TransformerBackbone, block_kernels
 
 from .tiny_models import make_batch, tiny
 
@@ -192,3 +192,22 @@ def test_a_kept_bias_of_positions_serves_fewer_tokens_and_follows_its_weights() 
     table.mul_(3)
     after = backbone.embed(short).shared["position_bias"]
     assert torch.equal(after, backbone._position_bias(4, after.device))
+
+
+@pytest.mark.parametrize("name", [*FAMILIES, "albert"])
+@torch.inference_mode()
+def test_modules_get_their_mask_where_kernels_were_expected(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    backbone = tiny(name).eval()
+    batch = make_batch(backbone)
+    expected = by_modules(backbone, batch)
+    run(backbone, batch)
+    with monkeypatch.context() as patched:
+        patched.setattr(block_kernels, "can_run", lambda *_: True)
+        state = backbone.embed(batch)
+    assert state.batched["key_mask"].dtype == torch.bool
+    for number in range(1, backbone.num_layers + 1):
+        directly = backbone.layer(number, state).hidden_states
+        state = state.advance(backbone.block(number, state))
+        real = state.attention_mask
+        torch.testing.assert_close(directly[real], state.hidden_states[real], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(state.hidden_states[real], expected[real], rtol=1e-5, atol=1e-5)
