@@ -14,6 +14,7 @@ from beem_plugin.common.errors import ConfigurationError, not_allowed
 from beem_plugin.common.files import write_json
 from beem_plugin.common.registry import FromParams
 from beem_plugin.data.hub import hub_error, hub_options
+from beem_plugin.data.images import to_rgb
 from beem_plugin.data.pretrained import resolve_model_name
 
 KEY = "image_processor.model_name"
@@ -81,7 +82,7 @@ class ImageProcessor(FromParams):
 
     def __call__(self, image: Image.Image) -> Tensor:
         """`(3, height, width)` float32."""
-        image = image.convert("RGB").resize(self._resized(image.size), Image.Resampling(self.resample))
+        image = to_rgb(image).resize(self._resized(image.size), Image.Resampling(self.resample))
         if self.crop_size is not None:
             height, width = self.crop_size["height"], self.crop_size["width"]
             top, left = (image.height - height) // 2, (image.width - width) // 2

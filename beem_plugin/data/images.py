@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from beem_plugin.common.errors import DataError
@@ -12,6 +13,9 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 
 # What Pillow raises for files that are cut off, of another kind, absurdly large, or damaged inside.
 _DAMAGE = (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError)
+
+# Formats whose grey levels of 16 bits older releases of Pillow read as integers of 32.
+_WIDENED = ("PNG", "PPM")
 
 
 class BadImageError(DataError):
@@ -31,9 +35,24 @@ def open_image(path: str | Path) -> Image.Image:
     try:
         with Image.open(path) as image:
             image.load()
-            return ImageOps.exif_transpose(image).convert("RGB")
+            _check_range(image)
+            return to_rgb(ImageOps.exif_transpose(image))
     except _DAMAGE as error:
         raise BadImageError(f"{path}: {_reason(error)}") from None
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    """In RGB, 8 bits a channel. Pillow's own conversion clips grey levels of 16 bits: all but black would be white."""
+    if image.mode.startswith("I"):
+        levels = np.asarray(image).astype(np.float64) / 257  # 65535 is 255
+        image = Image.fromarray(levels.round().clip(0, 255).astype(np.uint8))
+    return image.convert("RGB")
+
+
+def _check_range(image: Image.Image) -> None:
+    """Refuses pixels of which nobody can say how bright they are: integers of 32 bits, and floating-point numbers."""
+    if image.mode == "F" or (image.mode == "I" and image.format not in _WIDENED):
+        raise ValueError(f"found pixels of 32 bits, mode {image.mode}, allowed: 8 or 16 bits a channel")
 
 
 def image_problem(path: str | Path, decode: bool = False) -> str | None:
@@ -49,6 +68,7 @@ def image_problem(path: str | Path, decode: bool = False) -> str | None:
     """
     try:
         with Image.open(path) as image:
+            _check_range(image)
             if decode:
                 image.load()
     except _DAMAGE as error:

@@ -102,20 +102,32 @@ class CaptionerPredictor(Predictor):
         return instances
 
     def predict_batch_instance(self, instances: Sequence[Instance]) -> list[JsonDict]:
-        results: list[JsonDict] = []
+        return [prediction for part in self.predict_parts(instances) for prediction in part]
+
+    def predict_parts(self, instances: Sequence[Instance]) -> Iterator[list[JsonDict]]:
         for start in range(0, len(instances), self.batch_size):
             part = instances[start : start + self.batch_size]
-            problems = [self._problem(instance) for instance in part]
-            good = [instance for instance, problem in zip(part, problems) if problem is None]
-            captions = iter(self._captions(good))
-            for instance, problem in zip(part, problems):
-                fields = input_fields(instance)
-                if problem is None:
-                    said = caption_record(next(captions), self.tokenizer, self.captioner.exit_layers)
-                    results.append({**fields, **said})
-                else:
-                    logger.warning("left out: %s", problem)
-                    results.append({**fields, "caption": None, "error": problem})
+            try:
+                predictions = self._predict_part(part)
+            except BadImageError as error:
+                # Damage shows when an image is decoded: those before it in its batch are captioned all the same.
+                yield self._predict_part(part[: self._first_bad(part)])
+                raise DataError(f"{error}{HINT}") from None
+            yield predictions
+
+    def _predict_part(self, instances: Sequence[Instance]) -> list[JsonDict]:
+        problems = [self._problem(instance) for instance in instances]
+        good = [instance for instance, problem in zip(instances, problems) if problem is None]
+        captions = iter(self._captions(good))
+        results: list[JsonDict] = []
+        for instance, problem in zip(instances, problems):
+            fields = input_fields(instance)
+            if problem is None:
+                said = caption_record(next(captions), self.tokenizer, self.captioner.exit_layers)
+                results.append({**fields, **said})
+            else:
+                logger.warning("left out: %s", problem)
+                results.append({**fields, "caption": None, "error": problem})
         return results
 
     def page(self, predictions: Sequence[JsonDict]) -> str:
@@ -131,13 +143,19 @@ class CaptionerPredictor(Predictor):
             return None
         return image_problem(instance.fields["image"], decode=True)
 
+    def _first_bad(self, instances: Sequence[Instance]) -> int:
+        """The row of the first image that cannot be opened."""
+        for row, instance in enumerate(instances):
+            try:
+                self.reader.open_image(instance.fields)
+            except BadImageError:
+                return row
+        return 0  # it can now: someone replaced the file
+
     def _captions(self, instances: Sequence[Instance]) -> list[GeneratedCaption]:
         if not instances:
             return []
-        try:
-            batch = self._collator(instances, range(len(instances)))
-        except BadImageError as error:
-            raise DataError(f"{error}{HINT}") from None
+        batch = self._collator(instances, range(len(instances)))
         device = next(self.captioner.parameters()).device
         with torch.inference_mode():
             return self.captioner.generate(

@@ -83,6 +83,13 @@ class Predictor(Registrable):
         """In the order of `instances`."""
         raise TypeError(f"{type(self).__name__} does not define predict_batch_instance")
 
+    def predict_parts(self, instances: Sequence[Instance]) -> Iterator[list[JsonDict]]:
+        """
+        The same in parts, each as soon as it is there: what came before an error is kept. One part, unless a subclass
+        works in smaller ones.
+        """
+        yield self.predict_batch_instance(instances)
+
     def _json_to_instance(self, json_dict: JsonDict) -> Instance:
         return self._batch_json_to_instances([json_dict])[0]
 

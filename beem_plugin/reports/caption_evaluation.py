@@ -12,6 +12,7 @@ from tqdm import tqdm
 
 from beem_plugin.archival import Archive
 from beem_plugin.common.caption_metrics import DEFAULT_METRICS, score_captions
+from beem_plugin.common.caption_metrics.tokens import simple_tokens
 from beem_plugin.common.errors import ConfigurationError, DataError
 from beem_plugin.common.files import atomic_write
 from beem_plugin.data.caption_tokenizer import CaptionTokenizer
@@ -97,6 +98,7 @@ class CaptionEvaluation(ArchiveEvaluation):
         if not isinstance(tokenizer, CaptionTokenizer):
             raise ConfigurationError("evaluate: a captioning model needs a dataset reader of captions")
         instances = one_an_image(archive.validation_dataset_reader.read(source), source)
+        check_references(instances, source)
         loader = evaluation_loader(archive, instances, batch_size)
         policy: ExitPolicy = model.exit_policy
         policy.check_calibrated()
@@ -178,6 +180,17 @@ def one_an_image(instances: Sequence[Instance], source: str) -> list[Instance]:
             kept[key] = Instance({**instance.fields, "references": []}, instance.encoding, id=instance.id)
         kept[key].fields["references"].append(instance.fields["caption"])
     return list(kept.values())
+
+
+def check_references(instances: Sequence[Instance], source: str) -> None:
+    """Before anything is decoded: each image of `one_an_image` needs a caption that leaves words to be compared."""
+    for row, instance in enumerate(instances):
+        name = instance.id if instance.id is not None else instance.fields.get("image", row)
+        references = instance.fields["references"]
+        if not references:
+            raise DataError(f"{source}: image {name!r} has no caption to be scored against")
+        if not any(simple_tokens(references)):
+            raise DataError(f"{source}: image {name!r}: its captions are empty but for punctuation")
 
 
 def depths(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from beem_plugin.archival import load_archive
-from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.errors import ConfigurationError, DataError
 from beem_plugin.predictors import Predictor
 from tests.tiny_captions import COLOURS
 from tests.tiny_project import run
@@ -92,6 +92,47 @@ def test_bad_images_are_named_with_their_line_or_passed_over(captioner: Path, tm
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert [line["caption"] is None for line in found] == [True, False, True]
     assert "cut.png" in found[0]["error"] and "no such image" in found[2]["error"]
+
+
+def test_what_was_captioned_before_a_damaged_image_is_written(captioner: Path, tmp_path: Path) -> None:
+    good = [captioner / "data" / "images" / f"test_{number}.png" for number in range(4)]
+    cut = tmp_path / "cut.png"
+    cut.write_bytes(good[0].read_bytes()[:50])
+    source, output = tmp_path / "in.txt", tmp_path / "out.jsonl"
+    # One window of two batches; the damage is in the second, behind a good image.
+    source.write_text("".join(f"{path}\n" for path in [*good[:3], cut, good[3]]))
+    archive = str(captioner / "run")
+    refused = run(
+        "predict", archive, str(source), "--batch-size", "2", "--output-file", str(output), "--silent", check=False
+    )
+    assert refused.returncode == 1 and f"{cut}: the image cannot be decoded" in refused.stderr
+    assert f"3 predictions before it are in {output}.part" in refused.stderr
+    assert [line["image"] for line in lines(tmp_path / "out.jsonl.part")] == list(map(str, good[:3]))
+
+
+def test_a_whole_window_before_a_damaged_image_comes_out_in_parts(captioner: Path, tmp_path: Path) -> None:
+    good = [captioner / "data" / "images" / f"test_{number}.png" for number in range(4)]
+    cut = tmp_path / "cut.png"
+    cut.write_bytes(good[0].read_bytes()[:50])
+    predictor = Predictor.from_path(captioner / "run", batch_size=2)
+    instances = predictor._batch_json_to_instances([{"image": str(path)} for path in [*good, cut]])
+    found = []
+    with pytest.raises(DataError, match="cut.png"):
+        for part in predictor.predict_parts(instances):
+            found.append([line["image"] for line in part])
+    assert found == [list(map(str, good[:2])), list(map(str, good[2:])), []]
+
+
+def test_an_image_is_named_once_and_without_a_line(captioner: Path, tmp_path: Path) -> None:
+    missing = tmp_path / "nothere.jpg"
+    refused = run("predict", str(captioner / "run"), str(missing), check=False)
+    assert refused.returncode == 1 and refused.stderr.count("nothere.jpg") == 1
+    assert f"error: {missing}: no such image" in refused.stderr
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "no.png").write_text("no image")
+    refused = run("predict", str(captioner / "run"), str(folder), check=False)
+    assert refused.returncode == 1 and f"error: {folder / 'no.png'}: not an image" in refused.stderr
 
 
 def test_inputs_that_are_no_images_are_refused(captioner: Path, tmp_path: Path) -> None:

@@ -48,6 +48,24 @@ def test_captions_are_scored_under_the_policy_and_at_full_depth(captioner: Path,
     assert found["caption_tokenizer"] in ("ptb", "simple")
 
 
+@pytest.mark.parametrize(
+    ("captions", "reason"), [([], "has no caption to be scored against"), (["...!"], "empty but for punctuation")]
+)
+def test_an_image_without_references_is_named_before_any_is_decoded(
+    captioner: Path, tmp_path: Path, captions: list[str], reason: str
+) -> None:
+    data = captioner / "data"
+    content = json.loads((data / "dataset_colours.json").read_text())
+    entry = [entry for entry in content["images"] if entry["split"] == "test"][-1]
+    entry.update(imgid=4711, sentences=[{"raw": text, "tokens": ["x"]} for text in captions])
+    changed = tmp_path / "changed.json"
+    changed.write_text(json.dumps(content))
+    overrides = {"dataset_reader.file": str(changed), "dataset_reader.image_dir": str(data / "images"), **EARLY}
+    refused = run("evaluate", str(captioner / "run"), "test", "-o", json.dumps(overrides), check=False)
+    assert refused.returncode == 1 and "test: image 4711" in refused.stderr and reason in refused.stderr
+    assert "captions:" not in refused.stderr, "decoding had begun"
+
+
 def test_full_depth_itself_is_decoded_once(captioner: Path) -> None:
     found = evaluated(captioner, overrides={"evaluation": {"metrics": ["bleu"]}})
     assert found["layer_speedup"] == 1.0 and not any(name.startswith("full_depth") for name in found)
