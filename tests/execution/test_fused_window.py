@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 
-import numpy as np
 import pytest
 import torch
 
@@ -195,4 +194,3 @@ def test_what_no_kernel_knows_has_none() -> None:
     policy = Voting(thresholds=0.9)
     DepthPools.prepare(made, policy)
     assert window_kernels(made, policy, torch.device("cpu"), set()) is None
-    assert np.isfinite(DepthPools(use_kernels=False).use_kernels)
