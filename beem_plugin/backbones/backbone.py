@@ -96,7 +96,7 @@ class Backbone(torch.nn.Module, Registrable):
             `input_ids (batch, tokens)`; `attention_mask (batch, tokens)`, absent means that nothing is padding;
             `token_type_ids` where the family has them. Other entries are ignored.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not define embed")
 
     def make_state(self, hidden_states: Tensor, attention_mask: Tensor | None = None) -> BackboneState:
         """
@@ -110,11 +110,11 @@ class Backbone(torch.nn.Module, Registrable):
         attention_mask : `Tensor`, optional (default = `None`)
             `(batch, tokens)`; None says that nothing is padding, without the device being asked.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not define make_state")
 
     def layer(self, number: int, state: BackboneState) -> BackboneState:
         """The state after block `number`, from 1 to `num_layers`, given the state after the block before it."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not define layer")
 
     def pretrained_pooler(self) -> tuple[Tensor, Tensor] | None:
         """Weight `(hidden, hidden)` and bias `(hidden,)` of the pretrained first-token pooler, if there is one."""

@@ -165,11 +165,11 @@ class TransformerBackbone(Backbone):
 
     def embed_tokens(self, batch: Mapping[str, Tensor]) -> Tensor:
         """`(batch, tokens, hidden)` input of block 1."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not define embed_tokens")
 
     def block(self, number: int, state: BackboneState) -> Tensor:
         """`(batch, tokens, hidden)` output of block `number`."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not define block")
 
     def direct_block(self, number: int) -> DirectBlock | None:
         """The block's operations, for inference; `None` where they are not known."""

@@ -33,15 +33,15 @@ class CaptionBackbone(torch.nn.Module, Registrable):
     @property
     def image_encoder(self) -> torch.nn.Module:
         """What makes states of images, before they are mapped to the decoder's size."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not define image_encoder")
 
     def encode_images(self, pixel_values: Tensor) -> Tensor:
         """`(images, channels, height, width)` to `(images, patches, hidden)` in the decoder's size."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not define encode_images")
 
     def save_config(self, folder: str | Path) -> None:
         """Writes `config.json` to `folder`: with it as `model_name` and `load_weights` false the shape is rebuilt."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not define save_config")
 
 
 @CaptionBackbone.register("vision_encoder_decoder", constructor="from_parts")

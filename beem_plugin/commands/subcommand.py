@@ -64,7 +64,7 @@ class Subcommand:
         parser : `argparse._SubParsersAction`
             What `ArgumentParser.add_subparsers` gave.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not define add_subparser")
 
 
 def add_overrides(parser: argparse.ArgumentParser, what: str = "the config") -> None:

@@ -46,7 +46,7 @@ class BatchSampler(Registrable):
 
         Row numbers. A batch that is not full stands last: accelerate's division among processes relies on that.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not define batches")
 
 
 @BatchSampler.register("simple")

@@ -195,7 +195,7 @@ class TrainedCaptionTokenizer(CaptionTokenizer):
 
     def _learn(self, captions: Iterable[str]) -> Any:
         """A `tokenizers.Tokenizer`."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not define _learn")
 
 
 @CaptionTokenizer.register("trained_bpe")

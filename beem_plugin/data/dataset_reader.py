@@ -100,10 +100,10 @@ class DatasetReader(Registrable):
         return LabelledTexts(vocab, pad_token_id)
 
     def _read(self, source: str) -> Iterable[Instance]:
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not define _read")
 
     def _instance(self, fields: dict[str, Any]) -> Instance:
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not define _instance")
 
     def _texts(self, instance: Instance) -> tuple[str, ...]:
         return tuple(instance.fields[name] for name in self.text_fields)

@@ -133,7 +133,7 @@ class CaptionReader(DatasetReader):
         return source == "train"
 
     def _read_images(self, source: str) -> Iterable[CaptionedImage]:
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not define _read_images")
 
     def _training_captions(self, source: str) -> Iterable[str]:
         """What a tokenizer is trained on: the same captions, whichever source is read first."""

@@ -16,6 +16,28 @@ if triton is not None:
     NO_SCORE, BEEM, CONFIDENCE, PATIENCE, ENTROPY, MARGIN = (tl.constexpr(number) for number in range(6))
 
     @triton.jit
+    def scored(confidence, agrees, last_score, factor, is_first, RULE: tl.constexpr, RESTART: tl.constexpr):
+        """The score of the rules that confidence and memory suffice for, of one sample or of many."""
+        score = confidence
+        if RULE == BEEM:
+            vote = factor * confidence
+            changed = vote if RESTART else vote * 0.0
+            score = tl.where(agrees, last_score + vote, changed)
+            score = tl.where(is_first != 0, vote, score)
+        if RULE == PATIENCE:
+            score = tl.where(agrees, last_score + 1.0, last_score * 0.0)
+        return score
+
+    @triton.jit
+    def compared(score, threshold, SURER: tl.constexpr, STRICT: tl.constexpr):
+        """Whether the score passes."""
+        if SURER:
+            passes = score > threshold if STRICT else score >= threshold
+        else:
+            passes = score < threshold if STRICT else score <= threshold
+        return passes
+
+    @triton.jit
     def mean_vector(
         hidden, mask, vector, stride, size, LENGTH: tl.constexpr, BLOCK: tl.constexpr, TOKENS: tl.constexpr
     ):
@@ -96,23 +118,13 @@ if triton is not None:
         is_first = tl.load(numbers + 3)
         agrees = prediction == tl.load(before)
         last_score = tl.load(before + 1)
-        score = confidence
-        if RULE == BEEM:
-            vote = factor * confidence
-            changed = vote if RESTART else vote * 0.0
-            score = tl.where(agrees, last_score + vote, changed)
-            score = tl.where(is_first != 0, vote, score)
-        if RULE == PATIENCE:
-            score = tl.where(agrees, last_score + 1.0, last_score * 0.0)
+        score = scored(confidence, agrees, last_score, factor, is_first, RULE, RESTART)
         if RULE == ENTROPY:
             score = -tl.sum(tl.where(probability > 0, probability * log_probability, 0.0), axis=0) / factor
         if RULE == MARGIN:
             others = tl.where(real & (label.to(tl.float64) != prediction), probability, -1.0)
             score = confidence - tl.max(others, axis=0)
-        if SURER:
-            passes = score > threshold if STRICT else score >= threshold
-        else:
-            passes = score < threshold if STRICT else score <= threshold
+        passes = compared(score, threshold, SURER, STRICT)
         leaves = tl.where(everybody != 0, 1.0, passes.to(tl.float64))
         if RULE == NO_SCORE:
             leaves = everybody

@@ -25,7 +25,7 @@ TOKENS = 4
 """That one program copies."""
 
 if triton is not None:
-    NO_SCORE, BEEM, CONFIDENCE, PATIENCE, ENTROPY, MARGIN = (tl.constexpr(number) for number in range(6))
+    from beem_plugin.execution.fused_kernels import ENTROPY, MARGIN, NO_SCORE, compared, scored
 
     # Numbers that differ from window to window, of which no kernel should be made each.
     @triton.jit(do_not_specialize=["tokens"])
@@ -126,23 +126,13 @@ if triton is not None:
         is_first = tl.load(numbers + 3)
         agrees = prediction == tl.load(label + row, mask=inside, other=-1.0)
         last_score = tl.load(score + row, mask=inside, other=0.0)
-        now = confidence
-        if RULE == BEEM:
-            vote = factor * confidence
-            changed = vote if RESTART else vote * 0.0
-            now = tl.where(agrees, last_score + vote, changed)
-            now = tl.where(is_first != 0, vote, now)
-        if RULE == PATIENCE:
-            now = tl.where(agrees, last_score + 1.0, last_score * 0.0)
+        now = scored(confidence, agrees, last_score, factor, is_first, RULE, RESTART)
         if RULE == ENTROPY:
             now = -tl.sum(tl.where(probability > 0, probability * log_probability, 0.0), axis=1) / factor
         if RULE == MARGIN:
             others = tl.where(real & (column[None, :] != said[:, None]), probability, -1.0)
             now = confidence - tl.max(others, axis=1)
-        if SURER:
-            passes = now > threshold if STRICT else now >= threshold
-        else:
-            passes = now < threshold if STRICT else now <= threshold
+        passes = compared(now, threshold, SURER, STRICT)
         leaves = tl.where(everybody != 0, 1.0, passes.to(tl.float64))
         if RULE == NO_SCORE:
             leaves = tl.zeros((BLOCK,), dtype=tl.float64) + everybody

@@ -44,7 +44,7 @@ class ArchiveEvaluation(Registrable):
         `dict[str, Any]`
             The metrics, JSON-able.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not define evaluate")
 
 
 def evaluation_of(archive: Archive) -> ArchiveEvaluation:

@@ -12,27 +12,14 @@ import os
 import pytest
 import torch
 
-from beem_plugin.execution.baselines import FullDepth, NeverLeaves
+from beem_plugin.execution.baselines import FullDepth
 from beem_plugin.execution.fused_decision import fused_decisions
 from beem_plugin.execution.fused_rule import fused_rule
 from beem_plugin.execution.precision import cast_network
-from beem_plugin.exits.policies import Beem, Entropy, Final, FixedExit, Margin, MaxProbability, Patience, Voting
+from beem_plugin.exits.policies import MaxProbability, Voting
 from beem_plugin.exits.policy import ExitPolicy
-from tests.execution.worlds import World, make_batches
+from tests.execution.worlds import FUSED_POLICIES, World, make_batches
 
-WEIGHTS = [0.1, 0.25, 0.3, 0.45]
-POLICIES: list[ExitPolicy] = [
-    Beem(thresholds=0.2, weights=WEIGHTS),
-    Beem(thresholds=[0.05, "never", 0.3], weights=WEIGHTS, on_disagreement="zero", min_exit=2),
-    MaxProbability(thresholds=0.8),
-    Margin(thresholds=0.6),
-    Entropy(thresholds=0.4),
-    Entropy(thresholds=0.4, normalized=True, min_exit=3),
-    Patience(1),
-    FixedExit(2),
-    Final(),
-    NeverLeaves(Beem(thresholds=0.2, weights=WEIGHTS)),
-]
 HERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
@@ -47,7 +34,7 @@ def can_run() -> bool:
 @pytest.mark.skipif(not can_run(), reason="needs Triton, and a GPU or TRITON_INTERPRET=1")
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
-@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: type(policy).__name__)
+@pytest.mark.parametrize("policy", FUSED_POLICIES, ids=lambda policy: type(policy).__name__)
 @torch.inference_mode()
 def test_kernels_say_what_the_network_and_the_policy_say(policy: ExitPolicy, pooling: str, dtype: str) -> None:
     world = World()
@@ -78,7 +65,7 @@ def test_kernels_say_what_the_network_and_the_policy_say(policy: ExitPolicy, poo
 
 
 def test_rules_that_the_kernels_know() -> None:
-    for policy in POLICIES:
+    for policy in FUSED_POLICIES:
         policy.bind([1, 2, 3, 4], 3)
         rule = fused_rule(policy)
         assert rule is not None and len(rule.numbers) == 4

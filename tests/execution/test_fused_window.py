@@ -21,26 +21,14 @@ from beem_plugin.execution.pooled_heads import BatchHeads
 from beem_plugin.execution.pooling import compare_kernels, pool, run_to_end
 from beem_plugin.execution.precision import cast_network
 from beem_plugin.execution.samples import windows
-from beem_plugin.exits.policies import Beem, Entropy, Final, FixedExit, Margin, MaxProbability, Patience, Voting
+from beem_plugin.exits.policies import Beem, Voting
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.signals import ExitSignals
 from beem_plugin.models.multi_exit_encoder import MultiExitEncoder
 from tests.backbones.tiny_models import tiny
-from tests.execution.worlds import make_batches, same
+from tests.execution.worlds import FUSED_POLICIES, WEIGHTS, make_batches, same
 
 HERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-WEIGHTS = [0.1, 0.25, 0.3, 0.45]
-POLICIES: list[ExitPolicy] = [
-    Beem(thresholds=0.2, weights=WEIGHTS),
-    Beem(thresholds=[0.05, "never", 0.3], weights=WEIGHTS, on_disagreement="zero", min_exit=2),
-    MaxProbability(thresholds=0.8),
-    Margin(thresholds=0.6),
-    Entropy(thresholds=0.4),
-    Entropy(thresholds=0.4, normalized=True, min_exit=3),
-    Patience(1),
-    FixedExit(2),
-    Final(),
-]
 
 
 def can_run() -> bool:
@@ -102,7 +90,7 @@ def test_samples_are_gathered_from_where_they_lie() -> None:
 
 @needs_triton
 @pytest.mark.parametrize("labels", [2, 3, 7])
-@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: type(policy).__name__)
+@pytest.mark.parametrize("policy", FUSED_POLICIES, ids=lambda policy: type(policy).__name__)
 @torch.inference_mode()
 def test_decisions_are_the_policys(policy: ExitPolicy, labels: int) -> None:
     policy.bind([1, 2, 3, 4], labels)
@@ -144,7 +132,7 @@ def test_decisions_are_the_policys(policy: ExitPolicy, labels: int) -> None:
 @needs_triton
 @pytest.mark.parametrize("family", ["bert", "mpnet"])
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
-@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: type(policy).__name__)
+@pytest.mark.parametrize("policy", FUSED_POLICIES, ids=lambda policy: type(policy).__name__)
 @torch.inference_mode()
 def test_a_window(policy: ExitPolicy, pooling: str, family: str) -> None:
     made = network(pooling, family)
@@ -164,7 +152,7 @@ def test_a_window(policy: ExitPolicy, pooling: str, family: str) -> None:
 def test_the_engine_uses_them(dtype: str) -> None:
     made = network()
     cast_network(made, dtype)
-    policy, batches = POLICIES[0], make_batches(200, 16)
+    policy, batches = FUSED_POLICIES[0], make_batches(200, 16)
     engine, plain = DepthPools(), DepthPools(use_kernels=False)
     for _ in range(2):
         _, found = gather_decisions(engine.run(made, policy, batches), 3, 200)

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from beem_plugin.backbones import BackboneState
+from beem_plugin.execution.baselines import NeverLeaves
 from beem_plugin.execution.engine import Engine, gather_decisions
 from beem_plugin.execution.samples import unpad
+from beem_plugin.exits.policies import Beem, Entropy, Final, FixedExit, Margin, MaxProbability, Patience
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.replay import ExitDecisions, replay
 from beem_plugin.exits.signals import ExitSignals
@@ -19,6 +21,21 @@ from beem_plugin.exits.state import ExitState
 from beem_plugin.exits.trace import ExitTrace
 from beem_plugin.models.multi_exit_encoder import MultiExitEncoder
 from tests.backbones.tiny_models import tiny
+
+WEIGHTS = [0.1, 0.25, 0.3, 0.45]
+FUSED_POLICIES: list[ExitPolicy] = [
+    Beem(thresholds=0.2, weights=WEIGHTS),
+    Beem(thresholds=[0.05, "never", 0.3], weights=WEIGHTS, on_disagreement="zero", min_exit=2),
+    MaxProbability(thresholds=0.8),
+    Margin(thresholds=0.6),
+    Entropy(thresholds=0.4),
+    Entropy(thresholds=0.4, normalized=True, min_exit=3),
+    Patience(1),
+    FixedExit(2),
+    Final(),
+    NeverLeaves(Beem(thresholds=0.2, weights=WEIGHTS)),
+]
+"""Those that the GPU kernels know."""
 
 SIGNALS = ("wanted", "similarity", "gate", "halt", "predicted_error")
 
