@@ -73,30 +73,32 @@ def timed_parts(network: Any, policy: ExitPolicy, device: torch.device) -> Itera
         mock.patch.object(pooling.BatchHeads, "__call__", timed("heads", pooling.BatchHeads.__call__)),
         mock.patch.object(policy, "step", timed("policy", policy.step)),
         mock.patch.object(policy, "output", timed("policy", policy.output)),
-        mock.patch.object(pooling, "form_anew", timed("regrouping", pooling.form_anew)),
+        mock.patch.object(pooling, "form_anew", item_by_item(timed("regrouping", next), pooling.form_anew)),
         mock.patch.object(pooling.Ledger, "step", timed("ledger", pooling.Ledger.step)),
         mock.patch.object(pooling.Ledger, "take_out", timed("ledger", pooling.Ledger.take_out)),
         mock.patch.object(
-            fused_window.FusedWindow, "form_anew", timed("regrouping", fused_window.FusedWindow.form_anew)
+            fused_window.FusedWindow,
+            "form_anew",
+            item_by_item(timed("regrouping", next), fused_window.FusedWindow.form_anew),
         ),
         mock.patch.object(fused_window.WindowKernels, "logits", timed("heads", fused_window.WindowKernels.logits)),
         mock.patch.object(fused_window.pool_kernels, "decide", timed("policy", fused_window.pool_kernels.decide)),
-        mock.patch.object(depth_pools, "sorted_windows", patched_windows(timed)),
+        mock.patch.object(depth_pools, "sorted_windows", item_by_item(timed("input", next), depth_pools.sorted_windows)),
         mock.patch.object(single, "one_by_one", timed("input", single.one_by_one)),
         mock.patch.object(single, "as_decisions", timed("answers", single.as_decisions)),
     ):
         yield seconds
 
 
-def patched_windows(timed: Callable[..., Any]) -> Callable[..., Any]:
-    def windows(read: Any, device: torch.device) -> Iterator[Any]:
-        step = timed("input", next)
-        items = original(read, device)
+def item_by_item(step: Callable[..., Any], function: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+    """The generator `function`, whose items are asked for with `step` in place of `next`."""
+
+    def run(*args: Any, **kwargs: Any) -> Iterator[Any]:
+        items = function(*args, **kwargs)
         while (item := step(items, None)) is not None:
             yield item
 
-    original = depth_pools.sorted_windows
-    return windows
+    return run
 
 
 def where_time_goes(network: Any, subject: Any, config: dict[str, Any], samples: int) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from beem_plugin.backbones.backbone import BackboneState
 from beem_plugin.backbones.direct_block import DirectBlock, albert_block
+from beem_plugin.backbones.direct_embeddings import DirectEmbeddings, direct_embeddings
 from beem_plugin.backbones.transformer import TransformerBackbone
 from beem_plugin.common.errors import ConfigurationError
 
@@ -45,9 +46,11 @@ class AlbertBackbone(TransformerBackbone):
         return transformer_model.pooler
 
     def embed_tokens(self, batch: Mapping[str, Tensor]) -> Tensor:
-        model = self.transformer_model
-        embeddings = model.embeddings(batch["input_ids"], token_type_ids=batch.get("token_type_ids"))
-        return model.encoder.embedding_hidden_mapping_in(embeddings)
+        embeddings = self.transformer_model.embeddings
+        return self.after_embeddings(embeddings(batch["input_ids"], token_type_ids=batch.get("token_type_ids")))
+
+    def after_embeddings(self, embedded: Tensor) -> Tensor:
+        return self.transformer_model.encoder.embedding_hidden_mapping_in(embedded)
 
     def block(self, number: int, state: BackboneState) -> Tensor:
         return self._layer(number)(state.hidden_states, self.key_mask(state))
@@ -59,6 +62,9 @@ class AlbertBackbone(TransformerBackbone):
             if block is not None and block.whole is layer:
                 return block
         return albert_block(layer)
+
+    def direct_embeddings(self) -> DirectEmbeddings | None:
+        return direct_embeddings(self.transformer_model.embeddings)
 
     def _layer(self, number: int) -> Any:
         call, inner = divmod(number - 1, self.config.inner_group_num)

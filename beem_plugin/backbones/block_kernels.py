@@ -1,6 +1,6 @@
 """
-Two GPU kernels for what takes longest in a block beside its matrix products: attention among few tokens, and the sum of
-two tensors normalised. torch's own attention is made for long inputs and, with a bias of positions, for sixteen tokens
+GPU kernels for what takes longest beside the matrix products: attention among few tokens, the sum of two tensors
+normalised, and the embeddings. torch's own attention is made for long inputs and, with a bias of positions, for sixteen tokens
 costs several times what their products cost; layer by layer, half of a small batch's kernels are those that add, scale,
 copy and mask.
 """
@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from beem_plugin.common.kernel_launch import launch
 
 try:
     import triton
@@ -85,6 +87,54 @@ if triton is not None:
         shift = tl.load(bias + column, mask=inside, other=0.0).to(tl.float32)
         tl.store(result + row + column, (centred * scale * gain + shift).to(result.dtype.element_ty), mask=inside)
 
+    @triton.jit(do_not_specialize=["tokens"])
+    def embed_norm(
+        ids,
+        kinds,
+        word_table,
+        position_table,
+        kind_table,
+        weight,
+        bias,
+        result,
+        tokens,
+        size,
+        pad_token,
+        eps,
+        HAS_KINDS: tl.constexpr,
+        SKIPS_PADDING: tl.constexpr,
+        LOOK: tl.constexpr,
+        BLOCK: tl.constexpr,
+    ):
+        """
+        One token: the sum of its rows in the tables of words, positions and kinds, normalised. Where padding is
+        skipped, positions count the sample's other tokens up to this one, from `pad_token` on.
+        """
+        row = tl.program_id(0).to(tl.int64)
+        place = row % tokens
+        word = tl.load(ids + row)
+        position = place
+        if SKIPS_PADDING:
+            seen = place * 0
+            for start in range(0, LOOK, 64):
+                other = start + tl.arange(0, 64)
+                before = tl.load(ids + (row - place) + other, mask=other <= place, other=pad_token)
+                seen += tl.sum((before != pad_token).to(tl.int64), axis=0)
+            position = tl.where(word == pad_token, place * 0, seen) + pad_token
+        column = tl.arange(0, BLOCK)
+        inside = column < size
+        total = tl.load(word_table + word * size + column, mask=inside, other=0.0).to(tl.float32)
+        total += tl.load(position_table + position * size + column, mask=inside, other=0.0).to(tl.float32)
+        if HAS_KINDS:
+            kind = tl.load(kinds + row)
+            total += tl.load(kind_table + kind * size + column, mask=inside, other=0.0).to(tl.float32)
+        mean = tl.sum(total, axis=0) / size
+        centred = tl.where(inside, total - mean, 0.0)
+        scale = 1.0 / tl.sqrt(tl.sum(centred * centred, axis=0) / size + eps)
+        gain = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
+        shift = tl.load(bias + column, mask=inside, other=0.0).to(tl.float32)
+        tl.store(result + row * size + column, (centred * scale * gain + shift).to(result.dtype.element_ty), mask=inside)
+
 
 def can_run(hidden_states: Tensor, num_heads: int) -> bool:
     """Whether the kernels serve hidden states `(batch, tokens, hidden)` of this kind, in so many heads."""
@@ -127,8 +177,9 @@ def attend(
     size = hidden // num_heads
     block = block_of(tokens)
     heard = torch.empty((batch, tokens, hidden), dtype=query.dtype, device=query.device)
-    kernel: Any = attention
-    kernel[(batch * num_heads,)](
+    launch(
+        attention,
+        (batch * num_heads,),
         query,
         key,
         value,
@@ -166,8 +217,71 @@ def add_and_normalise(first: Tensor, second: Tensor, norm: Any) -> Tensor:
     """
     result = torch.empty_like(first)
     size = first.shape[-1]
-    kernel: Any = add_norm
-    kernel[(first.numel() // size,)](
-        first, second, norm.weight, norm.bias, result, size, norm.eps, BLOCK=1 << (size - 1).bit_length(), num_warps=4
+    launch(
+        add_norm,
+        (first.numel() // size,),
+        first,
+        second,
+        norm.weight,
+        norm.bias,
+        result,
+        size,
+        norm.eps,
+        BLOCK=1 << (size - 1).bit_length(),
+    )
+    return result
+
+
+def embed_and_normalise(
+    input_ids: Tensor,
+    kinds: Tensor | None,
+    words: Tensor,
+    positions: Tensor,
+    kind_table: Tensor | None,
+    norm: Any,
+    pad_token: int | None,
+) -> Tensor:
+    """
+    # Parameters
+
+    input_ids : `Tensor`
+        `(batch, tokens)` int64, contiguous.
+    kinds : `Tensor`, optional
+        `(batch, tokens)` int64, contiguous: token types.
+    words, positions : `Tensor`
+        `(words, hidden)` and `(positions, hidden)`, contiguous.
+    kind_table : `Tensor`, optional
+        `(token types, hidden)`, contiguous.
+    norm : `torch.nn.LayerNorm`
+    pad_token : `int`, optional
+        Where positions count the tokens that are not this one, and begin after its number; `None`: they count all.
+
+    # Returns
+
+    `Tensor`
+        `(batch, tokens, hidden)`
+    """
+    batch, tokens = input_ids.shape
+    size = words.shape[1]
+    result = torch.empty((batch, tokens, size), dtype=words.dtype, device=words.device)
+    launch(
+        embed_norm,
+        (batch * tokens,),
+        input_ids,
+        input_ids if kinds is None else kinds,
+        words,
+        positions,
+        words if kind_table is None else kind_table,
+        norm.weight,
+        norm.bias,
+        result,
+        tokens,
+        size,
+        0 if pad_token is None else pad_token,
+        norm.eps,
+        HAS_KINDS=kind_table is not None and kinds is not None,
+        SKIPS_PADDING=pad_token is not None,
+        LOOK=64 if pad_token is None else max(64, 1 << (tokens - 1).bit_length()),
+        BLOCK=1 << (size - 1).bit_length(),
     )
     return result

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from beem_plugin.backbones import block_kernels
+from beem_plugin.backbones.untouched import Untouched, consists_of, version_of
 
 logger = logging.getLogger(__name__)
 
@@ -57,16 +57,7 @@ class DirectBlock:
     stacked_of: Any = None
 
     def __post_init__(self) -> None:
-        modules = list(self.whole.modules())
-        self.hooks = [hooks for module in modules for hooks in (module._forward_hooks, module._forward_pre_hooks)]
-        self.places = [(module._modules, name, child) for module in modules for name, child in module._modules.items()]
-
-    @property
-    def is_whole(self) -> bool:
-        """False if somebody listens to a module inside, or has put another in its place, which must be called then."""
-        if any(self.hooks):
-            return False
-        return all(modules.get(name) is child for modules, name, child in self.places)
+        self.untouched = Untouched(self.whole)
 
     @property
     def weights(self) -> tuple[Tensor, Tensor]:
@@ -172,13 +163,12 @@ def direct_block(parts: dict[str, Any], dropouts: tuple[Any, ...], whole: torch.
     """
     linears = [parts[name] for name in ("query", "key", "value", "mixed", "wide", "narrow")]
     norms = [parts["first_norm"], parts["last_norm"]]
-    known = {id(module) for module in chain(linears, norms, dropouts, parts["activation"].modules())}
-    leaves = [module for module in whole.modules() if not list(module.children())]
+    known = [*linears, *norms, *dropouts, *parts["activation"].modules()]
     if (
         any(type(module) is not torch.nn.Linear for module in linears)
         or any(type(module) is not torch.nn.LayerNorm for module in norms)
         or any(type(module) is not torch.nn.Dropout for module in dropouts)
-        or any(id(module) not in known for module in leaves)
+        or not consists_of(whole, known)
         or any(module.weight is None or module.bias is None for module in (*linears, *norms))
     ):
         return None
@@ -259,16 +249,3 @@ def distilbert_block(layer: Any) -> DirectBlock | None:
         "num_heads": attention.n_heads,
     }
     return direct_block(parts, (attention.dropout, feed_forward.dropout), layer)
-
-
-def is_written_down(device_type: str) -> bool:
-    """
-    Whether the modules must be called whatever they cost: they are being traced or compiled, and say more to those who
-    do that; or autocast chooses each operation's precision.
-    """
-    return torch.jit.is_tracing() or torch.compiler.is_compiling() or torch.is_autocast_enabled(device_type)
-
-
-def version_of(tensor: Tensor) -> int:
-    """Changes when the tensor is written to; 0 for one that torch keeps no count of."""
-    return 0 if tensor.is_inference() else tensor._version

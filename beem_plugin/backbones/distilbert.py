@@ -8,6 +8,7 @@ from torch import Tensor
 
 from beem_plugin.backbones.backbone import BackboneState
 from beem_plugin.backbones.direct_block import DirectBlock, distilbert_block
+from beem_plugin.backbones.direct_embeddings import DirectEmbeddings, direct_embeddings
 from beem_plugin.backbones.transformer import TransformerBackbone
 
 
@@ -22,3 +23,6 @@ class DistilBertBackbone(TransformerBackbone):
 
     def direct_block(self, number: int) -> DirectBlock | None:
         return distilbert_block(self.transformer_model.transformer.layer[number - 1])
+
+    def direct_embeddings(self) -> DirectEmbeddings | None:
+        return direct_embeddings(self.transformer_model.embeddings)

@@ -13,7 +13,9 @@ class ElectraBackbone(BertBackbone):
     """`model_type` `electra`."""
 
     def embed_tokens(self, batch: Mapping[str, Tensor]) -> Tensor:
-        embeddings = super().embed_tokens(batch)
+        return self.after_embeddings(super().embed_tokens(batch))
+
+    def after_embeddings(self, embedded: Tensor) -> Tensor:
         # The projection exists only where the two widths differ.
         project = getattr(self.transformer_model, "embeddings_project", None)
-        return embeddings if project is None else project(embeddings)
+        return embedded if project is None else project(embedded)

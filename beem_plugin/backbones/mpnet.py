@@ -9,8 +9,13 @@ import torch
 from torch import Tensor
 
 from beem_plugin.backbones.backbone import BackboneState
-from beem_plugin.backbones.direct_block import DirectBlock, is_written_down, mpnet_block, version_of
+from beem_plugin.backbones.direct_block import DirectBlock, mpnet_block
+from beem_plugin.backbones.direct_embeddings import DirectEmbeddings, direct_embeddings
 from beem_plugin.backbones.transformer import TransformerBackbone
+from beem_plugin.backbones.untouched import is_written_down, version_of
+
+PAD_TOKEN = 1
+"""In the code, whatever the configuration says: the first real token has position 2."""
 
 
 class MPNetBackbone(TransformerBackbone):
@@ -25,8 +30,10 @@ class MPNetBackbone(TransformerBackbone):
 
     @classmethod
     def longest_input(cls, config: Any) -> int | None:
-        # The first real token has position 2: the padding id is 1 in the code, whatever the configuration says.
-        return config.max_position_embeddings - 2
+        return config.max_position_embeddings - PAD_TOKEN - 1
+
+    def direct_embeddings(self) -> DirectEmbeddings | None:
+        return direct_embeddings(self.transformer_model.embeddings, pad_token=PAD_TOKEN)
 
     def embed_tokens(self, batch: Mapping[str, Tensor]) -> Tensor:
         return self.transformer_model.embeddings(batch["input_ids"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,7 +13,9 @@ from torch import Tensor
 
 from beem_plugin.backbones import block_kernels, masks
 from beem_plugin.backbones.backbone import Backbone, BackboneState
-from beem_plugin.backbones.direct_block import DirectBlock, is_written_down
+from beem_plugin.backbones.direct_block import DirectBlock
+from beem_plugin.backbones.direct_embeddings import DirectEmbeddings
+from beem_plugin.backbones.untouched import is_written_down
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.files import atomic_write
 
@@ -106,7 +109,11 @@ class TransformerBackbone(Backbone):
                 f"tokenizer.max_length: an input has {length} tokens, {self.model_name or self.config.model_type} "
                 f"takes at most {self.max_tokens}"
             )
-        return self.make_state(self.embed_tokens(batch), batch.get("attention_mask"))
+        embedded = self._embed_directly(batch)
+        return self.make_state(
+            self.embed_tokens(batch) if embedded is None else self.after_embeddings(embedded),
+            batch.get("attention_mask"),
+        )
 
     def make_state(self, hidden_states: Tensor, attention_mask: Tensor | None = None) -> BackboneState:
         if attention_mask is None:
@@ -159,9 +166,28 @@ class TransformerBackbone(Backbone):
         if number not in self._direct_blocks:
             self._direct_blocks[number] = self.direct_block(number)
         direct = self._direct_blocks[number]
-        if direct is None or not direct.is_whole or is_written_down(device_type):
+        if direct is None or not direct.untouched or is_written_down(device_type):
             return None
         return direct
+
+    def _embed_directly(self, batch: Mapping[str, Tensor]) -> Tensor | None:
+        """The embeddings without their modules; `None` where these must be called."""
+        device_type = batch["input_ids"].device.type
+        if device_type == "cpu" or self.training or torch.is_grad_enabled() or is_written_down(device_type):
+            return None
+        return None if self._direct_embeddings is None else self._direct_embeddings(batch)
+
+    @cached_property
+    def _direct_embeddings(self) -> DirectEmbeddings | None:
+        return self.direct_embeddings()
+
+    def direct_embeddings(self) -> DirectEmbeddings | None:
+        """The embeddings as one kernel, for inference on a GPU; `None` where they are not known."""
+        return None
+
+    def after_embeddings(self, embedded: Tensor) -> Tensor:
+        """`(batch, tokens, hidden)` input of block 1, given the embeddings."""
+        return embedded
 
     def embed_tokens(self, batch: Mapping[str, Tensor]) -> Tensor:
         """`(batch, tokens, hidden)` input of block 1."""

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from beem_plugin.backbones.direct_block import version_of
+from beem_plugin.backbones.untouched import version_of
 from beem_plugin.execution.engine import SteppedNetwork
 from beem_plugin.execution.lane import Lane
 from beem_plugin.execution.recorder import CudaRecorder, Recorder
@@ -65,6 +65,7 @@ class CapturedLanes:
         if self.failure is not None:
             logger.warning("CUDA graphs are not used, layers are launched one by one: %s", self.failure)
         self.turn = 0
+        self._known_stream: torch.cuda.Stream | None = None
 
     def serves(self, network: SteppedNetwork, policy: ExitPolicy) -> bool:
         """Whether graphs captured here still say what `network` and `policy` say."""
@@ -74,7 +75,7 @@ class CapturedLanes:
         """The answer for a batch of one, or `None` if graphs cannot be had."""
         if self.failure is not None:
             return None
-        previous = torch.cuda.current_stream() if self.device.type == "cuda" else None
+        previous = self._current_stream() if self.device.type == "cuda" else None
         try:
             lanes = self._lanes_for(batch)
             self.turn += 1
@@ -88,13 +89,21 @@ class CapturedLanes:
             if previous is not None:
                 torch.cuda.set_stream(previous)
 
+    def _current_stream(self) -> torch.cuda.Stream:
+        """As torch says it, which makes an object each time and takes longer for that than for starting a graph."""
+        known, raw = self._known_stream, getattr(torch._C, "_cuda_getCurrentRawStream", None)
+        device = torch.cuda.current_device()
+        if known is None or raw is None or known.device_index != device or known.cuda_stream != raw(device):
+            known = self._known_stream = torch.cuda.current_stream()
+        return known
+
     def _lanes_for(self, batch: dict[str, Tensor]) -> list[Lane]:
         tokens = batch["input_ids"].shape[1]
         length = -(-tokens // self.length_bucket) * self.length_bucket
         longest = getattr(self.network.backbone, "max_tokens", None)
         if longest is not None:
             length = max(tokens, min(length, longest))
-        fields = tuple(name for name in ("input_ids", "token_type_ids") if name in batch)
+        fields = ("input_ids", "token_type_ids") if "token_type_ids" in batch else ("input_ids",)
         key = (length, fields)
         if key not in self.lanes:
             while len(self.lanes) >= self.max_lengths:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,12 +81,10 @@ def plan(lengths: Tensor, tokens_per_chunk: int, call_tokens: int = 0) -> list[t
     return stretches
 
 
-def first_chunks(network: Any, samples: Samples, tokens_per_chunk: int, call_tokens: int = 0) -> list[Chunk]:
+def first_chunks(network: Any, samples: Samples, tokens_per_chunk: int, call_tokens: int = 0) -> Iterator[Chunk]:
     """The embedded samples; they are sorted by length, their tokens on the network's device."""
-    return [
-        Chunk(network.embed(samples.batch(first, last)), samples.lengths[first:last])
-        for first, last in plan(samples.lengths, tokens_per_chunk, call_tokens)
-    ]
+    for first, last in plan(samples.lengths, tokens_per_chunk, call_tokens):
+        yield Chunk(network.embed(samples.batch(first, last)), samples.lengths[first:last])
 
 
 def form_anew(
@@ -97,7 +95,7 @@ def form_anew(
     call_tokens: int = 0,
     kept_here: Tensor | None = None,
     lengths_here: Tensor | None = None,
-) -> list[Chunk]:
+) -> Iterator[Chunk]:
     """
     Full chunks of the samples that stay. Each hidden state is copied once; a chunk that stays whole is not copied.
 
@@ -118,15 +116,13 @@ def form_anew(
     ends = torch.tensor([len(chunk) for chunk in chunks]).cumsum(0)
     # borders[c]: how many of the kept come before the end of old chunk c
     borders = [0, *torch.searchsorted(kept, ends).tolist()]
-    formed = []
     for first, last in plan(lengths, tokens_per_chunk, call_tokens):
         pieces = []
         for number, chunk in enumerate(chunks):
             start, stop = max(first, borders[number]), min(last, borders[number + 1])
             if start < stop:
                 pieces.append((chunk, kept_here[start:stop] - (int(ends[number]) - len(chunk))))
-        formed.append(assemble(backbone, pieces, lengths[first:last], lengths_here[first:last]))
-    return formed
+        yield assemble(backbone, pieces, lengths[first:last], lengths_here[first:last])
 
 
 def assemble(backbone: Any, pieces: Sequence[tuple[Chunk, Tensor]], lengths: Tensor, lengths_here: Tensor) -> Chunk:

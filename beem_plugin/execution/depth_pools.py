@@ -22,6 +22,9 @@ from beem_plugin.exits.replay import ExitDecisions
 logger = logging.getLogger(__name__)
 
 TOKENS_PER_CHUNK = {"cuda": 65536, "cpu": 512}
+FIRST_WINDOW = 4
+"""The first window's share of a chunk on a GPU, which has nothing to do until it has been read."""
+GROWTH = 4
 CHUNKS_PER_WINDOW = {"cuda": 8, "cpu": 64}
 CALL_TOKENS = {"cuda": 8192, "cpu": 32}
 MIN_LEAVING = {"cuda": 0.05, "cpu": 0.02}
@@ -105,10 +108,10 @@ class DepthPools(Engine):
         call_tokens = CALL_TOKENS[kind] if self.call_tokens is None else self.call_tokens
         window_tokens = self.window_tokens or tokens_per_chunk * CHUNKS_PER_WINDOW[kind]
         min_leaving = MIN_LEAVING[kind] if self.min_leaving is None else self.min_leaving
-        first_tokens = tokens_per_chunk if kind == "cuda" else None
+        first_tokens = -(-tokens_per_chunk // FIRST_WINDOW) if kind == "cuda" else None
         heads = BatchHeads(network, policy, self._agreed)
         kernels = self._window_kernels(network, policy, device)
-        read = sorted_windows(windows(batches, window_tokens, pad_token_of(network), first_tokens), device)
+        read = sorted_windows(windows(batches, window_tokens, pad_token_of(network), first_tokens, GROWTH), device)
         pools = (
             (window, order, pool(network, policy, ordered, tokens_per_chunk, call_tokens, min_leaving, heads, kernels))
             for window, order, ordered in (ahead(read) if kind == "cuda" else read)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -128,7 +128,7 @@ class FusedWindow:
 
     def form_anew(
         self, backbone: Any, chunks: Sequence[Chunk], kept: Tensor, tokens_per_chunk: int, call_tokens: int
-    ) -> list[Chunk]:
+    ) -> Iterator[Chunk]:
         """
         Full chunks of the samples that stay, in one copy to the device and one kernel there. As `chunks.form_anew`,
         for states that hold nothing but what the backbone makes anew.
@@ -156,15 +156,14 @@ class FusedWindow:
         real = torch.empty(tokens, dtype=torch.uint8, device=first.device)
         pool_kernels.gather_into(hidden, real, there[:4], int(widths.max()))
         self.rows = there[4]
-        formed, token = [], 0
+        token = 0
         for (start, last), width in zip(stretches, widths.tolist(), strict=True):
             shape = (last - start, width)
             stop = token + shape[0] * width
             mask = real[token:stop].view(torch.bool).view(shape) if int(lengths[start]) < width else None
             state = backbone.make_state(hidden[token:stop].view(*shape, size), mask)
-            formed.append(Chunk(state, lengths[start:last]))
+            yield Chunk(state, lengths[start:last])
             token = stop
-        return formed
 
     def settle(self) -> Answers:
         """Everybody has left."""

@@ -86,6 +86,10 @@ class Lane:
         self.staging = recorder.pinned(len(fields) + 1, 1, length, dtype=torch.int64)
         self.staging.fill_(1)
         self.staged = self.staging.numpy()[:, 0]
+        self.tokens = length  # that the mask holds
+        self.rows = [
+            (self.staged[row], self.pad_token_id if name == "input_ids" else 0, name) for row, name in enumerate(fields)
+        ]
         self.inputs = self.staging.to(device)
         self.states: list[BackboneState | None] = [None] * (exits + 1)
         self.memories: list[ExitState | None] = [None] * (exits + 1)
@@ -100,7 +104,12 @@ class Lane:
             self.say = torch.compile(self._say, mode="max-autotune-no-cudagraphs", dynamic=False)
         elif heads == "fused" and self.is_aside:
             self.fused = self._fused(device)
-        self.graphs = [recorder.capture(partial(self._run_segment, number)) for number in range(len(self.segments))]
+        graphs = [recorder.capture(partial(self._run_segment, number)) for number in range(len(self.segments))]
+        # What starts a segment, and the exits, with their answers, at which somebody can leave.
+        self.steps = [
+            (graph, [(number, self.seen[number], number == exits) for number in segment.asked])
+            for graph, segment in zip(graphs, self.segments, strict=True)
+        ]
 
     def _run_segment(self, number: int) -> None:
         segment = self.segments[number]
@@ -200,25 +209,24 @@ class Lane:
         """Puts a batch of one without padding where the graphs read it; nothing of the lane may be under way."""
         self.recorder.wait()
         tokens = batch["input_ids"].shape[1]
-        staged = self.staged
-        for row, name in enumerate(self.fields):
-            staged[row, :tokens] = batch[name][0].numpy()
-            staged[row, tokens:] = self.pad_token_id if name == "input_ids" else 0
-        staged[-1, :tokens] = 1
-        staged[-1, tokens:] = 0
+        for row, fill, name in self.rows:
+            row[:tokens] = batch[name].numpy()[0]
+            if tokens < self.length:
+                row[tokens:] = fill
+        if tokens != self.tokens:
+            self.staged[-1, :tokens] = 1
+            self.staged[-1, tokens:] = 0
+            self.tokens = tokens
         self.seen.fill(np.nan)
 
     def run(self, batch: dict[str, Tensor]) -> tuple[int, Tensor, Tensor | None]:
         """Exit, log-probabilities and score of a batch of one without padding, on the CPU."""
         self.recorder.enter()
         self.load(batch)
-        seen, last = self.seen, self.network.num_exits
-        for segment, start in zip(self.segments, self.graphs, strict=True):
+        for start, asked in self.steps:
             start()
-            for exit_number in segment.asked:
-                row = seen[exit_number]
-                leaves = self._await(row)
-                if leaves or exit_number == last:
+            for exit_number, row, is_last in asked:
+                if self._await(row) or is_last:
                     answer = torch.from_numpy(row.copy())
                     return exit_number, answer[None, 2:], answer[1:2] if self.has_score else None
         raise AssertionError("the last exit answers everybody")
@@ -229,7 +237,7 @@ class Lane:
         while True:
             for _ in range(LOOKS):
                 leaves = row[0]
-                if leaves == leaves and not np.isnan(row).any():
+                if leaves == leaves and not [value for value in row.tolist() if value != value]:
                     return bool(leaves)
             now = time.monotonic()
             deadline = now + PATIENCE_SECONDS if deadline is None else deadline

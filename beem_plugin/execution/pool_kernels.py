@@ -7,10 +7,9 @@ and with short sentences the host that launches them is what is waited for.
 # mypy: allow-untyped-defs, allow-incomplete-defs
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
+from beem_plugin.common.kernel_launch import launch
 from beem_plugin.execution.fused_rule import FusedRule
 
 try:
@@ -23,6 +22,8 @@ SAMPLES = 64
 """That one program decides about."""
 TOKENS = 4
 """That one program copies."""
+MEAN_TOKENS = 8
+"""That one program reads at a time."""
 
 if triton is not None:
     from beem_plugin.execution.fused_kernels import ENTROPY, MARGIN, NO_SCORE, compared, scored
@@ -40,7 +41,10 @@ if triton is not None:
         TOKENS: tl.constexpr,
         PADDED: tl.constexpr,
     ):
-        """The mean over a sample's tokens that are no padding; LENGTH is at least `tokens`."""
+        """
+        The mean over a sample's tokens that are no padding; LENGTH is at least `tokens`. In one warp, where each thread
+        has columns of its own and nothing to exchange.
+        """
         sample = tl.program_id(0).to(tl.int64)
         column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
         total = tl.zeros((BLOCK,), dtype=tl.float32)
@@ -168,8 +172,9 @@ def mean_into(vectors: Tensor, hidden_states: Tensor, real: Tensor | None) -> No
     """
     samples, tokens, size = hidden_states.shape
     block = min(256, power_of_two(size))
-    kernel: Any = mean_tokens
-    kernel[(samples, -(-size // block))](
+    launch(
+        mean_tokens,
+        (samples, -(-size // block)),
         hidden_states,
         hidden_states if real is None else real,
         vectors,
@@ -177,9 +182,9 @@ def mean_into(vectors: Tensor, hidden_states: Tensor, real: Tensor | None) -> No
         size,
         BLOCK=block,
         LENGTH=power_of_two(tokens),
-        TOKENS=min(16, power_of_two(tokens)),
+        TOKENS=min(MEAN_TOKENS, power_of_two(tokens)),
         PADDED=real is not None,
-        num_warps=4,
+        num_warps=1,
     )
 
 
@@ -197,9 +202,16 @@ def gather_into(hidden: Tensor, real: Tensor, table: Tensor, most: int) -> None:
         The most tokens that a sample gets.
     """
     size = hidden.shape[1]
-    kernel: Any = gather_samples
-    kernel[(table.shape[1], -(-most // TOKENS))](
-        table, hidden, real, table.shape[1], size, BLOCK=power_of_two(size), TOKENS=TOKENS, num_warps=4
+    launch(
+        gather_samples,
+        (table.shape[1], -(-most // TOKENS)),
+        table,
+        hidden,
+        real,
+        table.shape[1],
+        size,
+        BLOCK=power_of_two(size),
+        TOKENS=TOKENS,
     )
 
 
@@ -232,8 +244,9 @@ def decide(
         Whether everybody leaves.
     """
     count, labels = logits.shape
-    kernel: Any = decide_all
-    kernel[(-(-count // SAMPLES),)](
+    launch(
+        decide_all,
+        (-(-count // SAMPLES),),
         logits,
         rows,
         numbers,

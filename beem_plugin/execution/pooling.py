@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -34,19 +35,22 @@ def pool(
     Brings `samples`, sorted by length, through the network. Yields after the work of each exit has been queued, before
     its outcome is waited for; returns the decisions in the order of `samples`.
     """
-    chunks = first_chunks(network, samples, tokens_per_chunk, call_tokens)
-    device = chunks[0].state.hidden_states.device
+    # Made one by one, as they are needed, so that a device computes the first while the host makes the next.
+    made = first_chunks(network, samples, tokens_per_chunk, call_tokens)
+    first = next(made)
+    device = first.state.hidden_states.device
     window: Window | FusedWindow
-    if kernels is not None and all(holds_no_more(network.backbone, chunk) for chunk in chunks):
+    if kernels is not None and holds_no_more(network.backbone, first):
         window = FusedWindow(kernels, len(samples))
     else:
         window = Window(heads, Ledger(policy, len(samples), network.num_exits, network.num_labels, device))
     flags = Flags(device)
+    made = chain([first], made)
     for exit_number in range(1, network.num_exits + 1):
         is_last = exit_number == network.num_exits
         can_leave = not is_last and policy.can_leave(exit_number)
-        for chunk in chunks:
-            chunk.state = network.advance(exit_number, chunk.state)
+        chunks = [advanced(network, exit_number, chunk) for chunk in made]
+        made = iter(chunks)
         if is_last or can_leave or policy.needs(exit_number):
             gone = window.step(exit_number, chunks)
         if is_last:
@@ -63,11 +67,17 @@ def pool(
         if wasted == 0 or wasted < min_leaving * int(lengths.sum()):
             continue
         kept = (~left).nonzero().squeeze(1)
-        chunks = window.form_anew(network.backbone, chunks, kept, tokens_per_chunk, call_tokens)
+        made = window.form_anew(network.backbone, chunks, kept, tokens_per_chunk, call_tokens)
     answers = window.settle()
     answers.fetch()
     yield
     return answers.decisions()
+
+
+def advanced(network: SteppedNetwork, exit_number: int, chunk: Chunk) -> Chunk:
+    """The chunk, brought to the exit."""
+    chunk.state = network.advance(exit_number, chunk.state)
+    return chunk
 
 
 class Window:
@@ -90,16 +100,15 @@ class Window:
 
     def form_anew(
         self, backbone: Any, chunks: Sequence[Chunk], kept: Tensor, tokens_per_chunk: int, call_tokens: int
-    ) -> list[Chunk]:
+    ) -> Iterator[Chunk]:
         """Full chunks of those at `kept`; the others are taken out for good."""
         stay = torch.zeros(len(self.ledger), dtype=torch.bool)
         stay[kept] = True
         gone = (~stay).nonzero().squeeze(1)
         lengths = torch.cat([chunk.lengths for chunk in chunks])[kept]
         kept_here, gone_here, lengths_here = all_to_device((kept, gone, lengths), self.ledger.rows.device)
-        formed = form_anew(backbone, chunks, kept, tokens_per_chunk, call_tokens, kept_here, lengths_here)
         self.ledger.take_out(gone_here, kept_here)
-        return formed
+        return form_anew(backbone, chunks, kept, tokens_per_chunk, call_tokens, kept_here, lengths_here)
 
     def settle(self) -> Answers:
         """Everybody has left."""
@@ -120,7 +129,7 @@ def compare_kernels(network: SteppedNetwork, policy: ExitPolicy, device: torch.d
     lengths = torch.arange(1, 9)
     tokens = 3 + torch.arange(int(lengths.sum())) * 7 % 31
     made_up = Samples({"input_ids": tokens}, lengths.cumsum(0) - lengths, lengths, torch.arange(8)).to(device)
-    chunks = first_chunks(network, made_up, 16)
+    chunks = list(first_chunks(network, made_up, 16))
     for exit_number in range(1, network.num_exits + 1):  # all heads, wherever the made-up samples leave
         for chunk in chunks:
             chunk.state = network.advance(exit_number, chunk.state)

@@ -154,7 +154,11 @@ def join(parts: list[Samples]) -> Samples:
 
 
 def windows(
-    batches: Iterable[dict[str, Tensor]], max_tokens: int, pad_token_id: int = 0, first_tokens: int | None = None
+    batches: Iterable[dict[str, Tensor]],
+    max_tokens: int,
+    pad_token_id: int = 0,
+    first_tokens: int | None = None,
+    growth: int = 2,
 ) -> Iterator[Samples]:
     """
     Successive stretches of the input of at most so many tokens, but at least one batch each.
@@ -165,7 +169,9 @@ def windows(
     max_tokens : `int`
     pad_token_id : `int`, optional (default = `0`)
     first_tokens : `int`, optional (default = `max_tokens`)
-        Of the first window. Those that follow grow twofold, so that work begins before much has been read.
+        Of the first window, so that work begins before much has been read.
+    growth : `int`, optional (default = `2`)
+        How much more than the last window the next one may hold, up to `max_tokens`.
     """
     limit = min(max_tokens, first_tokens or max_tokens)
     held: list[Samples] = []
@@ -177,7 +183,7 @@ def windows(
         more = int(part.lengths.sum())
         if held and tokens + more > limit:
             yield join(held)
-            held, tokens, limit = [], 0, min(max_tokens, 2 * limit)
+            held, tokens, limit = [], 0, min(max_tokens, growth * limit)
         held.append(part)
         seen, tokens = seen + len(part), tokens + more
     if held:

@@ -13,8 +13,9 @@ import torch
 from torch.nn import functional
 
 from beem_plugin.backbones import block_kernels
+from beem_plugin.common import kernel_launch
 
-from .tiny_models import build, make_batch
+from .tiny_models import CONFIGS, build, make_batch
 
 HERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -70,6 +71,42 @@ def test_sum_and_norm(size: int) -> None:
 
 
 @needs_triton
+@pytest.mark.parametrize("lengths", [(12, 5, 9, 3), (7, 7), (70, 90)])
+@pytest.mark.parametrize(
+    "family", ["bert", "roberta", "xlm-roberta", "electra", "electra-projected", "albert", "distilbert", "mpnet"]
+)
+@torch.inference_mode()
+def test_embeddings(family: str, lengths: tuple[int, ...]) -> None:
+    config = {**CONFIGS[family], "max_position_embeddings": 100}
+    if config["model_type"] not in ("distilbert", "mpnet"):
+        config["type_vocab_size"] = 2
+    backbone = build(config=config).eval().half().to(HERE)
+    batch = {name: value.to(HERE) for name, value in make_batch(backbone, lengths).items()}
+    batch["input_ids"][0, 2] = backbone.config.pad_token_id or 0  # a padding token that is none
+    if "type_vocab_size" in config:
+        batch["token_type_ids"] = (torch.arange(max(lengths), device=HERE) > 2).long().expand(len(lengths), -1)
+    direct = backbone.direct_embeddings()
+    assert direct is not None
+    for kinds in (batch.pop("token_type_ids", None), None):
+        found = backbone.after_embeddings(direct.compute(batch["input_ids"], kinds))
+        more = {} if kinds is None else {"token_type_ids": kinds}
+        expected = backbone.embed_tokens({**batch, **more})
+        torch.testing.assert_close(found, expected, rtol=1e-2, atol=5e-3)
+        assert found.shape == expected.shape and float(expected.abs().max()) > 0.1
+
+
+def test_other_embeddings_are_called() -> None:
+    for family in ("deberta-v2", "modernbert"):
+        assert build(config=CONFIGS[family]).direct_embeddings() is None
+    backbone = build(config=CONFIGS["bert"])
+    backbone.transformer_model.embeddings.word_embeddings = torch.nn.Embedding(60, 32, max_norm=1.0)
+    assert backbone.direct_embeddings() is None
+    backbone = build(config=CONFIGS["bert"])
+    backbone.transformer_model.embeddings.more = torch.nn.Tanh()
+    assert backbone.direct_embeddings() is None
+
+
+@needs_triton
 @pytest.mark.parametrize("family", ["bert", "mpnet"])
 @pytest.mark.parametrize("lengths", [(12, 5, 9, 3), (7, 7)])
 @torch.inference_mode()
@@ -101,6 +138,19 @@ def test_a_backbone_uses_them() -> None:
     state = backbone.embed({name: value.to(HERE) for name, value in make_batch(backbone, (9, 5)).items()})
     backbone.layer(1, state)
     assert [kind[0] for kind in backbone._direct_blocks[1].agreed] == ["with kernels"]
+    assert len(backbone._direct_embeddings.agreed) == 1
+
+
+@pytest.mark.skipif(HERE.type != "cuda" or not can_run(), reason="needs a GPU")
+def test_launching_again_does_the_same() -> None:
+    for size in (768, 1024):
+        norm = torch.nn.LayerNorm(size).half().to(HERE)
+        for rows in (1, 5, 16, 48):
+            first, second = (torch.randn(rows, 1, size, device=HERE).half() for _ in range(2))
+            said = [block_kernels.add_and_normalise(first, second, norm) for _ in range(3)]
+            assert torch.equal(said[0], said[1]) and torch.equal(said[0], said[2])
+            torch.testing.assert_close(said[0], norm(first + second), rtol=1e-2, atol=1e-2)
+    assert any(compiled for compiled in kernel_launch._compiled.values()), "no launch was shortened"
 
 
 def test_stacked_weights_follow_their_parts() -> None:
