@@ -8,12 +8,15 @@ copy and mask.
 # mypy: allow-untyped-defs, allow-incomplete-defs
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from beem_plugin.common.kernel_launch import launch
+
+if TYPE_CHECKING:
+    from beem_plugin.backbones.packed import Packed
 
 try:
     import triton
@@ -28,14 +31,17 @@ DTYPES = (torch.float16, torch.bfloat16)
 
 if triton is not None:
     # Numbers that differ from batch to batch, of which no kernel should be made each.
-    @triton.jit(do_not_specialize=["tokens", "head_stride", "from_stride"])
+    @triton.jit(do_not_specialize=["first", "tokens", "head_stride", "from_stride"])
     def attention(
         query,
         key,
         value,
         bias,
         real,
+        starts,
+        lengths,
         heard,
+        first,
         tokens,
         scale,
         row_stride,
@@ -47,14 +53,20 @@ if triton is not None:
         BLOCK: tl.constexpr,
         HAS_BIAS: tl.constexpr,
         HAS_PADDING: tl.constexpr,
+        PACKED: tl.constexpr,
     ):
         """One head of one sample: scores, softmax and the mean of the values, in float32 between the products."""
-        sample = (tl.program_id(0) // HEADS).to(tl.int64)
+        sample = first + (tl.program_id(0) // HEADS).to(tl.int64)
         head = tl.program_id(0) % HEADS
+        if PACKED:
+            begin = tl.load(starts + sample)
+            tokens = tl.load(lengths + sample)
+        else:
+            begin = sample * tokens
         place = tl.arange(0, BLOCK)
         column = tl.arange(0, SIZE)
         inside = place < tokens
-        where = (sample * tokens + place[:, None]) * row_stride + head * SIZE + column[None, :]
+        where = (begin + place[:, None]) * row_stride + head * SIZE + column[None, :]
         asked = tl.load(query + where, mask=inside[:, None], other=0.0)
         known = tl.load(key + where, mask=inside[:, None], other=0.0)
         scores = tl.dot(asked, tl.trans(known)) * scale
@@ -63,13 +75,13 @@ if triton is not None:
             scores += tl.load(bias + pair, mask=inside[:, None] & inside[None, :], other=0.0).to(tl.float32)
         counts = inside
         if HAS_PADDING:
-            counts = counts & (tl.load(real + sample * tokens + place, mask=inside, other=0) != 0)
+            counts = counts & (tl.load(real + begin + place, mask=inside, other=0) != 0)
         scores = tl.where(counts[None, :], scores, -1e30)
         weight = tl.exp(scores - tl.max(scores, axis=1)[:, None])
         total = tl.sum(weight, axis=1)
         said = tl.load(value + where, mask=inside[:, None], other=0.0)
         result = tl.dot(weight.to(said.dtype), said) / total[:, None]
-        target = (sample * tokens + place[:, None]) * out_stride + head * SIZE + column[None, :]
+        target = (begin + place[:, None]) * out_stride + head * SIZE + column[None, :]
         tl.store(heard + target, result.to(heard.dtype.element_ty), mask=inside[:, None])
 
     @triton.jit
@@ -91,6 +103,9 @@ if triton is not None:
     def embed_norm(
         ids,
         kinds,
+        sources,
+        starts,
+        lengths,
         word_table,
         position_table,
         kind_table,
@@ -103,30 +118,39 @@ if triton is not None:
         eps,
         HAS_KINDS: tl.constexpr,
         SKIPS_PADDING: tl.constexpr,
+        PACKED: tl.constexpr,
         LOOK: tl.constexpr,
         BLOCK: tl.constexpr,
     ):
         """
-        One token: the sum of its rows in the tables of words, positions and kinds, normalised. Where padding is
-        skipped, positions count the sample's other tokens up to this one, from `pad_token` on.
+        One token of one sample: the sum of its rows in the tables of words, positions and kinds, normalised. Where
+        padding is skipped, positions count the sample's other tokens up to this one, from `pad_token` on.
         """
-        row = tl.program_id(0).to(tl.int64)
-        place = row % tokens
-        word = tl.load(ids + row)
+        sample = tl.program_id(0).to(tl.int64)
+        place = tl.program_id(1).to(tl.int64)
+        if PACKED:
+            source = tl.load(sources + sample)
+            row = tl.load(starts + sample) + place
+            exists = place < tl.load(lengths + sample)
+        else:
+            source = sample * tokens
+            row = source + place
+            exists = place < tokens
+        word = tl.load(ids + source + place, mask=exists, other=0)
         position = place
         if SKIPS_PADDING:
             seen = place * 0
             for start in range(0, LOOK, 64):
                 other = start + tl.arange(0, 64)
-                before = tl.load(ids + (row - place) + other, mask=other <= place, other=pad_token)
+                before = tl.load(ids + source + other, mask=(other <= place) & exists, other=pad_token)
                 seen += tl.sum((before != pad_token).to(tl.int64), axis=0)
             position = tl.where(word == pad_token, place * 0, seen) + pad_token
         column = tl.arange(0, BLOCK)
-        inside = column < size
+        inside = (column < size) & exists
         total = tl.load(word_table + word * size + column, mask=inside, other=0.0).to(tl.float32)
         total += tl.load(position_table + position * size + column, mask=inside, other=0.0).to(tl.float32)
         if HAS_KINDS:
-            kind = tl.load(kinds + row)
+            kind = tl.load(kinds + source + place, mask=exists, other=0)
             total += tl.load(kind_table + kind * size + column, mask=inside, other=0.0).to(tl.float32)
         mean = tl.sum(total, axis=0) / size
         centred = tl.where(inside, total - mean, 0.0)
@@ -138,14 +162,18 @@ if triton is not None:
 
 def can_run(hidden_states: Tensor, num_heads: int) -> bool:
     """Whether the kernels serve hidden states `(batch, tokens, hidden)` of this kind, in so many heads."""
-    size = hidden_states.shape[2] // num_heads
+    return serves(hidden_states, num_heads) and hidden_states.shape[1] <= MOST_TOKENS
+
+
+def serves(like: Tensor, num_heads: int | None = None) -> bool:
+    """Whether the kernels serve vectors of the size, kind and place of the rows of `like`, in so many heads."""
+    size = like.shape[-1]
     return (
         triton is not None
-        and hidden_states.is_cuda
-        and hidden_states.dtype in DTYPES
-        and hidden_states.shape[1] <= MOST_TOKENS
-        and size in (16, 32, 64, 128)
-        and hidden_states.shape[2] <= 8192
+        and like.is_cuda
+        and like.dtype in DTYPES
+        and size <= 8192
+        and (num_heads is None or size // num_heads in (16, 32, 64, 128))
     )
 
 
@@ -155,7 +183,13 @@ def block_of(tokens: int) -> int:
 
 
 def attend(
-    query: Tensor, key: Tensor, value: Tensor, num_heads: int, bias: Tensor | None, real: Tensor | None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    num_heads: int,
+    bias: Tensor | None,
+    real: Tensor | None,
+    packed: Packed | None = None,
 ) -> Tensor:
     """
     # Parameters
@@ -167,6 +201,8 @@ def attend(
         `(1, heads, tokens, tokens)`, added to the scores of every sample.
     real : `Tensor`, optional
         `(batch, tokens)` bool, contiguous: which tokens are listened to; at least one a sample.
+    packed : `Packed`, optional
+        Where the samples are, if they lie packed in a batch of one.
 
     # Returns
 
@@ -175,30 +211,35 @@ def attend(
     """
     batch, tokens, hidden = query.shape
     size = hidden // num_heads
-    block = block_of(tokens)
     heard = torch.empty((batch, tokens, hidden), dtype=query.dtype, device=query.device)
-    launch(
-        attention,
-        (batch * num_heads,),
-        query,
-        key,
-        value,
-        query if bias is None else bias,
-        query if real is None else real,
-        heard,
-        tokens,
-        size**-0.5,
-        query.stride(1),
-        hidden,
-        0 if bias is None else bias.stride(1),
-        0 if bias is None else bias.stride(2),
-        HEADS=num_heads,
-        SIZE=size,
-        BLOCK=block,
-        HAS_BIAS=bias is not None,
-        HAS_PADDING=real is not None,
-        num_warps=WARPS[block],
-    )
+    groups = [(0, batch, block_of(tokens))] if packed is None else packed.groups
+    for first, last, block in groups:
+        launch(
+            attention,
+            ((last - first) * num_heads,),
+            query,
+            key,
+            value,
+            query if bias is None else bias,
+            query if real is None else real,
+            query if packed is None else packed.starts,
+            query if packed is None else packed.lengths,
+            heard,
+            first,
+            tokens,
+            size**-0.5,
+            query.stride(1),
+            hidden,
+            0 if bias is None else bias.stride(1),
+            0 if bias is None else bias.stride(2),
+            HEADS=num_heads,
+            SIZE=size,
+            BLOCK=block,
+            HAS_BIAS=bias is not None,
+            HAS_PADDING=real is not None,
+            PACKED=packed is not None,
+            num_warps=WARPS[block],
+        )
     return heard
 
 
@@ -240,14 +281,16 @@ def embed_and_normalise(
     kind_table: Tensor | None,
     norm: Any,
     pad_token: int | None,
+    packed: Packed | None = None,
+    sources: Tensor | None = None,
 ) -> Tensor:
     """
     # Parameters
 
     input_ids : `Tensor`
-        `(batch, tokens)` int64, contiguous.
+        `(batch, tokens)` int64, contiguous; `(all tokens,)` of packed samples.
     kinds : `Tensor`, optional
-        `(batch, tokens)` int64, contiguous: token types.
+        Token types, as `input_ids`.
     words, positions : `Tensor`
         `(words, hidden)` and `(positions, hidden)`, contiguous.
     kind_table : `Tensor`, optional
@@ -255,20 +298,32 @@ def embed_and_normalise(
     norm : `torch.nn.LayerNorm`
     pad_token : `int`, optional
         Where positions count the tokens that are not this one, and begin after its number; `None`: they count all.
+    packed : `Packed`, optional
+        Where the samples are to lie, packed in a batch of one.
+    sources : `Tensor`, optional
+        `(samples,)` int64: with `packed`, where each sample begins in `input_ids`.
 
     # Returns
 
     `Tensor`
         `(batch, tokens, hidden)`
     """
-    batch, tokens = input_ids.shape
     size = words.shape[1]
-    result = torch.empty((batch, tokens, size), dtype=words.dtype, device=words.device)
+    if packed is None:
+        batch, tokens = input_ids.shape
+        grid, shape = (batch, tokens), (batch, tokens, size)
+    else:
+        tokens = packed.longest
+        grid, shape = (len(packed), tokens), (1, int(packed.lengths_here.sum()), size)
+    result = torch.empty(shape, dtype=words.dtype, device=words.device)
     launch(
         embed_norm,
-        (batch * tokens,),
+        grid,
         input_ids,
         input_ids if kinds is None else kinds,
+        input_ids if sources is None else sources,
+        input_ids if packed is None else packed.starts,
+        input_ids if packed is None else packed.lengths,
         words,
         positions,
         words if kind_table is None else kind_table,
@@ -281,6 +336,7 @@ def embed_and_normalise(
         norm.eps,
         HAS_KINDS=kind_table is not None and kinds is not None,
         SKIPS_PADDING=pad_token is not None,
+        PACKED=packed is not None,
         LOOK=64 if pad_token is None else max(64, 1 << (tokens - 1).bit_length()),
         BLOCK=1 << (size - 1).bit_length(),
     )

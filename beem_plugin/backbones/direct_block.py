@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from beem_plugin.backbones import block_kernels
+from beem_plugin.backbones.packed import Packed
 from beem_plugin.backbones.untouched import Untouched, consists_of, version_of
 
 logger = logging.getLogger(__name__)
@@ -69,7 +70,9 @@ class DirectBlock:
             self.stacked_of = state
         return self.stacked
 
-    def with_kernels(self, hidden_states: Tensor, bias: Tensor | None, real: Tensor | None) -> Tensor:
+    def with_kernels(
+        self, hidden_states: Tensor, bias: Tensor | None, real: Tensor | None, packed: Packed | None = None
+    ) -> Tensor:
         """
         With `block_kernels`, where they can run.
 
@@ -81,12 +84,14 @@ class DirectBlock:
             `(1, heads, tokens, tokens)`, added to the scores of every sample.
         real : `Tensor`, optional
             `(batch, tokens)` bool: the tokens that are no padding; `None` says that all are.
+        packed : `Packed`, optional
+            Where the samples are, if they lie packed in a batch of one.
         """
         linear = functional.linear
         hidden_states = hidden_states.contiguous()
         query, key, value = linear(hidden_states, *self.weights).chunk(3, dim=2)
         real = None if real is None else real.contiguous()
-        heard = block_kernels.attend(query, key, value, self.num_heads, bias, real)
+        heard = block_kernels.attend(query, key, value, self.num_heads, bias, real, packed)
         mixed = linear(heard, self.mixed.weight, self.mixed.bias)
         between = block_kernels.add_and_normalise(mixed, hidden_states, self.first_norm)
         wide = self.activation(linear(between, self.wide.weight, self.wide.bias))

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from beem_plugin.backbones import block_kernels
 from beem_plugin.backbones.direct_block import TOLERANCE
+from beem_plugin.backbones.packed import Packed
 from beem_plugin.backbones.untouched import Untouched, consists_of
 
 logger = logging.getLogger(__name__)
@@ -72,20 +73,35 @@ class DirectEmbeddings:
         self.is_usable = False
         return None
 
+    def pack(self, tokens: Mapping[str, Tensor], sources: Tensor, packed: Packed) -> Tensor:
+        """
+        # Parameters
+
+        tokens : `Mapping[str, Tensor]`
+            `input_ids` and, where they have such, `token_type_ids`, each `(all tokens,)` int64.
+        sources : `Tensor`
+            `(samples,)` int64 on their device: where each sample begins among them.
+        packed : `Packed`
+
+        # Returns
+
+        `Tensor`
+            `(1, tokens of the samples, embedding)`
+        """
+        return self.compute(tokens["input_ids"], tokens.get("token_type_ids"), packed, sources)
+
     def can_run(self, input_ids: Tensor) -> bool:
         """Whether the kernel serves such tokens."""
-        weight = self.words.weight
-        return (
-            block_kernels.triton is not None
-            and weight.is_cuda
-            and weight.dtype in block_kernels.DTYPES
-            and input_ids.dtype == torch.int64
-            and input_ids.numel() > 0
-            and weight.shape[1] <= 8192
-        )
+        return block_kernels.serves(self.words.weight) and input_ids.dtype == torch.int64 and input_ids.numel() > 0
 
-    def compute(self, input_ids: Tensor, kinds: Tensor | None) -> Tensor:
-        """With the kernel."""
+    def compute(
+        self,
+        input_ids: Tensor,
+        kinds: Tensor | None,
+        packed: Packed | None = None,
+        sources: Tensor | None = None,
+    ) -> Tensor:
+        """With the kernel; see `block_kernels.embed_and_normalise`."""
         if kinds is None and self.kinds is not None:
             kinds = torch.zeros_like(input_ids)
         return block_kernels.embed_and_normalise(
@@ -96,6 +112,8 @@ class DirectEmbeddings:
             None if self.kinds is None else self.kinds.weight,
             self.norm,
             self.pad_token,
+            packed,
+            sources,
         )
 
 

@@ -15,6 +15,7 @@ from beem_plugin.backbones import block_kernels, masks
 from beem_plugin.backbones.backbone import Backbone, BackboneState
 from beem_plugin.backbones.direct_block import DirectBlock
 from beem_plugin.backbones.direct_embeddings import DirectEmbeddings
+from beem_plugin.backbones.packed import PACKED, Packed
 from beem_plugin.backbones.untouched import is_written_down
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.files import atomic_write
@@ -126,13 +127,55 @@ class TransformerBackbone(Backbone):
         shared = self.shared_extras(hidden_states)
         return BackboneState(hidden_states, attention_mask, batched, shared, self.token_dims)
 
+    def can_pack(self, longest: int) -> bool:
+        """Whether samples of so many tokens at most can be computed packed, and will be faster so."""
+        embeddings = self._direct_embeddings
+        if self.training or torch.is_grad_enabled() or embeddings is None or longest > block_kernels.MOST_TOKENS:
+            return False
+        weight = embeddings.words.weight
+        if not (embeddings.is_usable and embeddings.untouched and block_kernels.serves(weight)):
+            return False
+        blocks = [self._direct(number, weight.device.type) for number in range(1, self.num_layers + 1)]
+        return all(
+            block is not None and block.uses_kernels and block_kernels.serves(block.query.weight, block.num_heads)
+            for block in blocks
+        )
+
+    def embed_packed(self, tokens: Mapping[str, Tensor], sources: Tensor, packed: Packed) -> BackboneState:
+        """
+        The state before block 1 of samples that `can_pack`; the other parameters as `DirectEmbeddings.pack`.
+
+        # Parameters
+
+        packed : `Packed`
+        """
+        assert self._direct_embeddings is not None, "can_pack has been asked"
+        return self.packed_state(self.after_embeddings(self._direct_embeddings.pack(tokens, sources, packed)), packed)
+
+    def packed_state(self, hidden_states: Tensor, packed: Packed) -> BackboneState:
+        """A state, of any depth, with hidden states `(1, tokens, hidden)` of packed samples."""
+        mask = hidden_states.new_ones((1, 1), dtype=torch.bool).expand(hidden_states.shape[:2])
+        # The blocks share tables for as many tokens as a sample has, not for as many as all have.
+        shared = self.shared_extras(hidden_states[:, :1].expand(1, packed.longest, -1))
+        return BackboneState(hidden_states, mask, {}, {**shared, PACKED: packed}, self.token_dims)
+
     def layer(self, number: int, state: BackboneState) -> BackboneState:
+        if PACKED in state.shared:
+            return state.advance(self._run_packed(number, state, state.shared[PACKED]))
         direct = (
             None if self.training or torch.is_grad_enabled() else self._direct(number, state.hidden_states.device.type)
         )
         if direct is None:
             return state.advance(self.block(number, state))
         return state.advance(self._run_direct(number, direct, state))
+
+    def _run_packed(self, number: int, state: BackboneState, packed: Packed) -> Tensor:
+        direct = self._direct(number, state.hidden_states.device.type)
+        if direct is not None and direct.uses_kernels:
+            return direct.with_kernels(state.hidden_states, self.direct_bias(state), None, packed)
+        # Somebody has begun to listen to its modules, which know no packed samples.
+        hidden_states, real = packed.padded(state.hidden_states)
+        return self.block(number, self.make_state(hidden_states, real))[real][None]
 
     def _run_direct(self, number: int, direct: DirectBlock, state: BackboneState) -> Tensor:
         """The block's output in the fastest way that says what its modules say, which may be theirs."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Generator, Iterable, Iterator
+from itertools import chain, islice
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from beem_plugin.exits.replay import ExitDecisions
 logger = logging.getLogger(__name__)
 
 TOKENS_PER_CHUNK = {"cuda": 65536, "cpu": 512}
-FIRST_WINDOW = 4
+FIRST_WINDOW = 1
 """The first window's share of a chunk on a GPU, which has nothing to do until it has been read."""
 GROWTH = 4
 CHUNKS_PER_WINDOW = {"cuda": 8, "cpu": 64}
@@ -108,13 +109,16 @@ class DepthPools(Engine):
         call_tokens = CALL_TOKENS[kind] if self.call_tokens is None else self.call_tokens
         window_tokens = self.window_tokens or tokens_per_chunk * CHUNKS_PER_WINDOW[kind]
         min_leaving = MIN_LEAVING[kind] if self.min_leaving is None else self.min_leaving
-        first_tokens = -(-tokens_per_chunk // FIRST_WINDOW) if kind == "cuda" else None
+        first_tokens = int(tokens_per_chunk / FIRST_WINDOW) if kind == "cuda" else None
         heads = BatchHeads(network, policy, self._agreed)
         kernels = self._window_kernels(network, policy, device)
         read = sorted_windows(windows(batches, window_tokens, pad_token_of(network), first_tokens, GROWTH), device)
+        if kind == "cuda":
+            # The first is waited for anyway, and a thread of its own takes longer to read it.
+            read = chain(list(islice(read, 1)), ahead(read))
         pools = (
             (window, order, pool(network, policy, ordered, tokens_per_chunk, call_tokens, min_leaving, heads, kernels))
-            for window, order, ordered in (ahead(read) if kind == "cuda" else read)
+            for window, order, ordered in read
         )
         for window, order, decisions in take_turns(pools, self.windows_in_flight or IN_FLIGHT[kind]):
             yield ExecutedBatch(window.index, in_order(decisions, order))
@@ -129,9 +133,11 @@ class DepthPools(Engine):
         if kernels is None:
             return None
         try:
-            if self._tried != (id(network), network.num_labels, type(policy)):
+            tried = (id(network), network.num_labels, type(policy))
+            if self._tried is None or self._tried[0] != tried:
                 compare_kernels(network, policy, device, kernels)
-                self._tried = (id(network), network.num_labels, type(policy))
+                self._tried = (tried, kernels.packs)
+            kernels.packs = self._tried[1]
         except Exception as error:  # Triton and its compiler fail in many ways
             first_line = (str(error).strip().splitlines() or [""])[0]
             logger.warning("kernels for windows are not used: %s: %s", type(error).__name__, first_line)

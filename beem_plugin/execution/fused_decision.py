@@ -45,6 +45,18 @@ class FusedDecisions:
         """Whether the kernel writes into pinned memory itself, or a copy does."""
         self.rows = torch.zeros(len(heads), 2 + self.labels, dtype=torch.float64, device=device)
 
+    def stage(self, staging: Tensor, inputs: Tensor, mask: Tensor) -> None:
+        """
+        # Parameters
+
+        staging, inputs : `Tensor`
+            `(rows, 1, tokens)` int64, pinned and on the device: what is copied, and where to.
+        mask : `Tensor`
+            `(1, tokens)` uint8 on the device: gets the last row.
+        """
+        size = staging.numel()
+        self.kernels.stage[(-(-size // 256),)](staging, inputs, mask, size, mask.numel(), BLOCK=256)
+
     def run(self, exit_number: int, state: BackboneState, answer: Tensor) -> None:
         """
         Launches the kernels on the current stream.

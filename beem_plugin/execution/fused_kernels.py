@@ -38,6 +38,18 @@ if triton is not None:
         return passes
 
     @triton.jit
+    def stage(staging, inputs, mask, size, length, BLOCK: tl.constexpr):
+        """
+        Rows of `length` from pinned memory to the device, the last one also as a mask. A copy would do, but a graph
+        that begins with a copy waits for it longer than this takes.
+        """
+        place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        value = tl.load(staging + place, mask=place < size, other=0)
+        tl.store(inputs + place, value, mask=place < size)
+        of_mask = place - (size - length)
+        tl.store(mask + of_mask, (value != 0).to(tl.int8), mask=(of_mask >= 0) & (place < size))
+
+    @triton.jit
     def mean_vector(
         hidden, mask, vector, stride, size, LENGTH: tl.constexpr, BLOCK: tl.constexpr, TOKENS: tl.constexpr
     ):

@@ -9,13 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from beem_plugin.backbones import BackboneState
+from beem_plugin.backbones.packed import PACKED, Packed
 from beem_plugin.execution import pool_kernels
 from beem_plugin.execution.answers import Answers
 from beem_plugin.execution.chunks import Chunk, plan
 from beem_plugin.execution.engine import SteppedNetwork
 from beem_plugin.execution.fused_rule import FusedRule, fused_rule
 from beem_plugin.execution.pooled_heads import HeadWeights, agree, head_weights
-from beem_plugin.execution.samples import to_device
+from beem_plugin.execution.samples import Samples, to_device
 from beem_plugin.exits.policy import ExitPolicy
 
 MOST_LABELS = 64
@@ -47,6 +49,8 @@ class WindowKernels:
     ) -> None:
         self.network, self.heads, self.rule, self.device, self.agreed = network, heads, rule, device, agreed
         self.numbers = torch.tensor(rule.numbers, dtype=torch.float64, device=device)
+        self.packs = False
+        """Whether packed samples were found to be given what padded ones are."""
 
     def logits(self, exit_number: int, chunks: Sequence[Chunk]) -> Tensor:
         """`(samples of all chunks, labels)` float32: what the exit says about everybody."""
@@ -56,7 +60,12 @@ class WindowKernels:
         start = 0
         for chunk in chunks:
             state, stop = chunk.state, start + len(chunk)
-            if head.is_mean:
+            packed = state.shared.get(PACKED)
+            if head.is_mean and packed is not None:
+                pool_kernels.mean_into(vectors[start:stop], state.hidden_states, None, packed)
+            elif packed is not None:
+                torch.index_select(state.hidden_states[0], 0, packed.starts, out=vectors[start:stop])
+            elif head.is_mean:
                 real = state.attention_mask.contiguous() if "key_mask" in state.batched else None
                 pool_kernels.mean_into(vectors[start:stop], state.hidden_states.contiguous(), real)
             else:
@@ -65,7 +74,7 @@ class WindowKernels:
         pooled = torch.addmm(head.dense_bias, vectors, head.dense.t()).tanh_()
         logits = torch.addmm(head.classifier_bias, pooled, head.classifier.t()).float()
         if head.place not in self.agreed:
-            if not agree(self.network, exit_number, chunks[0].state, logits[: len(chunks[0])]):
+            if not agree(self.network, exit_number, as_padded(self.network, chunks[0]), logits[: len(chunks[0])]):
                 raise KernelsDisagree(f"at exit {exit_number} they say something else than the network")
             self.agreed.add(head.place)
         return logits
@@ -133,6 +142,9 @@ class FusedWindow:
         Full chunks of the samples that stay, in one copy to the device and one kernel there. As `chunks.form_anew`,
         for states that hold nothing but what the backbone makes anew.
         """
+        if PACKED in chunks[0].state.shared:
+            yield from self._form_packed(backbone, chunks, kept.numpy(), tokens_per_chunk)
+            return
         chosen = kept.numpy()
         lengths = torch.cat([chunk.lengths for chunk in chunks])[kept]
         first = chunks[0].state.hidden_states
@@ -165,6 +177,35 @@ class FusedWindow:
             yield Chunk(state, lengths[start:last])
             token = stop
 
+    def _form_packed(
+        self, backbone: Any, chunks: Sequence[Chunk], chosen: np.ndarray, tokens_per_chunk: int
+    ) -> Iterator[Chunk]:
+        first = chunks[0].state.hidden_states
+        row = first.shape[2] * first.element_size()
+        old = [chunk.lengths.numpy() for chunk in chunks]
+        addresses = [
+            chunk.state.hidden_states.data_ptr() + (lengths.cumsum() - lengths) * row
+            for chunk, lengths in zip(chunks, old, strict=True)
+        ]
+        lengths = np.concatenate(old)[chosen]
+        self.rows_here = self.rows_here[chosen]
+        parts, starts = cut_evenly(lengths, tokens_per_chunk)
+        ends = lengths.cumsum()
+        table = np.stack(
+            [np.concatenate(addresses)[chosen], ends - lengths, lengths, lengths, self.rows_here, starts]
+        )
+        there = to_device(torch.from_numpy(table), first.device)
+        self.rows = there[4]
+        hidden = first.new_empty((int(ends[-1]), first.shape[2]))
+        pool_kernels.gather_into(hidden, None, there[:4], int(lengths[-1]))
+        token = 0
+        for start, last in parts:
+            packed = Packed(there[5, start:last], there[2, start:last], lengths[start:last])
+            stop = int(ends[last - 1])
+            state = backbone.packed_state(hidden[token:stop][None], packed)
+            yield Chunk(state, torch.from_numpy(lengths[start:last]))
+            token = stop
+
     def settle(self) -> Answers:
         """Everybody has left."""
         return self.answers
@@ -173,3 +214,48 @@ class FusedWindow:
 def holds_no_more(backbone: Any, chunk: Chunk) -> bool:
     """Whether the chunk's state holds nothing of its samples but what the backbone makes anew of their lengths."""
     return set(chunk.state.batched) <= set(getattr(backbone, "token_dims", {}))
+
+
+def packed_chunks(backbone: Any, samples: Samples, tokens_per_chunk: int) -> Iterator[Chunk]:
+    """As `first_chunks`, packed."""
+    lengths = samples.lengths.numpy()
+    parts, starts = cut_evenly(lengths, tokens_per_chunk)
+    table = np.stack([samples.starts.numpy(), starts, lengths])
+    there = to_device(torch.from_numpy(table), samples.tokens["input_ids"].device)
+    for start, last in parts:
+        packed = Packed(there[1, start:last], there[2, start:last], lengths[start:last])
+        state = backbone.embed_packed(samples.tokens, there[0, start:last], packed)
+        yield Chunk(state, samples.lengths[start:last])
+
+
+def cut_evenly(lengths: np.ndarray, tokens_per_chunk: int) -> tuple[list[tuple[int, int]], np.ndarray]:
+    """
+    # Parameters
+
+    lengths : `np.ndarray`
+        `(samples,)` int64, one or more.
+    tokens_per_chunk : `int`
+
+    # Returns
+
+    `tuple[list[tuple[int, int]], np.ndarray]`
+        First sample of each chunk and the one after its last; each sample's first token in its chunk, `(samples,)`.
+    """
+    ends = lengths.cumsum()
+    count = max(1, round(int(ends[-1]) / tokens_per_chunk))
+    edges = np.searchsorted(ends, ends[-1] * np.arange(1, count) / count)
+    cuts = [0, *np.unique(edges[(edges > 0) & (edges < len(lengths))]).tolist(), len(lengths)]
+    parts = list(zip(cuts, cuts[1:]))
+    starts = ends - lengths
+    for start, last in parts:
+        starts[start:last] -= starts[start]
+    return parts, starts
+
+
+def as_padded(network: SteppedNetwork, chunk: Chunk) -> BackboneState:
+    """The chunk's state as modules know it."""
+    packed = chunk.state.shared.get(PACKED)
+    if packed is None:
+        return chunk.state
+    state: BackboneState = network.backbone.make_state(*packed.padded(chunk.state.hidden_states))
+    return state

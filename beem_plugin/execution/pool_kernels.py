@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from beem_plugin.backbones.packed import Packed
 from beem_plugin.common.kernel_launch import launch
 from beem_plugin.execution.fused_rule import FusedRule
 
@@ -33,6 +34,8 @@ if triton is not None:
     def mean_tokens(
         hidden,
         real,
+        starts,
+        lengths,
         vectors,
         tokens,
         size,
@@ -40,6 +43,7 @@ if triton is not None:
         LENGTH: tl.constexpr,
         TOKENS: tl.constexpr,
         PADDED: tl.constexpr,
+        PACKED: tl.constexpr,
     ):
         """
         The mean over a sample's tokens that are no padding; LENGTH is at least `tokens`. In one warp, where each thread
@@ -47,22 +51,29 @@ if triton is not None:
         """
         sample = tl.program_id(0).to(tl.int64)
         column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+        if PACKED:
+            begin = tl.load(starts + sample)
+            tokens = tl.load(lengths + sample)
+        else:
+            begin = sample * tokens
         total = tl.zeros((BLOCK,), dtype=tl.float32)
         count = 0.0
         for start in range(0, LENGTH, TOKENS):
             place = start + tl.arange(0, TOKENS)
             counts = place < tokens
             if PADDED:
-                counts = counts & (tl.load(real + sample * tokens + place, mask=counts, other=0) != 0)
+                counts = counts & (tl.load(real + begin + place, mask=counts, other=0) != 0)
             where = counts[:, None] & (column < size)[None, :]
-            row = (sample * tokens + place[:, None]) * size + column[None, :]
+            row = (begin + place[:, None]) * size + column[None, :]
             total += tl.sum(tl.load(hidden + row, mask=where, other=0.0).to(tl.float32), axis=0)
             count += tl.sum(counts.to(tl.float32), axis=0)
         mean = total / tl.maximum(count, 1.0)
         tl.store(vectors + sample * size + column, mean.to(vectors.dtype.element_ty), mask=column < size)
 
     @triton.jit(do_not_specialize=["count"])
-    def gather_samples(table, hidden, real, count, size, BLOCK: tl.constexpr, TOKENS: tl.constexpr):
+    def gather_samples(
+        table, hidden, real, count, size, BLOCK: tl.constexpr, TOKENS: tl.constexpr, HAS_REAL: tl.constexpr
+    ):
         """
         Copies some tokens of a sample to their new place, and fills up with zeros. `table`, four rows of `count`: the
         address of the sample's first token, the token in `hidden` and `real` that becomes its first, and how many it
@@ -81,7 +92,8 @@ if triton is not None:
         row = place[:, None].to(tl.int64) * size + column[None, :]
         value = tl.load(source + row, mask=has[:, None] & inside, other=0.0)
         tl.store(hidden + target * size + row, value, mask=there[:, None] & inside)
-        tl.store(real + target + place, has.to(tl.int8), mask=there)
+        if HAS_REAL:
+            tl.store(real + target + place, has.to(tl.int8), mask=there)
 
     @triton.jit(do_not_specialize=["count", "exit_number"])
     def decide_all(
@@ -159,7 +171,7 @@ def power_of_two(size: int) -> int:
     return 1 << (size - 1).bit_length()
 
 
-def mean_into(vectors: Tensor, hidden_states: Tensor, real: Tensor | None) -> None:
+def mean_into(vectors: Tensor, hidden_states: Tensor, real: Tensor | None, packed: Packed | None = None) -> None:
     """
     # Parameters
 
@@ -169,14 +181,19 @@ def mean_into(vectors: Tensor, hidden_states: Tensor, real: Tensor | None) -> No
         `(samples, tokens, hidden)`, contiguous.
     real : `Tensor`, optional
         `(samples, tokens)` bool, contiguous: the tokens that count; `None` says all.
+    packed : `Packed`, optional
+        Where the samples are, if they lie packed in a batch of one.
     """
-    samples, tokens, size = hidden_states.shape
+    samples, size = vectors.shape
+    tokens = hidden_states.shape[1] if packed is None else packed.longest
     block = min(256, power_of_two(size))
     launch(
         mean_tokens,
         (samples, -(-size // block)),
         hidden_states,
         hidden_states if real is None else real,
+        hidden_states if packed is None else packed.starts,
+        hidden_states if packed is None else packed.lengths,
         vectors,
         tokens,
         size,
@@ -184,17 +201,18 @@ def mean_into(vectors: Tensor, hidden_states: Tensor, real: Tensor | None) -> No
         LENGTH=power_of_two(tokens),
         TOKENS=min(MEAN_TOKENS, power_of_two(tokens)),
         PADDED=real is not None,
+        PACKED=packed is not None,
         num_warps=1,
     )
 
 
-def gather_into(hidden: Tensor, real: Tensor, table: Tensor, most: int) -> None:
+def gather_into(hidden: Tensor, real: Tensor | None, table: Tensor, most: int) -> None:
     """
     # Parameters
 
     hidden : `Tensor`
         `(tokens, hidden)`: gets the samples, one after the other.
-    real : `Tensor`
+    real : `Tensor`, optional
         `(tokens,)` uint8: gets 1 at every token, 0 at padding.
     table : `Tensor`
         `(4, samples)` int64: see `gather_samples`.
@@ -207,11 +225,12 @@ def gather_into(hidden: Tensor, real: Tensor, table: Tensor, most: int) -> None:
         (table.shape[1], -(-most // TOKENS)),
         table,
         hidden,
-        real,
+        hidden if real is None else real,
         table.shape[1],
         size,
         BLOCK=power_of_two(size),
         TOKENS=TOKENS,
+        HAS_REAL=real is not None,
     )
 
 

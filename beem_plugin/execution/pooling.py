@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Generator, Iterator, Sequence
 from itertools import chain
 from typing import Any
@@ -12,13 +13,21 @@ from torch import Tensor
 from beem_plugin.execution.answers import Answers
 from beem_plugin.execution.chunks import Chunk, first_chunks, form_anew
 from beem_plugin.execution.engine import SteppedNetwork
-from beem_plugin.execution.fused_window import FusedWindow, KernelsDisagree, WindowKernels, holds_no_more
+from beem_plugin.execution.fused_window import (
+    FusedWindow,
+    KernelsDisagree,
+    WindowKernels,
+    holds_no_more,
+    packed_chunks,
+)
 from beem_plugin.execution.ledger import Flags, Ledger
-from beem_plugin.execution.pooled_heads import BatchHeads
+from beem_plugin.execution.pooled_heads import TOLERANCE, BatchHeads
 from beem_plugin.execution.samples import Samples, all_to_device
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.replay import ExitDecisions
 from beem_plugin.exits.signals import ExitSignals
+
+logger = logging.getLogger(__name__)
 
 
 def pool(
@@ -36,7 +45,11 @@ def pool(
     its outcome is waited for; returns the decisions in the order of `samples`.
     """
     # Made one by one, as they are needed, so that a device computes the first while the host makes the next.
-    made = first_chunks(network, samples, tokens_per_chunk, call_tokens)
+    longest = int(samples.lengths[-1])
+    if kernels is not None and kernels.packs and network.backbone.can_pack(longest):
+        made = packed_chunks(network.backbone, samples, tokens_per_chunk)
+    else:
+        made = first_chunks(network, samples, tokens_per_chunk, call_tokens)
     first = next(made)
     device = first.state.hidden_states.device
     window: Window | FusedWindow
@@ -125,22 +138,48 @@ def together(said: list[ExitSignals]) -> ExitSignals:
 
 
 def compare_kernels(network: SteppedNetwork, policy: ExitPolicy, device: torch.device, kernels: WindowKernels) -> None:
-    """Raises `KernelsDisagree` if windows kept by kernels say something else than windows kept without."""
-    lengths = torch.arange(1, 9)
-    tokens = 3 + torch.arange(int(lengths.sum())) * 7 % 31
-    made_up = Samples({"input_ids": tokens}, lengths.cumsum(0) - lengths, lengths, torch.arange(8)).to(device)
-    chunks = list(first_chunks(network, made_up, 16))
+    """
+    Raises `KernelsDisagree` if windows kept by kernels say something else than windows kept without. Finds out whether
+    samples can be packed.
+    """
+    made_up = make_up_samples(getattr(network.backbone, "max_tokens", None)).to(device)
+    chunks = list(first_chunks(network, made_up, 64))
+    can_pack = getattr(network.backbone, "can_pack", None)
+    packed: list[Chunk] = []
     for exit_number in range(1, network.num_exits + 1):  # all heads, wherever the made-up samples leave
-        for chunk in chunks:
-            chunk.state = network.advance(exit_number, chunk.state)
+        chunks = [advanced(network, exit_number, chunk) for chunk in chunks]
         kernels.logits(exit_number, chunks)
+        if exit_number == 1 and can_pack is not None and holds_no_more(network.backbone, chunks[0]):
+            # Blocks have found out by now whether their kernels serve.
+            fits = can_pack(int(made_up.lengths[-1]))
+            packed = list(packed_chunks(network.backbone, made_up, 64)) if fits else []
+        packed = [advanced(network, exit_number, chunk) for chunk in packed]
+        if packed and not same_tokens(chunks, packed):
+            logger.warning("samples are not packed: at exit %d they say something else than padded", exit_number)
+            packed = []
+    kernels.packs = bool(packed)
     heads = BatchHeads(network, policy, set())
-    found, expected = (run_to_end(pool(network, policy, made_up, 16, 0, 0.0, heads, one)) for one in (kernels, None))
+    found, expected = (run_to_end(pool(network, policy, made_up, 64, 0, 0.0, heads, one)) for one in (kernels, None))
     same = found.exits == expected.exits
     # A score next to its threshold may fall on either side; all of them will not.
     apart = (found.log_probabilities - expected.log_probabilities)[same].abs()
     if not bool(same.float().mean() >= 0.5) or float(apart.max()) > 0.2:
         raise KernelsDisagree("made-up samples get other answers")
+
+
+def make_up_samples(max_tokens: int | None) -> Samples:
+    """A few, of all the lengths that kernels tell apart."""
+    lengths = torch.tensor([1, 2, 3, 4, 6, 8, 17, 35, 70]).clamp(max=max_tokens)
+    tokens = 3 + torch.arange(int(lengths.sum())) * 7 % 31
+    return Samples({"input_ids": tokens}, lengths.cumsum(0) - lengths, lengths, torch.arange(len(lengths)))
+
+
+def same_tokens(chunks: Sequence[Chunk], packed: Sequence[Chunk]) -> bool:
+    """Whether packed samples have the hidden states that padded ones have, as near as their precision goes."""
+    said = torch.cat([chunk.state.hidden_states[0] for chunk in packed]).float()
+    expected = torch.cat([chunk.state.hidden_states[chunk.state.attention_mask] for chunk in chunks]).float()
+    tolerance = TOLERANCE.get(chunks[0].state.hidden_states.dtype, 1e-3) * (1 + float(expected.abs().max()))
+    return float((said - expected).abs().max()) <= tolerance
 
 
 def run_to_end(steps: Generator[None, None, ExitDecisions]) -> ExitDecisions:

@@ -13,9 +13,10 @@ import torch
 from torch.nn import functional
 
 from beem_plugin.backbones import block_kernels
+from beem_plugin.backbones.packed import Packed
 from beem_plugin.common import kernel_launch
 
-from .tiny_models import CONFIGS, build, make_batch
+from .tiny_models import CONFIGS, build, make_batch, tiny
 
 HERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -54,6 +55,69 @@ def test_attention(tokens: int, stacked: bool, with_padding: bool, with_bias: bo
     expected = expected.transpose(1, 2).reshape(batch, tokens, hidden)
     assert bool(found.isfinite().all())
     torch.testing.assert_close(found.double(), expected, rtol=5e-3, atol=5e-3)
+
+
+def pack(lengths: list[int]) -> Packed:
+    here = torch.tensor(lengths)
+    return Packed((here.cumsum(0) - here).to(HERE), here.to(HERE), here.numpy())
+
+
+@needs_triton
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize("lengths", [[1], [3, 16], [2, 2, 5, 17, 32, 33, 70]])
+@torch.inference_mode()
+def test_packed_attention(lengths: list[int], with_bias: bool) -> None:
+    packed, (heads, size) = pack(lengths), (2, 16)
+    assert [block for _, _, block in packed.groups] == sorted({max(16, 1 << (n - 1).bit_length()) for n in lengths})
+    generator = torch.Generator().manual_seed(3)
+    inputs = 2 * torch.randn(1, sum(lengths), 3 * heads * size, generator=generator).half().to(HERE)
+    query, key, value = inputs.chunk(3, dim=2)
+    longest = lengths[-1]
+    bias = torch.randn(1, heads, longest, longest, generator=generator).half().to(HERE) if with_bias else None
+    found = block_kernels.attend(query, key, value, heads, bias, None, packed)
+    start = 0
+    for n in lengths:
+        own = inputs[:, start : start + n].double()
+        split = [part.reshape(1, n, heads, size).transpose(1, 2) for part in own.chunk(3, dim=2)]
+        mask = None if bias is None else bias[:, :, :n, :n].double()
+        expected = functional.scaled_dot_product_attention(*split, attn_mask=mask).transpose(1, 2).reshape(1, n, -1)
+        torch.testing.assert_close(found[:, start : start + n].double(), expected, rtol=5e-3, atol=5e-3)
+        start += n
+
+
+@needs_triton
+@pytest.mark.parametrize("family", ["bert", "roberta", "electra-projected", "albert", "albert-groups", "mpnet"])
+@torch.inference_mode()
+def test_packed_samples(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(block_kernels, "serves", lambda like, num_heads=None: True)
+    backbone = tiny(family).eval().to(HERE)
+    lengths = (2, 3, 3, 9, 20)
+    batch = {name: value.to(HERE) for name, value in make_batch(backbone, lengths).items()}
+    if "token_type_embeddings" in dict(backbone.transformer_model.embeddings.named_children()):
+        batch["token_type_ids"] = (torch.arange(20, device=HERE) > 1).long().expand(5, -1)
+    real = batch["attention_mask"].bool()
+    packed = pack(list(lengths))
+    tokens = {name: value.reshape(-1) for name, value in batch.items() if name != "attention_mask"}
+    assert backbone.can_pack(20) and not backbone.can_pack(129)
+    state = backbone.embed_packed(tokens, torch.arange(0, 100, 20, device=HERE), packed)
+    expected = backbone.make_state(backbone.embed_tokens(batch), batch["attention_mask"])
+    for number in range(backbone.num_layers + 1):
+        if number:
+            state, expected = (
+                backbone.layer(number, state),
+                expected.advance(backbone.block(number, expected)),
+            )
+        torch.testing.assert_close(state.hidden_states[0], expected.hidden_states[real], rtol=1e-3, atol=1e-3)
+        hidden, mask = packed.padded(state.hidden_states)
+        assert torch.equal(mask, real) and torch.equal(hidden[real], state.hidden_states[0])
+    # A module that somebody listens to is called.
+    heard: list[int] = []
+    last = backbone.num_layers
+    before = backbone.embed_packed(tokens, torch.arange(0, 100, 20, device=HERE), packed)
+    without = backbone.layer(last, before).hidden_states
+    backbone._direct_blocks[last].mixed.register_forward_hook(lambda *_: heard.append(1))
+    torch.testing.assert_close(backbone.layer(last, before).hidden_states, without, rtol=1e-3, atol=1e-3)
+    assert heard and not backbone.can_pack(20)
 
 
 @needs_triton

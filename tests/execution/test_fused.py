@@ -64,6 +64,21 @@ def test_kernels_say_what_the_network_and_the_policy_say(policy: ExitPolicy, poo
                 assert bool(answer[0]) == bool(leaves)
 
 
+@pytest.mark.skipif(not can_run(), reason="needs Triton, and a GPU or TRITON_INTERPRET=1")
+@pytest.mark.parametrize("rows, tokens", [(2, 16), (3, 208)])
+def test_inputs_are_staged(rows: int, tokens: int) -> None:
+    world = World()
+    policy = FUSED_POLICIES[0]
+    policy.bind(world.exit_layers, world.num_labels)
+    fused = fused_decisions(world, policy, HERE)
+    assert fused is not None
+    staging = torch.randint(0, 9, (rows, 1, tokens), generator=torch.Generator().manual_seed(1))
+    staging = staging.pin_memory() if HERE.type == "cuda" else staging
+    inputs, mask = torch.empty_like(staging, device=HERE), torch.empty(1, tokens, dtype=torch.uint8, device=HERE)
+    fused.stage(staging, inputs, mask)
+    assert torch.equal(inputs.cpu(), staging) and torch.equal(mask.cpu(), (staging[-1] != 0).byte())
+
+
 def test_rules_that_the_kernels_know() -> None:
     for policy in FUSED_POLICIES:
         policy.bind([1, 2, 3, 4], 3)

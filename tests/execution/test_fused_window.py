@@ -11,11 +11,13 @@ import os
 import pytest
 import torch
 
+from beem_plugin.backbones import block_kernels
+from beem_plugin.backbones.packed import Packed
 from beem_plugin.execution import pool_kernels
 from beem_plugin.execution.depth_pools import DepthPools, sorted_windows
 from beem_plugin.execution.engine import gather_decisions
 from beem_plugin.execution.fused_rule import fused_rule
-from beem_plugin.execution.fused_window import KernelsDisagree, window_kernels
+from beem_plugin.execution.fused_window import KernelsDisagree, cut_evenly, window_kernels
 from beem_plugin.execution.ledger import Ledger
 from beem_plugin.execution.pooled_heads import BatchHeads
 from beem_plugin.execution.pooling import compare_kernels, pool, run_to_end
@@ -61,6 +63,35 @@ def test_means(tokens: int, size: int, padded: bool) -> None:
     for number in range(4):
         expected = hidden[number, : int(lengths[number]) if padded else tokens].mean(0)
         torch.testing.assert_close(vectors[number], expected)
+
+
+@needs_triton
+@pytest.mark.parametrize("size", [32, 300])
+@torch.inference_mode()
+def test_means_of_packed_samples(size: int) -> None:
+    lengths = torch.tensor([1, 2, 9, 40])
+    hidden = torch.randn(1, 52, size, generator=torch.Generator().manual_seed(1)).to(HERE)
+    starts = lengths.cumsum(0) - lengths
+    vectors = hidden.new_empty(4, size)
+    pool_kernels.mean_into(vectors, hidden, None, Packed(starts.to(HERE), lengths.to(HERE), lengths.numpy()))
+    for number, part in enumerate(hidden[0].split(lengths.tolist())):
+        torch.testing.assert_close(vectors[number], part.mean(0))
+
+
+def test_packed_samples_are_cut_evenly() -> None:
+    generator = torch.Generator().manual_seed(1)
+    for count in (1, 2, 7, 300):
+        lengths = torch.randint(1, 30, (count,), generator=generator).sort().values.numpy()
+        for tokens in (1, 20, 500, 10**6):
+            parts, starts = cut_evenly(lengths, tokens)
+            assert parts[0][0] == 0 and parts[-1][1] == count and all(a < b for a, b in parts)
+            assert [last for _, last in parts[:-1]] == [first for first, _ in parts[1:]]
+            for first, last in parts:
+                own = lengths[first:last]
+                assert starts[first:last].tolist() == (own.cumsum() - own).tolist()
+                assert own.sum() <= 1.5 * max(tokens, lengths.sum() / len(parts)) + 30
+            if tokens == 10**6:
+                assert len(parts) == 1
 
 
 @needs_triton
@@ -135,15 +166,46 @@ def test_decisions_are_the_policys(policy: ExitPolicy, labels: int) -> None:
 @pytest.mark.parametrize("policy", FUSED_POLICIES, ids=lambda policy: type(policy).__name__)
 @torch.inference_mode()
 def test_a_window(policy: ExitPolicy, pooling: str, family: str) -> None:
+    check_windows(policy, pooling, family, 30, packs=False)
+
+
+def check_windows(policy: ExitPolicy, pooling: str, family: str, samples: int, packs: bool) -> None:
     made = network(pooling, family)
     DepthPools.prepare(made, policy)
     kernels = window_kernels(made, policy, HERE, set())
     assert kernels is not None
     compare_kernels(made, policy, HERE, kernels)
+    assert kernels.packs == packs
     heads = BatchHeads(made, policy, set())
-    for _, _, samples in sorted_windows(windows(make_batches(30, 7), 10**6), HERE):
-        found, expected = (run_to_end(pool(made, policy, samples, 40, 4, 0.0, heads, one)) for one in (kernels, None))
+    for _, _, window in sorted_windows(windows(make_batches(samples, 7), 10**6), HERE):
+        found, expected = (run_to_end(pool(made, policy, window, 40, 4, 0.0, heads, one)) for one in (kernels, None))
         same(found, expected)
+
+
+@needs_triton
+@pytest.mark.parametrize("family, pooling", [("bert", "cls"), ("mpnet", "mean")])
+@torch.inference_mode()
+def test_a_packed_window(family: str, pooling: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(block_kernels, "serves", lambda like, num_heads=None: True)
+    check_windows(FUSED_POLICIES[0], pooling, family, 20, packs=True)
+
+
+@needs_triton
+@torch.inference_mode()
+def test_packed_samples_that_say_something_else_are_found_out(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(block_kernels, "serves", lambda like, num_heads=None: True)
+    made, policy = network(), FUSED_POLICIES[0]
+    DepthPools.prepare(made, policy)
+    kernels = window_kernels(made, policy, HERE, set())
+    assert kernels is not None
+    run_packed = type(made.backbone)._run_packed
+    monkeypatch.setattr(
+        type(made.backbone), "_run_packed", lambda self, *rest: run_packed(self, *rest).roll(1, dims=1), raising=True
+    )
+    compare_kernels(made, policy, HERE, kernels)
+    assert not kernels.packs and "not packed: at exit 1" in caplog.text
 
 
 @pytest.mark.skipif(HERE.type != "cuda" or not can_run(), reason="needs a GPU")
@@ -157,7 +219,7 @@ def test_the_engine_uses_them(dtype: str) -> None:
     for _ in range(2):
         _, found = gather_decisions(engine.run(made, policy, batches), 3, 200)
     _, expected = gather_decisions(plain.run(made, policy, batches), 3, 200)
-    assert engine.use_kernels and engine._tried is not None
+    assert engine.use_kernels and engine._tried is not None and engine._tried[1] == (dtype == "float16")
     assert (found.exits == expected.exits).float().mean() > 0.98
 
 
