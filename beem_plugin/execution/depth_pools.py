@@ -22,10 +22,9 @@ from beem_plugin.exits.replay import ExitDecisions
 
 logger = logging.getLogger(__name__)
 
-TOKENS_PER_CHUNK = {"cuda": 65536, "cpu": 512}
-FIRST_WINDOW = 1
-"""The first window's share of a chunk on a GPU, which has nothing to do until it has been read."""
+TOKENS_PER_CHUNK = {"cuda": 131072, "cpu": 512}
 GROWTH = 4
+"""The first window on a GPU is a chunk, which must be read before there is anything to do; the next ones are larger."""
 CHUNKS_PER_WINDOW = {"cuda": 8, "cpu": 64}
 CALL_TOKENS = {"cuda": 8192, "cpu": 32}
 MIN_LEAVING = {"cuda": 0.05, "cpu": 0.02}
@@ -52,7 +51,7 @@ class DepthPools(Engine):
 
     # Parameters
 
-    tokens_per_chunk : `int`, optional (default = 65,536 on a GPU, 512 on a CPU)
+    tokens_per_chunk : `int`, optional (default = 131,072 on a GPU, 512 on a CPU)
         Tokens of a layer call.
     window_tokens : `int`, optional (default = 8 chunks on a GPU, 64 on a CPU)
         Tokens of a window; the first ones are smaller, so that the device need not wait for the input to be read.
@@ -109,11 +108,13 @@ class DepthPools(Engine):
         call_tokens = CALL_TOKENS[kind] if self.call_tokens is None else self.call_tokens
         window_tokens = self.window_tokens or tokens_per_chunk * CHUNKS_PER_WINDOW[kind]
         min_leaving = MIN_LEAVING[kind] if self.min_leaving is None else self.min_leaving
-        first_tokens = int(tokens_per_chunk / FIRST_WINDOW) if kind == "cuda" else None
+        is_gpu = kind == "cuda"
+        first_tokens = tokens_per_chunk if is_gpu else None
         heads = BatchHeads(network, policy, self._agreed)
         kernels = self._window_kernels(network, policy, device)
-        read = sorted_windows(windows(batches, window_tokens, pad_token_of(network), first_tokens, GROWTH), device)
-        if kind == "cuda":
+        stretches = windows(batches, window_tokens, pad_token_of(network), first_tokens, GROWTH, pinned=is_gpu)
+        read = sorted_windows(stretches, device)
+        if is_gpu:
             # The first is waited for anyway, and a thread of its own takes longer to read it.
             read = chain(list(islice(read, 1)), ahead(read))
         pools = (

@@ -122,18 +122,20 @@ def unpad(batch: dict[str, Tensor], pad_token_id: int = 0, position: int = 0) ->
     if "attention_mask" not in batch:
         return Samples(whole(fields), starts, torch.full((size,), longest), index, pad_token_id)
     mask = batch["attention_mask"].cpu()
-    lengths = mask.sum(1)
-    real = int(lengths.sum())
-    if real == mask.numel() and size:
+    there = mask.numpy()  # whose calls take less than torch's, of which small batches need many
+    lengths_here = there.sum(1)
+    real = int(lengths_here.sum())
+    lengths = torch.from_numpy(lengths_here)
+    if real == there.size and size:
         return Samples(whole(fields), starts, lengths, index, pad_token_id)
-    mask = mask.bool()
-    if not bool((mask == (torch.arange(longest) < lengths[:, None])).all()) or (size and int(lengths.min()) == 0):
+    first_padding = there.argmin(1) if size else lengths_here
+    if (lengths_here == 0).any() or ((first_padding != lengths_here) & (lengths_here < longest)).any():
         raise DataError(
             "attention_mask: found padding before a token, or a sample without tokens; allowed: padding on the right"
         )
     if 2 * real >= mask.numel():  # a little padding may stay where it is, which costs less than to look for it
         return Samples(whole(fields), starts, lengths, index, pad_token_id)
-    tokens = {name: value[mask] for name, value in fields.items()}
+    tokens = {name: value[mask.bool()] for name, value in fields.items()}
     return Samples(tokens, lengths.cumsum(0) - lengths, lengths, index, pad_token_id)
 
 
@@ -142,15 +144,21 @@ def whole(fields: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: value.reshape(-1) for name, value in fields.items()}
 
 
-def join(parts: list[Samples]) -> Samples:
-    """The samples of all `parts`, in their order."""
+def join(parts: list[Samples], pinned: bool = False) -> Samples:
+    """The samples of all `parts`, in their order; their tokens in pinned memory where a GPU is to read them."""
     if len(parts) == 1:
         return parts[0]
-    tokens = {name: torch.cat([part.tokens[name] for part in parts]) for name in parts[0].tokens}
+    tokens = {name: joined([part.tokens[name] for part in parts], pinned) for name in parts[0].tokens}
     offsets = itertools.accumulate((len(part.tokens["input_ids"]) for part in parts), initial=0)
     starts = torch.cat([part.starts + offset for part, offset in zip(parts, offsets)])
     lengths, index = (torch.cat([getattr(part, name) for part in parts]) for name in ("lengths", "index"))
     return Samples(tokens, starts, lengths, index, parts[0].pad_token_id)
+
+
+def joined(parts: list[Tensor], pinned: bool) -> Tensor:
+    """The numbers of all `parts`."""
+    total = sum(len(part) for part in parts)
+    return torch.cat(parts, out=torch.empty(total, dtype=parts[0].dtype, pin_memory=pinned))
 
 
 def windows(
@@ -159,6 +167,7 @@ def windows(
     pad_token_id: int = 0,
     first_tokens: int | None = None,
     growth: int = 2,
+    pinned: bool = False,
 ) -> Iterator[Samples]:
     """
     Successive stretches of the input of at most so many tokens, but at least one batch each.
@@ -172,6 +181,8 @@ def windows(
         Of the first window, so that work begins before much has been read.
     growth : `int`, optional (default = `2`)
         How much more than the last window the next one may hold, up to `max_tokens`.
+    pinned : `bool`, optional (default = `False`)
+        See `join`.
     """
     limit = min(max_tokens, first_tokens or max_tokens)
     held: list[Samples] = []
@@ -182,12 +193,12 @@ def windows(
             continue
         more = int(part.lengths.sum())
         if held and tokens + more > limit:
-            yield join(held)
+            yield join(held, pinned)
             held, tokens, limit = [], 0, min(max_tokens, growth * limit)
         held.append(part)
         seen, tokens = seen + len(part), tokens + more
     if held:
-        yield join(held)
+        yield join(held, pinned)
 
 
 def pad_token_of(network: object) -> int:
