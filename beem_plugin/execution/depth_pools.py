@@ -45,6 +45,9 @@ class DepthPools(Engine):
     left of one while another is computed, and the next window is read and sorted by a thread of its own. Memory is
     bounded by the windows. A window's samples come out in the order of the input when it is done.
 
+    On a GPU in half precision, samples of up to 128 tokens are computed packed, one after the other without padding,
+    where `use_kernels` serves and the backbone's blocks are known (see `backbones/packed.py`).
+
     Heads of exits where the policy cannot let anybody go, and whose answer it does not remember, are not computed.
 
     Registered as an `Engine` with name "depth_pools".
@@ -58,7 +61,7 @@ class DepthPools(Engine):
     min_leaving : `float`, optional (default = 0.05 on a GPU, 0.02 on a CPU)
     call_tokens : `int`, optional (default = 8,192 on a GPU, 32 on a CPU)
         How many tokens more could be computed in the time that one more layer call costs: what padding is weighed
-        against when chunks are cut.
+        against when chunks are cut. Packed samples have none.
     windows_in_flight : `int`, optional (default = 2 on a GPU, 1 on a CPU)
         Windows that are under way together.
     use_kernels : `bool`, optional (default = `True`)
