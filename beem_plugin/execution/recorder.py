@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 WARM_UPS = 2  # kernels, workspaces and tuned choices are made on first use, which must not be part of a graph
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """No garbage is collected: among it may be graphs of another engine, whose end would be the end of a capture."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class Recorder(Protocol):
@@ -51,7 +65,10 @@ class CudaRecorder:
                 work()
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool, stream=self.main, capture_error_mode="thread_local"):
+        with (
+            uncollected(),
+            torch.cuda.graph(graph, pool=self.pool, stream=self.main, capture_error_mode="thread_local"),
+        ):
             work()
         with torch.cuda.stream(self.main):
             graph.replay()  # what the work left in the static buffers is now there, for the capture of the next graph

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from beem_plugin.execution.captured import CapturedLanes, fingerprint
+from beem_plugin.execution.recorder import uncollected
 from beem_plugin.execution.samples import unpad
 from beem_plugin.execution.segments import Segment, plan_segments
 from beem_plugin.execution.single import as_decisions
@@ -45,6 +47,16 @@ class OnTheSpot:
     def enter(self) -> None: ...
 
     def wait(self) -> None: ...
+
+
+def test_nothing_is_collected_during_a_capture() -> None:
+    for enabled in (True, False):
+        (gc.enable if enabled else gc.disable)()
+        with pytest.raises(KeyError), uncollected():
+            assert not gc.isenabled()
+            raise KeyError
+        assert gc.isenabled() == enabled
+    gc.enable()
 
 
 class Refuses(OnTheSpot):
