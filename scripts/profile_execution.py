@@ -83,7 +83,9 @@ def timed_parts(network: Any, policy: ExitPolicy, device: torch.device) -> Itera
         ),
         mock.patch.object(fused_window.WindowKernels, "logits", timed("heads", fused_window.WindowKernels.logits)),
         mock.patch.object(fused_window.pool_kernels, "decide", timed("policy", fused_window.pool_kernels.decide)),
-        mock.patch.object(depth_pools, "sorted_windows", item_by_item(timed("input", next), depth_pools.sorted_windows)),
+        mock.patch.object(
+            depth_pools, "sorted_windows", item_by_item(timed("input", next), depth_pools.sorted_windows)
+        ),
         mock.patch.object(single, "one_by_one", timed("input", single.one_by_one)),
         mock.patch.object(single, "as_decisions", timed("answers", single.as_decisions)),
     ):

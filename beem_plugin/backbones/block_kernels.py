@@ -1,8 +1,8 @@
 """
 GPU kernels for what takes longest beside the matrix products: attention among few tokens, the sum of two tensors
-normalised, and the embeddings. torch's own attention is made for long inputs and, with a bias of positions, for sixteen tokens
-costs several times what their products cost; layer by layer, half of a small batch's kernels are those that add, scale,
-copy and mask.
+normalised, and the embeddings. torch's own attention is made for long inputs and, with a bias of positions, for sixteen
+tokens costs several times what their products cost; layer by layer, half of a small batch's kernels are those that add,
+scale, copy and mask.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
@@ -157,7 +157,9 @@ if triton is not None:
         scale = 1.0 / tl.sqrt(tl.sum(centred * centred, axis=0) / size + eps)
         gain = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
         shift = tl.load(bias + column, mask=inside, other=0.0).to(tl.float32)
-        tl.store(result + row * size + column, (centred * scale * gain + shift).to(result.dtype.element_ty), mask=inside)
+        tl.store(
+            result + row * size + column, (centred * scale * gain + shift).to(result.dtype.element_ty), mask=inside
+        )
 
 
 def can_run(hidden_states: Tensor, num_heads: int) -> bool:

@@ -48,7 +48,7 @@ class Packed:
         return int(self.lengths_here[-1])
 
     def padded(self, hidden_states: Tensor) -> tuple[Tensor, Tensor]:
-        """`(samples, longest, hidden)` of `(1, tokens, hidden)`, and `(samples, longest)` bool: which are no padding."""
+        """`(samples, longest, hidden)` of `(1, tokens, hidden)`, and `(samples, longest)` bool: which are real."""
         place = torch.arange(self.longest, device=hidden_states.device)
         real = place < self.lengths[:, None]
         rows = torch.where(real, self.starts[:, None] + place, 0)

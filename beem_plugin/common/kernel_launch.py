@@ -1,4 +1,4 @@
-"""Launching Triton kernels with less work on the host than Triton does, which for a small kernel is what takes longest."""
+"""Launching Triton kernels with less work on the host than Triton's own, which takes longer than a small kernel."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _compiled: dict[tuple[Any, ...], Any] = {}
 
 def launch(kernel: Any, grid: tuple[int, ...], *values: Any, num_warps: int = 4, **constants: Any) -> None:
     """
-    `kernel[grid](*values, num_warps=num_warps, **constants)`. Triton looks at every argument's kind to find the compiled
-    kernel; here it is found again by what makes one kind differ from another.
+    `kernel[grid](*values, num_warps=num_warps, **constants)`. Triton looks at every argument's kind to find the
+    compiled kernel; here it is found again by what makes one kind differ from another.
 
     # Parameters
 

@@ -191,9 +191,7 @@ class FusedWindow:
         self.rows_here = self.rows_here[chosen]
         parts, starts = cut_evenly(lengths, tokens_per_chunk)
         ends = lengths.cumsum()
-        table = np.stack(
-            [np.concatenate(addresses)[chosen], ends - lengths, lengths, lengths, self.rows_here, starts]
-        )
+        table = np.stack([np.concatenate(addresses)[chosen], ends - lengths, lengths, lengths, self.rows_here, starts])
         there = to_device(torch.from_numpy(table), first.device)
         self.rows = there[4]
         hidden = first.new_empty((int(ends[-1]), first.shape[2]))
