@@ -1,6 +1,7 @@
 """
-Embeddings computed by one GPU kernel, where their modules launch a dozen: for a single short sentence those take as long
-as half a block. What is computed is said by the modules, and compared with them where it is used for the first time.
+Embeddings computed by one GPU kernel, where their modules launch a dozen: for a single short sentence those take as
+long as half a block. What is computed is said by the modules, and compared with them where it is used for the first
+time.
 """
 
 from __future__ import annotations

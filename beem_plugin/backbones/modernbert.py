@@ -71,7 +71,10 @@ class ModernBertBackbone(TransformerBackbone):
 
     def _band(self, hidden_states: Tensor) -> Tensor | None:
         length, reach = hidden_states.shape[1], self.config.sliding_window
-        if length - 1 <= reach or "sliding_attention" not in self.config.layer_types:
+        if "sliding_attention" not in self.config.layer_types:
+            return None
+        # A traced graph serves inputs of every length, whatever length it is traced at.
+        if not (torch.jit.is_tracing() or torch.compiler.is_compiling()) and length - 1 <= reach:
             return None
         return masks.local_band(length, reach, hidden_states.device)
 

@@ -51,13 +51,15 @@ class Benchmark(Subcommand):
 
 
 def benchmark_from_args(args: argparse.Namespace) -> Any:
-    from beem_plugin.common.outputs import check_outputs
+    from beem_plugin.common.outputs import check_outputs, check_writable
     from beem_plugin.reports import benchmark
 
     if args.output_file:
         path = Path(args.output_file)
+        check_writable({"--output-file": args.output_file})
         outputs = {"--output-file": str(path)}
         outputs |= {f"--output-file ({end} beside it)": str(path.with_suffix(end)) for end in (".csv", ".svg")}
+        check_writable(outputs)
         check_outputs(outputs, [args.archive_file, args.input_file, args.weights_file])
     benchmark.benchmark_from_args(args)
     return 0

@@ -47,6 +47,32 @@ def check_outputs(outputs: Mapping[str, str | None], inputs: Sequence[str | None
         taken[real] = f"what {option} writes"
 
 
+def check_writable(outputs: Mapping[str, str | None]) -> None:
+    """
+    Raises a `ConfigurationError` if an output, a file, cannot be written where it is to be. Makes nothing.
+
+    # Parameters
+
+    outputs : `Mapping[str, str]`
+        By option, as errors name them.
+    """
+    for option, path in outputs.items():
+        if path is None:
+            continue
+        if os.path.isdir(path):
+            raise ConfigurationError(f"{option}: {path}: is a directory, a file is to be written")
+        if os.path.exists(path) and not os.path.isfile(path):
+            is_writable = os.access(path, os.W_OK)
+        else:
+            # A new file takes the place of an old one, and missing directories are made.
+            folder = next(parent for parent in Path(os.path.realpath(path)).parents if parent.exists())
+            if not folder.is_dir():
+                raise ConfigurationError(f"{option}: {path}: {folder} is a file, a directory is needed there")
+            is_writable = os.access(folder, os.W_OK | os.X_OK)
+        if not is_writable:
+            raise ConfigurationError(f"{option}: {path}: may not be written")
+
+
 def _files(source: str | None) -> Iterator[str]:
     """The real paths of the files that are known to be read of `source`."""
     if source is None or source == "-":

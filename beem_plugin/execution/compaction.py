@@ -10,7 +10,7 @@ from torch import Tensor
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.execution.engine import Engine, ExecutedBatch, SteppedNetwork, device_of
 from beem_plugin.execution.ledger import Flags, Ledger
-from beem_plugin.execution.samples import to_device
+from beem_plugin.execution.samples import lengths_of, mask_here, to_device
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.replay import ExitDecisions
 
@@ -57,13 +57,24 @@ class Compaction(Engine):
             seen += size
             if size == 0:
                 continue
-            lengths = batch["attention_mask"].cpu().sum(1) if "attention_mask" in batch else None
+            lengths = None
+            if "attention_mask" in batch:
+                lengths = torch.from_numpy(lengths_of(mask_here(batch["attention_mask"])))
+                batch = without_padding_of_all(batch, int(lengths.max()))
             moved = {
                 name: value.to(device, non_blocking=True)
                 for name, value in batch.items()
                 if name not in ("index", "label")
             }
             yield ExecutedBatch(index, run_batch(network, policy, moved, self.check_every, self.min_leaving, lengths))
+
+
+def without_padding_of_all(batch: dict[str, Tensor], longest: int) -> dict[str, Tensor]:
+    """The batch, cut to its longest sample."""
+    shape = batch["input_ids"].shape
+    if longest == shape[1]:
+        return batch
+    return {name: value[:, :longest] if value.shape == shape else value for name, value in batch.items()}
 
 
 def run_batch(

@@ -31,6 +31,8 @@ FULL_DEPTH_NAME = "full_depth.onnx"
 OPSET = 18
 CHECKED_SHAPES = ((2, 7), (1, 5), (3, 12), (1, 1))
 """Batch and tokens at which an exported graph is compared with the network; it is traced at the first."""
+LONG_INPUT = 100
+"""Tokens of one further comparison at least, as far as the network takes so many."""
 TOLERANCE = 1e-3
 
 
@@ -173,7 +175,7 @@ def _export(segment: Segment, path: Path) -> None:
                     dynamo=dynamo,
                     **options,
                 )
-                _compare(segment, path, CHECKED_SHAPES)
+                _compare(segment, path, (*CHECKED_SHAPES, (2, long_input(segment.network.backbone))))
                 return
             except ImportError as error:
                 raise ConfigurationError(
@@ -186,6 +188,14 @@ def _export(segment: Segment, path: Path) -> None:
                         f"export: {path.name} could not be exported: {first_line(error)}"
                     ) from error
                 logger.info("%s: the tracing exporter failed, trying the other one: %s", path.name, first_line(error))
+
+
+def long_input(backbone: Any) -> int:
+    """So many tokens that attention with a local window does not see all of them, if the backbone takes so many."""
+    window = getattr(backbone.config, "sliding_window", None) or 0
+    tokens = max(LONG_INPUT, 2 * window + 3)
+    most = getattr(backbone, "max_tokens", None)
+    return tokens if most is None else min(tokens, most)
 
 
 def first_line(error: Exception) -> str:

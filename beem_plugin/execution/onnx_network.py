@@ -75,9 +75,14 @@ class OnnxNetwork:
 
     def embed(self, batch: dict[str, Tensor]) -> BackboneState:
         """The tokens themselves; embedding them is part of the first segment."""
-        tokens = batch["input_ids"]
+        inputs = {name: whole_numbers(name, batch[name]) for name in INPUTS if name in batch}
+        tokens = inputs["input_ids"]
+        most = self.backbone.max_tokens
+        if most is not None and tokens.shape[1] > most:
+            raise ConfigurationError(
+                f"tokenizer.max_length: an input has {tokens.shape[1]} tokens, the graphs take at most {most}"
+            )
         mask = batch["attention_mask"].bool() if "attention_mask" in batch else torch.ones_like(tokens).bool()
-        inputs = {name: batch[name] for name in INPUTS if name in batch}
         if self.meta["token_types"] and "token_type_ids" not in inputs:
             inputs["token_type_ids"] = torch.zeros_like(tokens)
         return BackboneState(tokens[..., None], mask, inputs, {}, {name: (1,) for name in inputs})
@@ -94,6 +99,13 @@ class OnnxNetwork:
 
     def exit_signals(self, exit_number: int, state: BackboneState) -> ExitSignals:
         return ExitSignals(state.batched["logits"])
+
+
+def whole_numbers(name: str, tokens: Tensor) -> Tensor:
+    """`tokens` as int64, which the graphs take."""
+    if tokens.is_floating_point() or tokens.is_complex() or tokens.dtype == torch.bool:
+        raise DataError(f"{name}: found {str(tokens.dtype).removeprefix('torch.')}, allowed: whole numbers")
+    return tokens.long()
 
 
 class OnnxBackbone:

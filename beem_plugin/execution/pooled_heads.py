@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from beem_plugin.backbones import BackboneState
+from beem_plugin.backbones.untouched import is_touched
 from beem_plugin.execution.engine import SteppedNetwork
 from beem_plugin.exits.heads.pooled import PooledHead
 from beem_plugin.exits.policy import ExitPolicy
@@ -91,8 +92,8 @@ class BatchHeads:
 
 def head_weights(network: SteppedNetwork, exit_number: int, policy: ExitPolicy) -> HeadWeights | None:
     """
-    The weights of the exit's head if it is the ordinary one and the policy reads logits alone; `None` for any other,
-    which is computed as the network computes it.
+    The weights of the exit's head if it is the ordinary one, nobody listens to it and the policy reads logits alone;
+    `None` for any other, which is computed as the network computes it.
     """
     heads: Any = getattr(network, "exits", None)
     if policy.required_signals or heads is None or getattr(network, "looks_back", False):
@@ -103,6 +104,8 @@ def head_weights(network: SteppedNetwork, exit_number: int, policy: ExitPolicy) 
     dense, classifier = head.pooler.dense, head.classifier
     parts = (dense.weight, dense.bias, classifier.weight, classifier.bias)
     if any(type(module) is not torch.nn.Linear for module in (dense, classifier)) or any(p is None for p in parts):
+        return None
+    if any(is_touched(module) for module in (head, head.pooler, head.dropout, dense, classifier)):
         return None
     return HeadWeights(head.pooler.pooling == "mean", *(part.detach() for part in parts))
 

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -121,22 +122,53 @@ def unpad(batch: dict[str, Tensor], pad_token_id: int = 0, position: int = 0) ->
     starts = torch.arange(0, size * longest, longest) if size else torch.arange(0)
     if "attention_mask" not in batch:
         return Samples(whole(fields), starts, torch.full((size,), longest), index, pad_token_id)
-    mask = batch["attention_mask"].cpu()
-    there = mask.numpy()  # whose calls take less than torch's, of which small batches need many
-    lengths_here = there.sum(1)
-    real = int(lengths_here.sum())
+    there = mask_here(batch["attention_mask"])
+    lengths_here = lengths_of(there)
     lengths = torch.from_numpy(lengths_here)
-    if real == there.size and size:
+    # A little padding may stay where it is, which costs less than to look for it.
+    if 2 * int(lengths_here.sum()) >= there.size:
         return Samples(whole(fields), starts, lengths, index, pad_token_id)
-    first_padding = there.argmin(1) if size else lengths_here
-    if (lengths_here == 0).any() or ((first_padding != lengths_here) & (lengths_here < longest)).any():
+    real = torch.from_numpy(there).bool()
+    tokens = {name: value[real] for name, value in fields.items()}
+    return Samples(tokens, lengths.cumsum(0) - lengths, lengths, index, pad_token_id)
+
+
+def mask_here(attention_mask: Tensor) -> np.ndarray:
+    """An attention mask of any dtype on the CPU; NumPy's calls take less than torch's, and small batches need many."""
+    mask = attention_mask.cpu()
+    # NumPy has no bfloat16, and counts uint8 in a dtype that torch does not compare.
+    return (mask if mask.dtype in (torch.int64, torch.bool) else mask != 0).numpy()
+
+
+def lengths_of(there: np.ndarray) -> np.ndarray:
+    """
+    How many tokens each sample has.
+
+    # Parameters
+
+    there : `np.ndarray`
+        `(batch, tokens)`, as `mask_here` gives it.
+
+    # Returns
+
+    `np.ndarray`
+        `(batch,)` int64
+
+    # Raises
+
+    `DataError`
+        If a sample is padded anywhere but on the right, or consists of padding.
+    """
+    lengths: np.ndarray = there.sum(1)
+    longest = there.shape[1]
+    if int(lengths.sum()) == there.size and longest:
+        return lengths
+    first_padding = there.argmin(1) if there.size else lengths
+    if (lengths == 0).any() or ((first_padding != lengths) & (lengths < longest)).any():
         raise DataError(
             "attention_mask: found padding before a token, or a sample without tokens; allowed: padding on the right"
         )
-    if 2 * real >= mask.numel():  # a little padding may stay where it is, which costs less than to look for it
-        return Samples(whole(fields), starts, lengths, index, pad_token_id)
-    tokens = {name: value[mask.bool()] for name, value in fields.items()}
-    return Samples(tokens, lengths.cumsum(0) - lengths, lengths, index, pad_token_id)
+    return lengths
 
 
 def whole(fields: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -148,11 +180,18 @@ def join(parts: list[Samples], pinned: bool = False) -> Samples:
     """The samples of all `parts`, in their order; their tokens in pinned memory where a GPU is to read them."""
     if len(parts) == 1:
         return parts[0]
-    tokens = {name: joined([part.tokens[name] for part in parts], pinned) for name in parts[0].tokens}
+    names = dict.fromkeys(name for part in parts for name in part.tokens)
+    tokens = {name: joined([tokens_of(part, name) for part in parts], pinned) for name in names}
     offsets = itertools.accumulate((len(part.tokens["input_ids"]) for part in parts), initial=0)
     starts = torch.cat([part.starts + offset for part, offset in zip(parts, offsets)])
     lengths, index = (torch.cat([getattr(part, name) for part in parts]) for name in ("lengths", "index"))
     return Samples(tokens, starts, lengths, index, parts[0].pad_token_id)
+
+
+def tokens_of(samples: Samples, name: str) -> Tensor:
+    """A field of all tokens: zeros, which say nothing, where the samples came without it."""
+    found = samples.tokens.get(name)
+    return torch.zeros_like(samples.tokens["input_ids"]) if found is None else found
 
 
 def joined(parts: list[Tensor], pinned: bool) -> Tensor:

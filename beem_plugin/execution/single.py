@@ -14,7 +14,7 @@ from beem_plugin.execution.captured import CapturedLanes
 from beem_plugin.execution.engine import Engine, ExecutedBatch, SteppedNetwork, device_of
 from beem_plugin.execution.lane import HEADS
 from beem_plugin.execution.sample_runner import Answer, SampleRunner
-from beem_plugin.execution.samples import TOKEN_FIELDS, pad_token_of, unpad
+from beem_plugin.execution.samples import TOKEN_FIELDS, mask_here, pad_token_of, unpad
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.replay import ExitDecisions
 from beem_plugin.exits.signals import prediction_of
@@ -136,7 +136,7 @@ def one_by_one(batch: dict[str, Tensor], pad_token_id: int, seen: int) -> tuple[
     """
     mask = batch.get("attention_mask")
     # What a service asks for is one sample, where each call shows; hence NumPy, whose calls take less.
-    if batch["input_ids"].shape[0] == 1 and (mask is None or np.count_nonzero(mask.cpu().numpy()) == mask.shape[1]):
+    if batch["input_ids"].shape[0] == 1 and (mask is None or np.count_nonzero(mask_here(mask)) == mask.shape[1]):
         index = batch["index"].cpu() if "index" in batch else torch.tensor([seen])
         return index, ({name: batch[name].cpu() for name in TOKEN_FIELDS if name in batch},)
     samples = unpad(batch, pad_token_id, seen)

@@ -23,7 +23,7 @@ from beem_plugin.execution.precision import cast_network
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.speed import depth_summary
 from beem_plugin.models import MultiExitCaptioner, MultiExitModel
-from beem_plugin.reports.benchmark_cases import PLAIN, Batches, answers_of, engine_cases, plain_case
+from beem_plugin.reports.benchmark_cases import PLAIN, Batches, answers_of, engine_cases, lengths_in_order, plain_case
 from beem_plugin.reports.benchmark_table import print_benchmark_table
 from beem_plugin.reports.calibration_plots import plots_available
 from beem_plugin.reports.caption_benchmark import benchmark_captions, image_batches_by_size, print_caption_table
@@ -47,8 +47,9 @@ def benchmark_from_args(args: argparse.Namespace) -> dict[str, Any]:
     )
     model = archive.model
     sizes = numbers(args.batch_sizes, "--batch-sizes")
-    if args.repeats < 1:
-        raise ConfigurationError(f"--repeats: found {args.repeats}, allowed: 1 or more")
+    for flag, value in (("--repeats", args.repeats), ("--max-instances", args.max_instances)):
+        if value is not None and value < 1:
+            raise ConfigurationError(f"{flag}: found {value}, allowed: 1 or more")
     if isinstance(model, MultiExitCaptioner):
         if args.engines is not None:
             raise ConfigurationError("--engines: a captioning model decodes by itself, allowed: none")
@@ -97,8 +98,8 @@ def benchmark_from_args(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def names(text: str) -> list[str]:
-    """A list of names, separated by commas."""
-    return [name.strip() for name in text.split(",") if name.strip()]
+    """A list of names, separated by commas; each once."""
+    return list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
 
 
 def numbers(text: str, flag: str) -> list[int]:
@@ -211,10 +212,9 @@ def _measure_size(
 
 def count(network: SteppedNetwork, exits: Tensor, batches: Batches) -> dict[str, Any]:
     """`layer_speedup` and `mac_speedup` of the exits that were taken. Counts, not seconds."""
-    lengths = torch.cat([batch["attention_mask"].sum(1) for batch in batches])
-    index = torch.cat([batch["index"] for batch in batches]).argsort()
+    lengths = lengths_in_order(batches)
     depth: dict[str, Any] = depth_summary(exits, network.exit_layers)
-    depth["mac_speedup"] = count_macs(network).speedup(exits, lengths[index])
+    depth["mac_speedup"] = count_macs(network).speedup(exits, lengths)
     if hasattr(network, "depth_of_tokens"):
         depth.update(network.depth_of_tokens(tokens_of(batches)))
     return {

@@ -52,11 +52,12 @@ def ratio(numerator: Timing, denominator: Timing) -> float:
 def percentiles(values: list[float]) -> dict[str, float]:
     """p50, p95 and p99 in milliseconds, by the nearest rank."""
     ordered = sorted(values)
-    ranks = {name: min(len(ordered) - 1, int(share * len(ordered))) for name, share in PERCENTILES.items()}
-    return {f"latency_ms_{name}": 1000 * ordered[rank] for name, rank in ranks.items()}
+    # The least value that so many percent do not exceed; in whole numbers, so that no rounding moves the rank.
+    ranks = {percent: -(-percent * len(ordered) // 100) for percent in PERCENTILES}
+    return {f"latency_ms_p{percent}": 1000 * ordered[rank - 1] for percent, rank in ranks.items()}
 
 
-PERCENTILES = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
+PERCENTILES = (50, 95, 99)
 
 
 def measure(

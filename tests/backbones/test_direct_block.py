@@ -8,6 +8,7 @@ import logging
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from beem_plugin.backbones import BackboneState, TransformerBackbone, block_kernels
 
@@ -94,6 +95,26 @@ def test_a_block_that_says_something_else_is_left_to_its_modules(
             real = state.attention_mask
             torch.testing.assert_close(state.hidden_states[real], expected[real], rtol=1e-5, atol=1e-5)
     assert called == [1, 2, 3, 4, 2] and len(caplog.records) == 1
+
+
+@torch.inference_mode()
+def test_hooks_on_all_modules_are_heard_and_another_forward_is_called() -> None:
+    backbone = tiny("bert").eval()
+    batch = make_batch(backbone)
+    before = run(backbone, batch).hidden_states
+    dense = backbone.transformer_model.encoder.layer[1].output.dense
+    heard: list[int] = []
+    for register in (register_module_forward_hook, register_module_forward_pre_hook):
+        handle = register(lambda module, *_: heard.append(1) if module is dense else None)
+        run(backbone, batch)
+        handle.remove()
+        run(backbone, batch)
+    assert len(heard) == 2
+    forward = dense.forward
+    dense.forward = lambda inputs: 2 * forward(inputs)  # type: ignore[method-assign]
+    assert not torch.allclose(run(backbone, batch).hidden_states, before)
+    del dense.forward
+    assert torch.equal(run(backbone, batch).hidden_states, before)
 
 
 @torch.inference_mode()

@@ -12,7 +12,7 @@ import beem_plugin.commands.export  # noqa: F401  registers the command
 from beem_plugin.common.errors import ConfigurationError, DataError
 from beem_plugin.exits.policies import Beem, Final
 from beem_plugin.models.multi_exit_encoder import MultiExitEncoder
-from tests.backbones.tiny_models import tiny
+from tests.backbones.tiny_models import CONFIGS, tiny
 from tests.execution.worlds import Wanted, World, make_batches, reference, same
 from tests.tiny_project import run
 
@@ -21,7 +21,7 @@ pytest.importorskip("onnxruntime")
 
 from beem_plugin.execution import Compaction, DepthPools, Engine, Single
 from beem_plugin.execution.engine import gather_decisions
-from beem_plugin.execution.export import export_network
+from beem_plugin.execution.export import export_network, long_input
 from beem_plugin.execution.onnx_network import OnnxNetwork
 
 ENGINES = [Single(), Compaction(), DepthPools(tokens_per_chunk=30, window_tokens=80)]
@@ -43,6 +43,30 @@ def test_same_answers_as_the_network(family: str, tmp_path: Path) -> None:
         same(found, expected)
 
 
+def test_a_graph_keeps_the_local_window_at_every_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Traced at 7 tokens, all of which the window holds.
+    monkeypatch.setitem(CONFIGS, "modernbert-wider", {**CONFIGS["modernbert"], "local_attention": 14})
+    world = World("modernbert-wider")
+    export_network(world, beem(4), tmp_path)
+    network = OnnxNetwork(tmp_path, threads=1)
+    for length in (1, 5, 7, 8, 9, 20, 120):
+        tokens = torch.arange(2 * length).reshape(2, length) % 50 + 3
+        mask = torch.ones_like(tokens)
+        mask[1, max(1, length - 2) :] = 0
+        batch = {"input_ids": tokens, "attention_mask": mask}
+        with torch.inference_mode():
+            expected, found = world.embed(batch), network.embed(batch)
+            for number in (1, 2, 3, 4):
+                expected, found = world.advance(number, expected), network.advance(number, found)
+                said = network.exit_signals(number, found).logits
+                torch.testing.assert_close(said, world.exit_logits(number, expected), atol=1e-3, rtol=1e-3)
+
+
+def test_graphs_are_compared_at_a_long_input() -> None:
+    assert long_input(tiny("bert")) == 40  # which has no more positions
+    assert long_input(tiny("modernbert")) == 2 * 64 + 3
+
+
 def test_exits_at_some_layers_token_types_and_full_depth(tmp_path: Path) -> None:
     world = World("bert", exit_layers=[2, 4])
     export_network(world, beem(2), tmp_path, token_types=True, full_depth=True)
@@ -59,6 +83,22 @@ def test_exits_at_some_layers_token_types_and_full_depth(tmp_path: Path) -> None
     torch.testing.assert_close(
         last.log_probabilities, reference(world, Final(), batches).log_probabilities, atol=1e-4, rtol=1e-4
     )
+
+
+def test_inputs_that_a_graph_does_not_take(tmp_path: Path) -> None:
+    export_network(World(), beem(4), tmp_path)
+    network = OnnxNetwork(tmp_path, threads=1)
+    tokens = torch.full((1, 41), 5)
+    with pytest.raises(ConfigurationError, match="an input has 41 tokens, the graphs take at most 40"):
+        network.embed({"input_ids": tokens})
+    for dtype in (torch.float32, torch.bool):
+        with pytest.raises(DataError, match="input_ids: found .*, allowed: whole numbers"):
+            network.embed({"input_ids": tokens[:, :4].to(dtype)})
+    said = [
+        network.advance(1, network.embed({"input_ids": tokens[:, :4].to(dtype)})).batched["logits"]
+        for dtype in (torch.int64, torch.int32)
+    ]
+    assert torch.equal(*said)
 
 
 def test_policies_that_read_more_than_logits_are_refused(tmp_path: Path) -> None:

@@ -1,0 +1,64 @@
+"""What is taken from a batch, and which batches are refused, is the same for every engine."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from beem_plugin.common.errors import DataError
+from beem_plugin.execution import Compaction, DepthPools, Engine, Single
+from beem_plugin.execution.engine import gather_decisions
+from beem_plugin.execution.samples import join, unpad
+from beem_plugin.exits.policies import Beem
+from beem_plugin.exits.replay import ExitDecisions
+from tests.execution.worlds import WEIGHTS, World, make_batches, reference, same
+
+ENGINES = [Single(), Compaction(), DepthPools(tokens_per_chunk=30)]
+
+
+def answers(engine: Engine, network: World, batches: list[dict[str, Tensor]]) -> ExitDecisions:
+    total = sum(len(batch["input_ids"]) for batch in batches)
+    return gather_decisions(engine.run(network, Beem(thresholds=0.15, weights=WEIGHTS), batches), 3, total)[1]
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: type(engine).__name__)
+@pytest.mark.parametrize("mask", [[[0, 1, 1], [1, 1, 1]], [[1, 0, 1], [1, 1, 1]], [[0, 0, 0], [1, 1, 1]]])
+def test_padding_before_a_token_and_empty_samples_are_refused(engine: Engine, mask: list[list[int]]) -> None:
+    batch = {"input_ids": torch.tensor([[5, 6, 7], [8, 9, 10]]), "attention_mask": torch.tensor(mask)}
+    for dtype in (torch.int64, torch.bool, torch.uint8):
+        with pytest.raises(DataError, match="attention_mask: found padding before a token"):
+            answers(engine, World(), [{**batch, "attention_mask": batch["attention_mask"].to(dtype)}])
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: type(engine).__name__)
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int32, torch.float32, torch.bfloat16])
+def test_a_mask_is_of_any_dtype(engine: Engine, dtype: torch.dtype) -> None:
+    world, batches = World(), make_batches(10, 4)
+    expected = reference(world, Beem(thresholds=0.15, weights=WEIGHTS), batches)
+    for batch in batches:
+        batch["attention_mask"] = batch["attention_mask"].to(dtype)
+    same(answers(engine, world, batches), expected)
+    alone = [{name: value[:1] for name, value in batches[0].items()}]
+    alone[0].update(index=torch.tensor([0]))
+    assert len(answers(engine, world, alone).exits) == 1
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: type(engine).__name__)
+def test_padding_may_be_wider_than_what_the_network_takes(engine: Engine) -> None:
+    world, batches = World(), make_batches(6, 3)
+    assert world.backbone.max_tokens == 40
+    expected = reference(world, Beem(thresholds=0.15, weights=WEIGHTS), batches)
+    for batch in batches:
+        for name in ("input_ids", "attention_mask"):
+            batch[name] = torch.nn.functional.pad(batch[name], (0, 50 - batch[name].shape[1]))
+    same(answers(engine, world, batches), expected)
+
+
+def test_token_types_of_some_batches_alone() -> None:
+    with_types = {"input_ids": torch.tensor([[5, 6]]), "token_type_ids": torch.tensor([[0, 1]])}
+    without = {"input_ids": torch.tensor([[7, 8, 9]])}
+    for batches, expected in (((with_types, without), [0, 1, 0, 0, 0]), ((without, with_types), [0, 0, 0, 0, 1])):
+        joined = join([unpad(batch) for batch in batches])
+        assert joined.tokens["token_type_ids"].tolist() == expected
+        assert len(joined.tokens["input_ids"]) == 5
