@@ -15,17 +15,22 @@ import argparse
 import json
 import multiprocessing
 import resource
+import signal
+import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch.nn import functional
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
 CASES = ("plain", "all exits at once", "all exits in chunks")
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--hidden", type=int, default=768)
@@ -38,23 +43,49 @@ def main() -> None:
     args = parser.parse_args()
     context = multiprocessing.get_context("spawn")
     plain: dict[str, Any] | None = None
+    failed = 0
     for case in CASES:
         receiver, sender = context.Pipe(duplex=False)
-        process = context.Process(target=run, args=(case, args, sender))
+        process = context.Process(target=report, args=(case, args, sender))
         process.start()
         sender.close()
         try:
             found = receiver.recv()
         except EOFError:
-            found = {"case": case, "failed": "the process ended without a word: out of memory, most likely"}
+            process.join()
+            found = {"case": case, "failed": ending(process.exitcode or 0)}
         process.join()
+        failed += "failed" in found
         plain = plain or found
         if "peak_mib" in found and "peak_mib" in plain:
             found["peak_over_plain"] = round(found["peak_mib"] / plain["peak_mib"], 2)
         print(json.dumps(found), flush=True)
+    return 1 if failed else 0
 
 
-def run(case: str, args: argparse.Namespace, sender: Any) -> None:
+def ending(code: int) -> str:
+    """Why a process ended that could not say it itself."""
+    if code >= 0:
+        return f"the process ended with code {code} before it had measured anything"
+    name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+    memory = ", as the system does when memory runs out" if name == "SIGKILL" else ""
+    return f"the process was ended by {name}{memory}"
+
+
+def report(case: str, args: argparse.Namespace, sender: Any) -> None:
+    from beem_plugin.common.errors import BeemError
+
+    try:
+        found = run(case, args)
+    except Exception as error:
+        lines = str(error).strip().splitlines()[:1]
+        kind = [] if lines and isinstance(error, BeemError) else [type(error).__name__]
+        found = {"case": case, "failed": ": ".join([*kind, *lines])}
+    sender.send(found)
+    sender.close()
+
+
+def run(case: str, args: argparse.Namespace) -> dict[str, Any]:
     from beem_plugin import components  # noqa: F401  registers everything
     from beem_plugin.data import Vocabulary
     from beem_plugin.models import Model
@@ -100,8 +131,7 @@ def run(case: str, args: argparse.Namespace, sender: Any) -> None:
     else:
         peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**10
     found = {"case": case, "exits": model.num_exits, "peak_mib": round(peak), "seconds_a_step": round(min(times), 3)}
-    sender.send({**found, "device": args.device, "words_a_step": args.batch * args.tokens})
-    sender.close()
+    return {**found, "device": args.device, "words_a_step": args.batch * args.tokens}
 
 
 def at_once(model: Any, ids: torch.Tensor, pixels: torch.Tensor) -> torch.Tensor:
@@ -118,4 +148,4 @@ def at_once(model: Any, ids: torch.Tensor, pixels: torch.Tensor) -> torch.Tensor
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -9,6 +9,7 @@ import pytest
 
 import beem_plugin.components  # noqa: F401
 from beem_plugin.archival import load_archive
+from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.params import load_config
 from beem_plugin.common.registry import Params
 from beem_plugin.exits.token_trace import TokenTrace
@@ -57,3 +58,16 @@ def test_a_config_at_the_top_is_the_one_in_captions() -> None:
     for path in TOP_LEVEL:
         twin = load_config(CONFIGS / "captions" / path.name, ext_vars=VARIABLES)
         assert load_config(path, ext_vars=VARIABLES).as_dict(quiet=True) == twin.as_dict(quiet=True)
+
+
+@pytest.mark.parametrize("name", ["coco_beem", "coco_deebert"])
+def test_a_rule_that_captions_cannot_calibrate_is_refused_before_the_first_stage(name: str, tmp_path: Path) -> None:
+    (path,) = (path for path in PATHS if path.stem == name)
+    config = tiny(path)
+    config["model"]["exit_policy"] = {"type": "voting", "thresholds": 0.7}
+    with pytest.raises(ConfigurationError, match=r"model\.exit_policy: found voting.*without calibrate_exits"):
+        train_model(Params(config), tmp_path / "run")
+    assert not list((tmp_path / "run").rglob("model_state*"))
+    config["trainer"]["callbacks"] = []
+    train_model(Params(config), tmp_path / "run_2")
+    assert load_archive(tmp_path / "run_2").model.exit_policy.is_calibrated

@@ -87,3 +87,18 @@ def test_the_image_encoder_stays_as_it_came_in_every_stage(method: str, tmp_path
     trainer = load_config(path)["trainer"].as_dict()
     for stage in trainer.get("stages", [trainer]):
         assert "transformer_model\\.encoder\\." in stage["no_grad"]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["--overrides", "{broken"], "--overrides: not JSON"),
+        (["--lm-overrides", "[1]"], "--lm-overrides: found [1], allowed: a JSON object"),
+        (["--overrides", '{"model.decodng": 1}'], "final 0: "),
+    ],
+)
+def test_wrong_overrides_are_refused_in_one_line(tmp_path: Path, given: list[str], words: str) -> None:
+    command = [sys.executable, str(ROOT / "scripts" / "train_captions"), "--set", "shapes", "--methods", "final"]
+    done = subprocess.run([*command, "--output", str(tmp_path), *given], capture_output=True, text=True)
+    assert done.returncode == 1 and words in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -85,10 +85,20 @@ class KarpathyCaptionsReader(CaptionReader):
         if not chosen:
             found = sorted({entry["split"] for entry in self._entries})
             raise DataError(f"{self.file}: no image of split {source!r}; found: {', '.join(found)}")
+        seen: dict[Any, str] = {}
         for number, entry in chosen:
-            yield self._image(entry, f"{self.file}: image {number}")
+            image = self._image(entry, f"{self.file}: image {number}")
+            identity, path = image.fields["image_id"], image.fields["image"]
+            # Captions are judged by these numbers.
+            if seen.setdefault(identity, path) != path and not self.is_training_source(source):
+                raise DataError(
+                    f"{self.file}: image {number}: {_identity_key(entry)}: found {identity!r} of two images, "
+                    f"{seen[identity]} and {path}; allowed: a number of its own for each image"
+                )
+            yield image
 
     def _image(self, entry: dict[str, Any], place: str) -> CaptionedImage:
+        _check_fields(entry, place)
         try:
             references = [" ".join(sentence["raw"].split()) for sentence in entry["sentences"]]
             targets = [
@@ -96,7 +106,7 @@ class KarpathyCaptionsReader(CaptionReader):
                 for sentence in entry["sentences"]
             ]
             # COCO's own numbers where there are such: its results files are written in these.
-            identity = entry["cocoid"] if "cocoid" in entry else entry["imgid"]
+            identity = entry[_identity_key(entry)]
             path = self._path(entry["filename"], entry.get("filepath"))
         except (KeyError, TypeError, AttributeError) as error:
             raise DataError(f"{place}: not of the form of a Karpathy split: lacks or garbles {error}") from None
@@ -121,4 +131,30 @@ def karpathy_entries(file: Path) -> list[dict[str, Any]]:
     for number, entry in enumerate(entries):
         if not isinstance(entry, dict) or "split" not in entry:
             raise DataError(f"{file}: image {number}: lacks 'split'")
+        if not isinstance(entry["split"], str):
+            raise DataError(_garbled(f"{file}: image {number}", entry, "split", entry["split"], "a string"))
     return entries
+
+
+def _identity_key(entry: Mapping[str, Any]) -> str:
+    return "cocoid" if "cocoid" in entry else "imgid"
+
+
+def _check_fields(entry: Mapping[str, Any], place: str) -> None:
+    """Raises a `DataError` for what would pass for something else: a string is a list of its letters."""
+    key = _identity_key(entry)
+    identity = entry.get(key, 0)
+    if isinstance(identity, bool) or not isinstance(identity, int | str):
+        raise DataError(_garbled(place, entry, key, identity, "a whole number or a string"))
+    sentences = entry.get("sentences", [])
+    if not isinstance(sentences, list):
+        raise DataError(_garbled(place, entry, "sentences", sentences, "a list of objects"))
+    for sentence in sentences:
+        tokens = sentence.get("tokens") if isinstance(sentence, dict) else None
+        if tokens is not None and (not isinstance(tokens, list) or not all(isinstance(word, str) for word in tokens)):
+            raise DataError(_garbled(place, entry, "tokens", tokens, "a list of words"))
+
+
+def _garbled(place: str, entry: Mapping[str, Any], key: str, found: object, allowed: str) -> str:
+    name = f" ({entry['filename']})" if isinstance(entry.get("filename"), str) else ""
+    return f"{place}{name}: {key}: found {found!r}, allowed: {allowed}"

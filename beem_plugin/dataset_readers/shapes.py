@@ -87,7 +87,7 @@ def render_scene(scene: Mapping[str, Any], size: int) -> Image.Image:
     scale = 4  # drawn larger and shrunk: shapes of a few pixels need smooth edges to be told apart
     image = Image.new("RGB", (size * scale, size * scale), BACKGROUND)
     canvas = ImageDraw.Draw(image)
-    for shape in _checked(scene):
+    for shape in check_scene(scene):
         half = SIZES[shape["size"]] * size * scale
         x, y = shape["x"] * size * scale, shape["y"] * size * scale
         colour = COLOURS[shape["colour"]]
@@ -118,8 +118,8 @@ def _name(shape: Mapping[str, Any]) -> str:
     return f"{shape['size']} {shape['colour']} {shape['shape']}"
 
 
-def _checked(scene: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """The shapes of a scene, which may come from a user's file."""
+def check_scene(scene: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """The shapes of a scene, which may come from a user's file; raises a `DataError` if it cannot be drawn."""
     allowed: dict[str, Collection[str]] = {"size": SIZES, "colour": COLOURS, "shape": SHAPES}
     try:
         shapes = scene["shapes"]
@@ -127,7 +127,10 @@ def _checked(scene: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
             for key, values in allowed.items():
                 if shape[key] not in values:
                     raise DataError(not_allowed(f"scene: {key}", shape[key], values))
-            float(shape["x"]), float(shape["y"])
+            for key in ("x", "y"):
+                # A shape may stick out of the image, or lie outside; far away Pillow's whole numbers end.
+                if not isinstance(shape[key], int | float) or not abs(shape[key]) <= 100:
+                    raise DataError(f"scene: {key}: found {shape[key]!r}, allowed: a share of the image's side")
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"scene: lacks or garbles {error}; allowed: shapes with size, colour, shape, x, y") from None
     return shapes

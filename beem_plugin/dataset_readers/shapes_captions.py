@@ -16,7 +16,7 @@ from beem_plugin.data.image_processor import ImageProcessor
 from beem_plugin.data.images import open_image
 from beem_plugin.data.instance import Instance
 from beem_plugin.dataset_readers.captions import CaptionedImage, CaptionReader
-from beem_plugin.dataset_readers.shapes import draw_scene, render_scene, scene_captions, scene_split
+from beem_plugin.dataset_readers.shapes import check_scene, draw_scene, render_scene, scene_captions, scene_split
 
 SPLITS = ("train", "val", "test")
 
@@ -45,6 +45,8 @@ class ShapesCaptionsReader(CaptionReader):
     seed : `int`, optional (default = `0`)
     max_instances, holdout_fraction, holdout_seed
         See `CaptionReader`.
+    on_bad_image : `str`, optional (default = `"error"`)
+        Of image files given to `predict`; see `CaptionReader`.
     """
 
     def __init__(
@@ -60,10 +62,12 @@ class ShapesCaptionsReader(CaptionReader):
         max_instances: int | None = None,
         holdout_fraction: float = 0.1,
         holdout_seed: int = 0,
+        on_bad_image: str = "error",
     ) -> None:
         super().__init__(
             tokenizer if tokenizer is not None else WordTokenizer(),
             image_processor if image_processor is not None else ImageProcessor(size=image_size),
+            on_bad_image=on_bad_image,
             max_instances=max_instances,
             holdout_fraction=holdout_fraction,
             holdout_seed=holdout_seed,
@@ -102,6 +106,8 @@ class ShapesCaptionsReader(CaptionReader):
             return super()._instance(fields)
         if not isinstance(fields["scene"], dict):
             raise DataError(f"scene: found {fields['scene']!r}, allowed: an object with shapes")
+        # Not first when it is drawn: here the line that it came from is known.
+        check_scene(fields["scene"])
         return Instance(fields=fields, id=fields.get("image_id", fields.get("id")))
 
 

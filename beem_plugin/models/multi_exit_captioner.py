@@ -13,6 +13,7 @@ from beem_plugin.common.errors import ConfigurationError, not_allowed
 from beem_plugin.common.registry import Lazy
 from beem_plugin.data.vocabulary import Vocabulary
 from beem_plugin.execution.captions import CaptionDecoding, Decoded, GeneratedCaption
+from beem_plugin.execution.captions.image_size import named_image_size
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.replay import check_signals
 from beem_plugin.exits.token_trace import CALIBRATION_TARGETS
@@ -57,9 +58,10 @@ class MultiExitCaptioner(Model):
         (`"imitation"`, with `decoder.head: "past_future"`).
     exit_policy : `ExitPolicy`, optional (default = `"final"`)
         Decides for every word; its state starts anew with each word. Thresholds and weights may be open: calibration
-        fits them.
+        fits them, but for rules that look at the probabilities of all words, which a trace of captions does not keep.
     decoding : `CaptionDecoding`, optional
-        Beams, length, and what becomes of skipped blocks.
+        Beams, length, and what becomes of skipped blocks; without, its defaults, captions no longer than the decoder's
+        positions.
     calibration_target : `str`, optional (default = `"reference"`)
         What counts as right when the policy is calibrated on teacher-forced words: the `"reference"`'s next word, or
         the word of the `"last_exit"` (CALM's consistency), against which the last exit makes no error.
@@ -104,7 +106,9 @@ class MultiExitCaptioner(Model):
                 "`decoder.signals: ['predicted_error']` brings its own loss"
             )
         self.exit_policy = exit_policy if exit_policy is not None else ExitPolicy.from_params({"type": "final"})
-        self.decoding = decoding if decoding is not None else CaptionDecoding()
+        # What nobody asked for fits any decoder.
+        shortest = min(CaptionDecoding().max_length, self.decoder.backbone.decoder.max_positions)
+        self.decoding = decoding if decoding is not None else CaptionDecoding(max_length=shortest)
         self.calibration_target = calibration_target
         self.predicted_error_weight = predicted_error_weight
         self.chunk_elements = chunk_elements
@@ -114,6 +118,8 @@ class MultiExitCaptioner(Model):
         self.exit_policy.bind(self.exit_layers, self.decoder.num_labels)
         self.objective.bind(self.exit_layers, self.decoder.num_labels)
         check_signals(self.exit_policy, self.decoder.available_signals, "the model")
+        check_can_be_fitted(self.exit_policy)
+        self.decoding.check_network(self.decoder, "model.decoding.")
         if initialize_from is not None:
             source = InitialWeights(initialize_from) if isinstance(initialize_from, str) else initialize_from
             source.copy_into(self)
@@ -248,10 +254,11 @@ class MultiExitCaptioner(Model):
 
     def image_states_for_decoding(self, pixel_values: Tensor) -> Tensor:
         """`(images, patches, hidden)`, images having left their encoder as `decoding` lets them."""
-        image_exit = self.decoding.image_exit
-        if image_exit is None or not self.exit_policy.leaves_early:
-            return self.decoder.backbone.encode_images(pixel_values)
-        return image_exit.encode(self.decoder.backbone, pixel_values).states
+        image_exit, backbone = self.decoding.image_exit, self.decoder.backbone
+        with named_image_size(backbone, pixel_values):
+            if image_exit is None or not self.exit_policy.leaves_early:
+                return backbone.encode_images(pixel_values)
+            return image_exit.encode(backbone, pixel_values).states
 
     def generate(
         self,
@@ -299,3 +306,13 @@ class MultiExitCaptioner(Model):
             )
         finally:
             self.train(was_training)
+
+
+def check_can_be_fitted(policy: ExitPolicy) -> None:
+    """Raises a `ConfigurationError` if `policy` has open numbers that no calibration on captions can find."""
+    if policy.needs_all_labels and not policy.is_calibrated:
+        raise ConfigurationError(
+            f"model.exit_policy: found {policy.registered_name} with open numbers; it looks at the probabilities of "
+            "all words, which a trace of captions does not keep, so that they cannot be fitted; allowed: all its "
+            "numbers in the config, or a rule that looks at the most probable word, such as beem or max_probability"
+        )

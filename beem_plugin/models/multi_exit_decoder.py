@@ -12,6 +12,7 @@ from torch.nn import functional
 from beem_plugin.backbones.vision_encoder_decoder import CaptionBackbone
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.registry import Lazy, Registrable
+from beem_plugin.execution.captions.image_size import named_image_size
 from beem_plugin.exits.signal_modules.predicted_error import PredictedError
 from beem_plugin.exits.signal_modules.signal_module import ExitView, SignalModule
 from beem_plugin.exits.token_signals import TokenSignals, TokenSummary
@@ -103,7 +104,9 @@ class MultiExitDecoder(torch.nn.Module, Registrable):
         pixels = batch.get("pixel_values")
         if pixels is None:
             return None
-        states, rows = self.backbone.encode_images(pixels), batch.get("image_of_row")
+        with named_image_size(self.backbone, pixels):
+            states = self.backbone.encode_images(pixels)
+        rows = batch.get("image_of_row")
         return states if rows is None else states.index_select(0, rows)
 
     def exit_states(self, tokens: Tensor, image_states: Tensor | None) -> Iterator[tuple[int, Tensor, Tensor]]:

@@ -171,6 +171,12 @@ def one_an_image(instances: Sequence[Instance], source: str) -> list[Instance]:
     kept: dict[Any, Instance] = {}
     for row, instance in enumerate(instances):
         key = instance.id if instance.id is not None else row
+        if key in kept and picture(kept[key]) != picture(instance):
+            # Its captions would be taken for those of the other one.
+            raise DataError(
+                f"{source}: found the id {key!r} of two images, {picture(kept[key])} and {picture(instance)}; allowed: "
+                "an id of its own for each image"
+            )
         if "references" in instance.fields:
             kept.setdefault(key, instance)
             continue
@@ -180,6 +186,11 @@ def one_an_image(instances: Sequence[Instance], source: str) -> list[Instance]:
             kept[key] = Instance({**instance.fields, "references": []}, instance.encoding, id=instance.id)
         kept[key].fields["references"].append(instance.fields["caption"])
     return list(kept.values())
+
+
+def picture(instance: Instance) -> Any:
+    """The image's file, or the scene that it is drawn from."""
+    return instance.fields.get("image", instance.fields.get("scene"))
 
 
 def check_references(instances: Sequence[Instance], source: str) -> None:

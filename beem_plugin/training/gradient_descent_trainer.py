@@ -190,6 +190,8 @@ class GradientDescentTrainer(Trainer):
         )
         model.to(accelerator.device)
         built_callbacks = [callback.construct(serialization_dir=serialization_dir) for callback in callbacks or []]
+        for callback in built_callbacks:
+            callback.check_model(model)
         if enable_default_callbacks and not any(isinstance(c, ConsoleLoggerCallback) for c in built_callbacks):
             built_callbacks.append(ConsoleLoggerCallback(serialization_dir))
         for callback in built_callbacks:

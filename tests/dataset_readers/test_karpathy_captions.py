@@ -148,3 +148,33 @@ def test_images_that_are_kept_are_decoded_once(file: Path, monkeypatch: pytest.M
     first = collate(rows)["pixel_values"]
     monkeypatch.setattr(collate, "open_image", None)
     assert collate(rows[::-1])["pixel_values"].equal(first.flip(0))
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"split": None}, r"split: found None, allowed: a string"),
+        ({"split": ["train"]}, r"split: found \['train'\], allowed: a string"),
+        ({"cocoid": [1]}, r"cocoid: found \[1\], allowed: a whole number or a string"),
+        ({"imgid": True}, r"imgid: found True"),
+        ({"sentences": [{"raw": "A cat.", "tokens": "a cat"}]}, r"tokens: found 'a cat', allowed: a list of words"),
+        ({"sentences": [{"raw": "A cat.", "tokens": ["a", 1]}]}, r"tokens: found \['a', 1\]"),
+        ({"sentences": {"raw": "A cat."}}, r"sentences: found .*, allowed: a list"),
+    ],
+)
+def test_a_garbled_entry_is_named_with_its_file_and_image(file: Path, keys: dict[str, Any], words: str) -> None:
+    content = json.loads(file.read_text())
+    content["images"][2].update(keys)
+    file.write_text(json.dumps(content))
+    with pytest.raises(DataError, match=rf"{file}: image 2 \(train_2\.png\): {words}"):
+        reader(file).read("train")
+
+
+def test_one_number_of_two_images_is_refused_where_captions_are_judged_by_it(file: Path) -> None:
+    content = json.loads(file.read_text())
+    for entry in content["images"]:
+        entry["cocoid"] = 7 if entry["filename"] in ("test_1.png", "test_3.png") else entry["imgid"] + 1000
+    file.write_text(json.dumps(content))
+    with pytest.raises(DataError, match=rf"{file}: image \d+: cocoid: found 7 of two images, .*test_1.* and .*test_3"):
+        reader(file).read("test")
+    assert len(reader(file).read("val")) == 4

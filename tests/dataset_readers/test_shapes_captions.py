@@ -100,3 +100,16 @@ def test_a_scene_of_a_user_is_checked() -> None:
         render_scene({}, 32)
     with pytest.raises(BeemError, match="found 'tset', allowed: test"):
         reader().read("tset")
+
+
+@pytest.mark.parametrize("place", ["0.5", float("nan"), float("inf"), 1e300, None])
+def test_a_place_that_cannot_be_drawn_is_refused_when_the_input_is_read(place: Any) -> None:
+    scene = {"shapes": [{"size": "small", "colour": "red", "shape": "circle", "x": place, "y": 0.5}]}
+    with pytest.raises(BeemError, match="scene: x: found"):
+        reader().text_to_instance(scene=scene)
+
+
+def test_what_becomes_of_bad_image_files_can_be_said() -> None:
+    assert reader(on_bad_image="skip").collator(None, 0).skips_bad_images
+    with pytest.raises(BeemError, match="on_bad_image: found 'ignore', allowed: error, skip"):
+        reader(on_bad_image="ignore")

@@ -279,3 +279,45 @@ def test_a_few_steps_teach_a_caption_by_heart() -> None:
         length = int(data["attention_mask"][row].sum())
         assert [BOS, *caption.tokens] == data["input_ids"][row, :length].tolist()
         assert min(caption.exits) < 4
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"type": "expected_gain", "thresholds": {"type": "budget", "speedup": 2}},
+        {"type": "voting", "thresholds": {"type": "budget", "speedup": 2}},
+        {"type": "cascaded_ensemble", "thresholds": 0.9, "weights": "fit"},
+        {"type": "calibrated", "policy": {"type": "max_probability", "thresholds": 0.9}},
+    ],
+    ids=lambda config: config["type"],
+)
+def test_rules_that_captions_cannot_fit_are_refused_when_the_model_is_built(config: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=rf"model\.exit_policy: found {config['type']} with open numbers"):
+        captioner(exit_policy=config)
+    given = {"type": "voting", "thresholds": 0.9}
+    assert captioner(exit_policy=given).generate({"pixel_values": images(2)}, max_length=3)
+
+
+@pytest.mark.parametrize(
+    ("decoding", "words"),
+    [
+        ({"max_length": 33}, r"model\.decoding\.max_length: found 33, allowed: 1 to 32"),
+        ({"num_beams": 26}, r"model\.decoding\.num_beams: found 26, allowed: 1 to 25"),
+    ],
+)
+def test_searches_that_the_decoder_cannot_make_are_refused_when_the_model_is_built(
+    decoding: dict[str, int], words: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        captioner(decoding=decoding)
+    assert captioner(decoding={name: number - 1 for name, number in decoding.items()})
+
+
+@pytest.mark.parametrize("decoding", [{}, {"image_exit": {"threshold": 0.9}}])
+def test_images_of_another_size_than_the_encoders_are_refused_by_their_keys(decoding: dict[str, Any]) -> None:
+    model = captioner(decoding=decoding, exit_policy={"type": "patience", "patience": 1})
+    data = {**batch(), "pixel_values": torch.zeros(5, 3, 24, 32)}
+    words = r"dataset_reader\.image_processor .*found images of 24 x 32 pixels, allowed: 16 x 16.*encoder\.image_size"
+    for use in (lambda: model(**data), lambda: model.decode(data), lambda: trace_captions(model, [data], "test")):
+        with pytest.raises(ConfigurationError, match=words):
+            use()

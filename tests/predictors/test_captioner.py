@@ -11,8 +11,10 @@ import pytest
 
 from beem_plugin.archival import load_archive
 from beem_plugin.common.errors import ConfigurationError, DataError
+from beem_plugin.common.registry import Params
 from beem_plugin.predictors import Predictor
-from tests.tiny_captions import COLOURS
+from beem_plugin.training.train import train_model
+from tests.tiny_captions import COLOURS, train_config
 from tests.tiny_project import run
 
 
@@ -155,3 +157,21 @@ def test_a_classifier_draws_no_page_and_captions_nothing(trained: Path, tmp_path
     assert refused.returncode == 1 and "draws no page" in refused.stderr
     with pytest.raises(ConfigurationError, match="predictor captioner: found a model MultiExitClassifier"):
         Predictor.from_path(trained, "captioner")
+
+
+def test_a_bad_scene_names_its_line_and_keeps_what_came_before(tmp_path: Path) -> None:
+    reader = {"type": "shapes_captions", "num_train": 20, "num_val": 4}
+    train_model(Params(train_config(reader, epochs=1)), tmp_path / "run")
+    shape = {"size": "small", "colour": "red", "shape": "circle", "x": 0.5, "y": 0.5}
+    scenes = [{"shapes": [shape], "relation": None}, {"shapes": [{**shape, "colour": "pink"}], "relation": None}]
+    source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text("".join(json.dumps({"scene": scene}) + "\n" for scene in scenes))
+    refused = run("predict", str(tmp_path / "run"), str(source), "--output-file", str(output), "--silent", check=False)
+    assert refused.returncode == 1 and f"{source}:2: scene: colour: found 'pink'" in refused.stderr
+    assert [line["scene"] for line in lines(tmp_path / "out.jsonl.part")] == scenes[:1]
+    # What the message for an image file advises works.
+    source.write_text(json.dumps({"image": str(tmp_path / "gone.png")}) + "\n")
+    refused = run("predict", str(tmp_path / "run"), str(source), check=False)
+    assert f"{source}:1: " in refused.stderr and 'on_bad_image "skip"' in refused.stderr
+    done = run("predict", str(tmp_path / "run"), str(source), "-o", '{"dataset_reader.on_bad_image": "skip"}')
+    assert json.loads(done.stdout)["caption"] is None

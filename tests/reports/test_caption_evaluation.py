@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from beem_plugin.common.caption_metrics import score_captions
+from beem_plugin.common.errors import DataError
 from beem_plugin.common.registry import Params
 from beem_plugin.data import Instance
 from beem_plugin.reports.caption_evaluation import one_an_image
@@ -129,3 +130,9 @@ def test_training_on_captions_alone_and_on_shapes(kind: str, tmp_path: Path) -> 
     if kind == "shapes_captions":
         options = '{"evaluation": {"metrics": ["bleu"]}}'
         assert json.loads(run("evaluate", str(tmp_path / "run"), "val", "-o", options).stdout)["samples"] == 4
+
+
+def test_one_id_of_two_images_is_refused() -> None:
+    rows = [Instance({"references": ["x"], "image": name}, {"input_ids": [1]}, id=7) for name in ("a.png", "b.png")]
+    with pytest.raises(DataError, match=r"test: found the id 7 of two images, a\.png and b\.png"):
+        one_an_image(rows, "test")

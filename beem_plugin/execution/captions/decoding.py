@@ -15,6 +15,7 @@ from beem_plugin.execution.captions.cache import DecoderCache
 from beem_plugin.execution.captions.generated import GeneratedCaption
 from beem_plugin.execution.captions.greedy import greedy
 from beem_plugin.execution.captions.image_exit import ImageExit
+from beem_plugin.execution.captions.image_size import named_image_size
 from beem_plugin.execution.captions.meter import CaptionMacs, image_macs
 from beem_plugin.execution.captions.skipped_blocks import Propagate, SkippedBlocks
 from beem_plugin.execution.captions.stepper import CaptionNetwork, Stepper
@@ -91,6 +92,10 @@ class CaptionDecoding(FromParams):
         self.skipped_blocks = skipped_blocks if skipped_blocks is not None else Propagate()
         self.image_exit = image_exit
 
+    def check_network(self, network: CaptionNetwork, where: str = "") -> None:
+        """Raises a `ConfigurationError` if `network` cannot decode so many words or beams; keys start with `where`."""
+        check_search(network, self.max_length, self.num_beams, where)
+
     @torch.inference_mode()
     def run(
         self,
@@ -122,11 +127,8 @@ class CaptionDecoding(FromParams):
         beams = self.num_beams if num_beams is None else num_beams
         if length < 1 or beams < 1:
             raise ConfigurationError(f"max_length {length}, num_beams {beams}: both must be 1 or more")
-        if 2 * beams > network.num_labels:
-            raise ConfigurationError(f"num_beams: found {beams}, allowed: 1 to {network.num_labels // 2}")
+        check_search(network, length, beams)
         decoder = network.backbone.decoder
-        if length > decoder.max_positions:
-            raise ConfigurationError(f"max_length: found {length}, allowed: 1 to {decoder.max_positions}")
         decoded = Decoded([], CaptionMacs(), beams=beams)
         states = batch.get("image_states")
         if states is None:
@@ -135,7 +137,8 @@ class CaptionDecoding(FromParams):
                 raise ConfigurationError("captions need images: the batch has no pixel_values")
             if not len(pixels):
                 return decoded
-            states = self._encode(network, policy, pixels, decoded)
+            with named_image_size(network.backbone, pixels):
+                states = self._encode(network, policy, pixels, decoded)
         decoded.patches = states.shape[1]
         cache = DecoderCache(decoder, states, beams, length, decoded.macs)
         stepper = Stepper(network, policy, cache, self.skipped_blocks)
@@ -157,3 +160,17 @@ class CaptionDecoding(FromParams):
         decoded.macs.images = found.macs
         decoded.image_blocks, decoded.num_image_blocks = found.blocks.tolist(), found.num_blocks
         return found.states
+
+
+def check_search(network: CaptionNetwork, max_length: int, num_beams: int, where: str = "") -> None:
+    """Raises a `ConfigurationError` if `network` has too few words or positions; its keys start with `where`."""
+    words, positions = network.num_labels, network.backbone.decoder.max_positions
+    # A search looks at two continuations a beam.
+    if 2 * num_beams > words:
+        raise ConfigurationError(
+            f"{where}num_beams: found {num_beams}, allowed: 1 to {words // 2}, half the vocabulary"
+        )
+    if max_length > positions:
+        raise ConfigurationError(
+            f"{where}max_length: found {max_length}, allowed: 1 to {positions}, the decoder's positions"
+        )

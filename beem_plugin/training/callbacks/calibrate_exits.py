@@ -66,6 +66,14 @@ class CalibrateExits(TrainerCallback):
         self.batch_size = batch_size
         self.instances: list[Instance] = []
 
+    def check_model(self, model: Any) -> None:
+        if isinstance(model, MultiExitCaptioner) and model.exit_policy.needs_all_labels:
+            raise ConfigurationError(
+                f"model.exit_policy: found {model.exit_policy.registered_name}, which looks at the probabilities of "
+                "all words, and a trace of captions does not keep them: the callback calibrate_exits can neither fit "
+                "nor judge it; allowed: another rule, or trainer.callbacks without calibrate_exits"
+            )
+
     def on_start(self, trainer: GradientDescentTrainer, is_primary: bool = True, **kwargs: Any) -> None:
         super().on_start(trainer, is_primary)
         if not isinstance(trainer.model, MultiExitModel | MultiExitCaptioner):

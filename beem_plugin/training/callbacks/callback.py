@@ -29,6 +29,12 @@ class TrainerCallback(Registrable):
         self.serialization_dir = Path(serialization_dir)
         self.trainer: GradientDescentTrainer | None = None
 
+    def check_model(self, model: Any) -> None:
+        """
+        When the trainer is built, of a staged training before its first stage: raises a `ConfigurationError` if the
+        callback cannot serve `model`.
+        """
+
     def training_data(self, data_loader: Any) -> Any:
         """
         Before there is a trainer: the loader of the data that the model shall be trained on, `data_loader` itself or
