@@ -66,7 +66,7 @@ class WindowKernels:
             elif packed is not None:
                 torch.index_select(state.hidden_states[0], 0, packed.starts, out=vectors[start:stop])
             elif head.is_mean:
-                real = state.attention_mask.contiguous() if "key_mask" in state.batched else None
+                real = state.attention_mask.contiguous()
                 pool_kernels.mean_into(vectors[start:stop], state.hidden_states.contiguous(), real)
             else:
                 vectors[start:stop] = state.hidden_states[:, 0]

@@ -219,14 +219,16 @@ class Lane:
         """Whether the kernel brings the inputs to the device."""
         made_up = torch.arange(self.staging.numel()).view_as(self.staging) % 3
         self.staging.copy_(made_up)
-        fused.stage(self.staging, self.inputs, self.mask)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        arrived = torch.equal(self.inputs.cpu(), made_up) and torch.equal(self.mask.cpu(), (made_up[-1] != 0).byte())
-        self.staging.fill_(1)
-        self.inputs.copy_(self.staging)
-        self.mask.fill_(1)
-        return arrived
+        try:
+            fused.stage(self.staging, self.inputs, self.mask)
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            mask = (made_up[-1] != 0).byte()
+            return torch.equal(self.inputs.cpu(), made_up) and torch.equal(self.mask.cpu(), mask)
+        finally:  # a lane goes on without the kernel, and takes the mask that it last staged for what is there
+            self.staging.fill_(1)
+            self.inputs.copy_(self.staging)
+            self.mask.fill_(1)
 
     def load(self, batch: dict[str, Tensor]) -> None:
         """Puts a batch of one without padding where the graphs read it; nothing of the lane may be under way."""

@@ -169,7 +169,8 @@ def compare_kernels(network: SteppedNetwork, policy: ExitPolicy, device: torch.d
 
 def make_up_samples(max_tokens: int | None) -> Samples:
     """A few, of all the lengths that kernels tell apart."""
-    lengths = torch.tensor([1, 2, 3, 4, 6, 8, 17, 35, 70]).clamp(max=max_tokens)
+    lengths = torch.tensor([1, 2, 3, 4, 6, 8, 17, 35, 70])
+    lengths = lengths if max_tokens is None else lengths.clamp(max=max_tokens)
     tokens = 3 + torch.arange(int(lengths.sum())) * 7 % 31
     return Samples({"input_ids": tokens}, lengths.cumsum(0) - lengths, lengths, torch.arange(len(lengths)))
 

@@ -59,6 +59,25 @@ def test_nothing_is_collected_during_a_capture() -> None:
     gc.enable()
 
 
+@torch.inference_mode()
+def test_a_failed_try_of_the_kernels_leaves_no_trace() -> None:
+    world = World()
+    lanes = make_lanes(world, MaxProbability(thresholds=0.7), lookahead=True)
+    batch = unpad(make_batches(1, 1, 4, 4)[0]).batch(0, 1)
+    expected = lanes.run(batch)
+    (lane, *_) = lanes.lanes[next(iter(lanes.lanes))]
+
+    class Fails:
+        def stage(self, *given: Tensor) -> None:
+            raise RuntimeError("no such kernel")
+
+    with pytest.raises(RuntimeError):
+        lane._stages(Fails(), torch.device("cpu"))  # type: ignore[arg-type]
+    assert bool((lane.staging == 1).all()) and bool((lane.inputs == 1).all()) and bool((lane.mask == 1).all())
+    again = lane.run(batch)
+    assert expected is not None and again[0] == expected[0] and torch.equal(again[1], expected[1])
+
+
 class Refuses(OnTheSpot):
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         raise RuntimeError("operation not permitted when stream is capturing\nand more")

@@ -20,7 +20,7 @@ from beem_plugin.execution.fused_rule import fused_rule
 from beem_plugin.execution.fused_window import KernelsDisagree, cut_evenly, window_kernels
 from beem_plugin.execution.ledger import Ledger
 from beem_plugin.execution.pooled_heads import BatchHeads
-from beem_plugin.execution.pooling import compare_kernels, pool, run_to_end
+from beem_plugin.execution.pooling import compare_kernels, make_up_samples, pool, run_to_end
 from beem_plugin.execution.precision import cast_network
 from beem_plugin.execution.samples import windows
 from beem_plugin.exits.policies import Beem, Voting
@@ -92,6 +92,21 @@ def test_packed_samples_are_cut_evenly() -> None:
                 assert own.sum() <= 1.5 * max(tokens, lengths.sum() / len(parts)) + 30
             if tokens == 10**6:
                 assert len(parts) == 1
+
+
+@pytest.mark.parametrize("max_tokens", [None, 5, 512])
+def test_samples_are_made_up_for_any_backbone(max_tokens: int | None) -> None:
+    samples = make_up_samples(max_tokens)
+    assert samples.lengths.tolist() == sorted(samples.lengths.tolist())
+    assert int(samples.lengths[-1]) == min(70, max_tokens or 70)
+    assert len(samples.tokens["input_ids"]) == int(samples.lengths.sum())
+
+
+@needs_triton
+@pytest.mark.parametrize("family", ["deberta-v2", "deberta-v2-absolute", "modernbert"])
+@torch.inference_mode()
+def test_windows_of_families_that_hide_padding_in_their_own_way(family: str) -> None:
+    check_windows(FUSED_POLICIES[0], "mean", family, 20, packs=False)
 
 
 @needs_triton
