@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -12,6 +12,23 @@ from beem_plugin.common.errors import ConfigurationError
 
 KeysValues = tuple[Tensor, Tensor]
 """Two tensors `(batch, heads, tokens, size)`."""
+TANH_GELU = ("gelu_new", "gelu_pytorch_tanh")
+"""Names of one function, which torch computes in one pass and transformers' module of the first name in eight."""
+
+
+class WordWork(Protocol):
+    """How single words attend, and how sums are normalised, where that is done otherwise than by torch's modules."""
+
+    sees_images: bool
+
+    def attend(self, number: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """What words attend to in block `number`, `(words, hidden)` as query, key and value are; these are stored."""
+
+    def attend_image(self, number: int, query: Tensor) -> Tensor:
+        """The same of the words' images."""
+
+    def add_and_normalise(self, hidden: Tensor, update: Tensor, norm: torch.nn.LayerNorm) -> tuple[Tensor, Tensor]:
+        """The sum, `(words, hidden)`, and what `norm` says about it."""
 
 
 class Gpt2Decoder:
@@ -57,6 +74,11 @@ class Gpt2Decoder:
             )
         transformer = self.language_model.transformer
         positions = torch.arange(first_position, end, device=tokens.device)
+        return transformer.drop(transformer.wte(tokens) + transformer.wpe(positions))
+
+    def embed_at(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """`(words,)` int64 at `positions` `(words,)` to `(words, hidden)`, the input of block 1."""
+        transformer = self.language_model.transformer
         return transformer.drop(transformer.wte(tokens) + transformer.wpe(positions))
 
     def project(self, number: int, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -129,7 +151,50 @@ class Gpt2Decoder:
                 attended = attended.reshape(rows // beams, heads, beams, tokens, size).transpose(1, 2)
                 attended = attended.reshape(rows, heads, tokens, size)
             hidden = hidden + attention.resid_dropout(attention.c_proj(self._joined(attended)))
-        return hidden + block.mlp(block.ln_2(hidden))
+        return hidden + self._mlp(block.mlp, block.ln_2(hidden))
+
+    def block_of_words(self, number: int, hidden: Tensor, normed: Tensor | None, work: WordWork) -> tuple[Tensor, Any]:
+        """
+        Block `number` for words of which each attends as the caller says.
+
+        # Parameters
+
+        hidden : `Tensor`
+            `(words, hidden)`, the block's input.
+        normed : `Tensor`, optional
+            What the block's first normalisation says about it, if that is known.
+        work : `WordWork`
+
+        # Returns
+
+        `tuple[Tensor, Any]`
+            The block's output, and what the next block's first normalisation says about it, if there is one.
+        """
+        block = self.blocks[number - 1]
+        attention = block.attn
+        normed = block.ln_1(hidden) if normed is None else normed
+        query, key, value = attention.c_attn(normed).split(self.hidden_size, dim=-1)
+        update = attention.resid_dropout(attention.c_proj(work.attend(number, query, key, value)))
+        if work.sees_images:
+            attention = block.crossattention
+            hidden, normed = work.add_and_normalise(hidden, update, block.ln_cross_attn)
+            attended = work.attend_image(number, attention.q_attn(normed))
+            update = attention.resid_dropout(attention.c_proj(attended))
+        hidden, normed = work.add_and_normalise(hidden, update, block.ln_2)
+        update = self._mlp(block.mlp, normed)
+        if number == self.num_layers:
+            return hidden + update, None
+        return work.add_and_normalise(hidden, update, self.blocks[number].ln_1)
+
+    def scale(self, number: int) -> float:
+        """What queries of block `number` are multiplied by."""
+        scale: float = self.head_size**-0.5 if self.config.scale_attn_weights else 1.0
+        return scale / number if self.config.scale_attn_by_inverse_layer_idx else scale
+
+    def _mlp(self, mlp: Any, hidden: Tensor) -> Tensor:
+        if self.config.activation_function not in TANH_GELU:
+            return mlp(hidden)
+        return mlp.dropout(mlp.c_proj(functional.gelu(mlp.c_fc(hidden), approximate="tanh")))
 
     def _attend(
         self,
@@ -140,13 +205,10 @@ class Gpt2Decoder:
         mask: Tensor | None = None,
         is_causal: bool = False,
     ) -> Tensor:
-        scale = self.head_size**-0.5 if self.config.scale_attn_weights else 1.0
-        if self.config.scale_attn_by_inverse_layer_idx:
-            scale /= number
         dropout = attention.attn_dropout.p if attention.training else 0.0
         key, value = keys_values
         return functional.scaled_dot_product_attention(
-            query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=is_causal, scale=scale
+            query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=is_causal, scale=self.scale(number)
         )
 
     def _heads(self, projected: Tensor) -> Tensor:

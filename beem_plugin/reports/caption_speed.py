@@ -131,4 +131,5 @@ def with_skipped(decoding: CaptionDecoding, kind: str) -> CaptionDecoding:
         decoding.early_stopping,
         SkippedBlocks.from_params({"type": kind}),
         decoding.image_exit,
+        decoding.capture,
     )

@@ -12,6 +12,7 @@ from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.registry import FromParams
 from beem_plugin.execution.captions.beam import beam_search
 from beem_plugin.execution.captions.cache import DecoderCache
+from beem_plugin.execution.captions.captured_greedy import CapturedGreedy
 from beem_plugin.execution.captions.generated import GeneratedCaption
 from beem_plugin.execution.captions.greedy import greedy
 from beem_plugin.execution.captions.image_exit import ImageExit
@@ -71,6 +72,8 @@ class CaptionDecoding(FromParams):
     image_exit : `ImageExit`, optional (default = `None`)
         Lets images leave the image encoder early, under any policy but `"final"`, which is full depth. None sends all
         images through all blocks.
+    capture : `bool`, optional (default = `True`)
+        Whether greedy decoding on a GPU goes through captured CUDA graphs. Beams, and decoding under autocast, do not.
     """
 
     def __init__(
@@ -81,6 +84,7 @@ class CaptionDecoding(FromParams):
         early_stopping: bool = False,
         skipped_blocks: SkippedBlocks | None = None,
         image_exit: ImageExit | None = None,
+        capture: bool = True,
     ) -> None:
         for key, value in (("num_beams", num_beams), ("max_length", max_length)):
             if value < 1:
@@ -91,6 +95,7 @@ class CaptionDecoding(FromParams):
         self.early_stopping = early_stopping
         self.skipped_blocks = skipped_blocks if skipped_blocks is not None else Propagate()
         self.image_exit = image_exit
+        self.capture = capture
 
     def check_network(self, network: CaptionNetwork, where: str = "") -> None:
         """Raises a `ConfigurationError` if `network` cannot decode so many words or beams; keys start with `where`."""
@@ -140,6 +145,10 @@ class CaptionDecoding(FromParams):
             with named_image_size(network.backbone, pixels):
                 states = self._encode(network, policy, pixels, decoded)
         decoded.patches = states.shape[1]
+        captions = self._decode_captured(network, policy, states, decoded, bos, eos, length) if beams == 1 else None
+        if captions is not None:
+            decoded.captions = captions
+            return decoded
         cache = DecoderCache(decoder, states, beams, length, decoded.macs)
         stepper = Stepper(network, policy, cache, self.skipped_blocks)
         if beams == 1:
@@ -147,6 +156,22 @@ class CaptionDecoding(FromParams):
         else:
             decoded.captions = beam_search(stepper, bos, eos, length, self.length_penalty, self.early_stopping)
         return decoded
+
+    def _decode_captured(
+        self,
+        network: CaptionNetwork,
+        policy: ExitPolicy,
+        states: Tensor,
+        decoded: Decoded,
+        bos: int,
+        eos: int,
+        max_length: int,
+    ) -> list[GeneratedCaption] | None:
+        """Greedy captions through captured graphs; `None` where they do not serve."""
+        if not self.capture or not states.is_cuda or torch.is_autocast_enabled("cuda") or not len(states):
+            return None
+        captured = CapturedGreedy.of(network)
+        return captured.run(network, policy, self.skipped_blocks, states, decoded.macs, bos, eos, max_length)
 
     def _encode(self, network: CaptionNetwork, policy: ExitPolicy, pixels: Tensor, decoded: Decoded) -> Tensor:
         """`(images, patches, hidden)`; notes in `decoded` what they cost."""

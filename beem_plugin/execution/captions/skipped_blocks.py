@@ -7,7 +7,8 @@ import torch
 
 from beem_plugin.common.registry import Registrable
 from beem_plugin.execution.captions.cache import DecoderCache
-from beem_plugin.execution.captions.meter import block_macs, keys_values_macs
+from beem_plugin.execution.captions.meter import CaptionMacs, block_macs, keys_values_macs
+from beem_plugin.execution.captions.row_store import RowStore, Slots, StoredWords
 
 
 class SkippedBlocks(Registrable):
@@ -34,6 +35,22 @@ class SkippedBlocks(Registrable):
         """
         raise TypeError(f"{type(self).__name__} does not define fill")
 
+    def fill_words(self, layer: int, slots: Slots, store: RowStore) -> None:
+        """
+        The same for a captured graph, which asks nothing of the host. Several words may be of one row, and some the
+        spare row's. Where it is not defined, no graphs are used.
+        """
+        raise TypeError(f"{type(self).__name__} does not define fill_words")
+
+    def count(self, layer: int, rows: np.ndarray, positions: np.ndarray, store: RowStore, macs: CaptionMacs) -> None:
+        """Notes in `macs` what `fill_words` computes of the words at `positions` of `rows`, `(n,)` each."""
+
+    @property
+    def serves_graphs(self) -> bool:
+        """Whether `fill_words` belongs to this very rule."""
+        owner = next(cls for cls in type(self).__mro__ if "fill" in vars(cls))
+        return "fill_words" in vars(owner)
+
 
 @SkippedBlocks.register("propagate")
 class Propagate(SkippedBlocks):
@@ -52,6 +69,12 @@ class Propagate(SkippedBlocks):
         cache.filled[rows[:, None], positions] = layer
         cache.macs.skipped += count * keys_values_macs(cache.decoder)
 
+    def fill_words(self, layer: int, slots: Slots, store: RowStore) -> None:
+        store.write_skipped(layer, store.states(slots), slots)
+
+    def count(self, layer: int, rows: np.ndarray, positions: np.ndarray, store: RowStore, macs: CaptionMacs) -> None:
+        macs.skipped += len(rows) * keys_values_macs(store.decoder)
+
 
 @SkippedBlocks.register("copy")
 class Copy(SkippedBlocks):
@@ -67,6 +90,9 @@ class Copy(SkippedBlocks):
         for buffers in (cache.keys, cache.values):
             buffers[layer - 1][index.unsqueeze(1), :, where] = buffers[layer - 2][index.unsqueeze(1), :, where]
         cache.filled[rows[:, None], positions] = layer
+
+    def fill_words(self, layer: int, slots: Slots, store: RowStore) -> None:
+        store.copy_from_below(layer, slots)
 
 
 @SkippedBlocks.register("recompute")
@@ -93,3 +119,10 @@ class Recompute(SkippedBlocks):
         )
         different = sum(np.unique(row).sum() + len(np.unique(row)) for row in positions)  # keys that they attend to
         cache.macs.blocks += count * block_macs(decoder, 0, cache.patches) + 2 * int(different) * decoder.hidden_size
+
+    def fill_words(self, layer: int, slots: Slots, store: RowStore) -> None:
+        states, _ = store.decoder.block_of_words(layer, store.states(slots), None, StoredWords(store, slots))
+        store.keep_states(states, slots)
+
+    def count(self, layer: int, rows: np.ndarray, positions: np.ndarray, store: RowStore, macs: CaptionMacs) -> None:
+        macs.blocks += sum(block_macs(store.decoder, position + 1, store.patches) for position in positions.tolist())

@@ -1,0 +1,244 @@
+"""
+Greedy decoding on a GPU through captured graphs: the most probable word, again and again, each row at its own depth.
+
+Launched one by one, the kernels of a block take the host several times as long as they take the device; so do those of
+a head and a policy's step, so that early exits cost more than they save. Here each of them is part of a graph: a word
+costs the host one start an exit at which somebody may leave. What is said is what `greedy` says.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from beem_plugin.execution.captions.generated import GeneratedCaption
+from beem_plugin.execution.captions.meter import CaptionMacs, block_macs, keys_values_macs
+from beem_plugin.execution.captions.row_store import RowStore
+from beem_plugin.execution.captions.skipped_blocks import SkippedBlocks
+from beem_plugin.execution.captions.word_graphs import WordGraphs
+from beem_plugin.execution.captured import fingerprint
+from beem_plugin.execution.recorder import CudaRecorder, Recorder
+from beem_plugin.exits.policy import ExitPolicy
+
+logger = logging.getLogger(__name__)
+
+MAX_POLICIES = 32
+"""Of whose graphs are kept; the one unused longest makes room."""
+FEWEST_FILLED = 8
+
+
+class CapturedGreedy:
+    """
+    The graphs of a network, under all policies and ways to fill in skipped blocks that it was decoded with.
+
+    # Parameters
+
+    make_recorder : `Callable[[torch.device], Recorder]`, optional (default = CUDA graphs)
+    """
+
+    def __init__(self, make_recorder: Callable[[torch.device], Recorder] = CudaRecorder) -> None:
+        self.make_recorder = make_recorder
+        self.failed: set[Any] = set()
+        """Policies, and the like, whose graphs could not be captured."""
+        self.recorder: Recorder | None = None
+        self.store: RowStore | None = None
+        self.graphs: OrderedDict[Any, WordGraphs] = OrderedDict()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CapturedGreedy, (self.make_recorder,)  # a copy of a network has graphs of its own to capture
+
+    @classmethod
+    def of(cls, network: Any) -> CapturedGreedy:
+        """The one that is kept with `network`, and ends with it."""
+        found: CapturedGreedy = vars(network).setdefault("_captured_greedy", cls())
+        return found
+
+    def run(
+        self,
+        network: Any,
+        policy: ExitPolicy,
+        skipped_blocks: SkippedBlocks,
+        image_states: Tensor,
+        macs: CaptionMacs,
+        bos: int,
+        eos: int,
+        max_length: int,
+    ) -> list[GeneratedCaption] | None:
+        """
+        One caption for each image, or `None` if graphs cannot be had; nothing has been counted then.
+
+        # Parameters
+
+        network : `CaptionNetwork`
+            In evaluation mode.
+        policy : `ExitPolicy`
+            Bound and calibrated.
+        skipped_blocks : `SkippedBlocks`
+        image_states : `Tensor`
+            `(images, patches, hidden)`
+        macs : `CaptionMacs`
+            Told what is computed.
+        bos, eos : `int`
+        max_length : `int`
+        """
+        key = (type(skipped_blocks), str(vars(skipped_blocks)), fingerprint(network, policy))
+        if key in self.failed or not skipped_blocks.serves_graphs:
+            return None
+        is_gpu = image_states.is_cuda
+        before = torch.cuda.current_stream(image_states.device) if is_gpu else None
+        try:
+            if self.recorder is None:
+                self.recorder = self.make_recorder(image_states.device)
+            self.recorder.enter()
+            if before is not None:
+                torch.cuda.current_stream(image_states.device).wait_stream(before)
+            self._make_room(network.backbone.decoder, image_states, max_length)
+            graphs = self._graphs_for(key, network, policy, skipped_blocks)
+            counted = CaptionMacs()
+            captions = Decoding(graphs, image_states, counted, bos, eos, max_length).run()
+        except RuntimeError as error:
+            self.failed.add(key)
+            self.graphs.clear()
+            self.store = self.recorder = None
+            found = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            logger.warning("%s: CUDA graphs are not used, words are decoded without: %s", type(policy).__name__, found)
+            return None
+        finally:
+            if before is not None:
+                torch.cuda.set_stream(before)
+        for name, value in vars(counted).items():
+            setattr(macs, name, getattr(macs, name) + value)
+        return captions
+
+    def _make_room(self, decoder: Any, image_states: Tensor, max_length: int) -> None:
+        images, patches = image_states.shape[:2]
+        if self.store is None or not self.store.fits(decoder, images, max_length, patches, image_states):
+            self.graphs.clear()  # their buffers are those of the store
+            self.store = RowStore(decoder, slots_for(images), max_length, patches, image_states)
+
+    def _graphs_for(self, key: Any, network: Any, policy: ExitPolicy, skipped_blocks: SkippedBlocks) -> WordGraphs:
+        if key not in self.graphs:
+            while len(self.graphs) >= MAX_POLICIES:
+                self.graphs.popitem(last=False)
+            assert self.recorder is not None and self.store is not None
+            self.graphs[key] = WordGraphs(network, policy, self.store, skipped_blocks, self.recorder)
+        self.graphs.move_to_end(key)
+        return self.graphs[key]
+
+
+class Decoding:
+    """
+    The captions of one batch of images.
+
+    # Parameters
+
+    graphs : `WordGraphs`
+    image_states, macs, bos, eos, max_length
+        As in `CapturedGreedy.run`.
+    """
+
+    def __init__(
+        self, graphs: WordGraphs, image_states: Tensor, macs: CaptionMacs, bos: int, eos: int, max_length: int
+    ) -> None:
+        self.graphs, self.image_states, self.macs = graphs, image_states, macs
+        self.eos, self.max_length = eos, max_length
+        self.store = graphs.store
+        images, layers = len(image_states), self.store.decoder.num_layers
+        self.captions = [GeneratedCaption() for _ in range(images)]
+        # Up to which block the keys and values of a word are there, and whether those of an image are.
+        self.filled = np.zeros((images, max_length), dtype=np.int64)
+        self.has_image = np.zeros((layers, images), dtype=bool)
+        self.store.tokens.fill_(bos)
+
+    def run(self) -> list[GeneratedCaption]:
+        """All captions."""
+        live = np.arange(len(self.captions))
+        for position in range(self.max_length):
+            ended = self._word(live, position)
+            live = np.setdiff1d(live, ended, assume_unique=True)
+            if not len(live):
+                break
+        for caption in self.captions:
+            caption.score = sum(caption.log_probabilities)
+        return self.captions
+
+    def _word(self, alive: np.ndarray, position: int) -> list[int]:
+        """One word of each of these rows; which of them have ended by it."""
+        graphs, store, macs = self.graphs, self.store, self.macs
+        ended: list[int] = []
+        for number, exits in enumerate(graphs.segments):
+            layers, count = graphs.layers(number), len(alive)
+            launch = graphs.segment(number, slots_for(count))
+            self._complete(alive, position, layers)
+            launch.run(alive, position, store)
+            self.filled[alive, position] = layers[-1]
+            macs.blocks += len(layers) * count * block_macs(store.decoder, position + 1, store.patches)
+            macs.heads += count * launch.head_macs
+            answers = launch.answers(count)
+            left = answers[:, 0] != 0
+            if not left.any():
+                continue
+            exit_number = exits[-1]
+            leaving = alive[left]
+            words = answers[left] if launch.says else self._ask_words(exit_number, leaving, position)
+            for row, (_, word, log_probability) in zip(leaving.tolist(), words.tolist(), strict=True):
+                caption = self.captions[row]
+                caption.tokens.append(int(word))
+                caption.exits.append(exit_number)
+                caption.log_probabilities.append(log_probability)
+                if int(word) == self.eos:
+                    ended.append(row)
+            alive = alive[~left]
+            if not len(alive):
+                break
+        return ended
+
+    def _ask_words(self, exit_number: int, rows: np.ndarray, position: int) -> np.ndarray:
+        launch = self.graphs.answer(exit_number, slots_for(len(rows)))
+        launch.run(rows, position, self.store)
+        self.macs.heads += len(rows) * launch.head_macs
+        return launch.answers(len(rows))
+
+    def _complete(self, alive: np.ndarray, position: int, layers: range) -> None:
+        """What these blocks attend to: keys and values of the images, and of earlier words that have skipped them."""
+        store, graphs = self.store, self.graphs
+        if store.patches:
+            for layer in layers:
+                needed = alive[~self.has_image[layer - 1, alive]]
+                if len(needed):
+                    self._put_images(layer, needed)
+        if not graphs.policy.leaves_early or not position or self.filled[alive, :position].min() >= layers[-1]:
+            return
+        for layer in layers:
+            places, positions = (self.filled[alive, :position] < layer).nonzero()
+            if not len(places):
+                continue
+            rows = alive[places]
+            launch = graphs.fill(layer, slots_for(len(rows), FEWEST_FILLED, 4))
+            launch.run(rows, positions, store)
+            self.filled[rows, positions] = layer
+            graphs.skipped_blocks.count(layer, rows, positions, store, self.macs)
+
+    def _put_images(self, layer: int, images: np.ndarray) -> None:
+        store = self.store
+        self.has_image[layer - 1, images] = True
+        self.macs.cross += len(images) * store.patches * keys_values_macs(store.decoder)
+        if len(images) == len(self.image_states):
+            store.put_images(layer, None, self.image_states)
+            return
+        index = torch.from_numpy(images).to(self.image_states.device)
+        store.put_images(layer, index, self.image_states.index_select(0, index))
+
+
+def slots_for(count: int, fewest: int = 1, factor: int = 2) -> int:
+    """The smallest of `fewest`, `fewest * factor`, ... that holds `count`."""
+    slots = fewest
+    while slots < count:
+        slots *= factor
+    return slots

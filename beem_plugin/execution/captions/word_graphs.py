@@ -1,0 +1,306 @@
+"""
+The pieces of which a word's way through the decoder is made, each a captured graph for so many rows.
+
+    segment   blocks up to the next exit at which somebody may leave, its head, the policy's step
+    answer    the words of those that leave, where the policy did not look at the vocabulary
+    fill      what later words attend to in a block that earlier ones skipped
+
+A graph is told by a table of pinned memory which rows it works on; slots that are not needed stand for the spare row.
+It leaves its answers in pinned memory, where the host sees them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from beem_plugin.execution.captions import word_decision
+from beem_plugin.execution.captions.row_store import RowStore, Slots, StoredWords
+from beem_plugin.execution.captions.skipped_blocks import SkippedBlocks
+from beem_plugin.execution.captions.word_decision import ANSWER, RuleMemory
+from beem_plugin.execution.fused_rule import fused_rule
+from beem_plugin.execution.recorder import Recorder
+from beem_plugin.exits.policy import ExitPolicy
+from beem_plugin.exits.state import ExitState
+
+LOOKS = 100_000
+"""Looks at pinned memory before the clock is asked how long it has been."""
+PATIENCE_SECONDS = 2.0
+
+
+@dataclass
+class Launch:
+    """
+    A graph that is ready to be started.
+
+    # Parameters
+
+    start : `Callable[[], None]`
+    table : `np.ndarray`
+        `(3, slots)` int64, pinned: see `Slots`.
+    seen : `np.ndarray`
+        `(slots, 3)` float64, pinned: see `word_decision.ANSWER`. Not a number: not there yet.
+    says : `bool`
+        Whether the answers hold words.
+    head_macs : `float`
+        Multiply-accumulates of heads, a row.
+    wait : `Callable[[], None]`
+        Until all that was queued is done.
+    """
+
+    start: Callable[[], None]
+    table: np.ndarray
+    seen: np.ndarray
+    says: bool
+    head_macs: float
+    wait: Callable[[], None]
+
+    def run(self, rows: np.ndarray, positions: np.ndarray | int, store: RowStore) -> None:
+        """Starts it for these words. Answers of an earlier start must have been read, or not be wanted."""
+        count = len(rows)
+        table = self.table
+        table[0, :count] = rows
+        table[1, :count] = positions
+        table[2, :count] = table[0, :count] * store.max_tokens + positions
+        table[:, count:] = store.spare_word
+        self.seen.fill(np.nan)
+        self.start()
+
+    def answers(self, count: int) -> np.ndarray:
+        """`(count, 3)` when all of them are there."""
+        wanted = self.seen[:count]
+        deadline: float | None = None
+        while True:
+            for _ in range(LOOKS):
+                found = wanted.copy()
+                if not np.isnan(found).any():
+                    return found
+            now = time.monotonic()
+            deadline = now + PATIENCE_SECONDS if deadline is None else deadline
+            if now > deadline:  # the network itself says NaN, or the queue is stuck, which waiting tells
+                self.wait()
+                return wanted.copy()
+
+
+class WordGraphs:
+    """
+    The graphs of a network and a policy over a store, captured when they are first needed.
+
+    # Parameters
+
+    network : `CaptionNetwork`
+    policy : `ExitPolicy`
+        Bound and calibrated; its numbers become part of the graphs.
+    store : `RowStore`
+    skipped_blocks : `SkippedBlocks`
+    recorder : `Recorder`
+    """
+
+    def __init__(
+        self, network: Any, policy: ExitPolicy, store: RowStore, skipped_blocks: SkippedBlocks, recorder: Recorder
+    ) -> None:
+        self.network, self.policy, self.store = network, policy, store
+        self.skipped_blocks, self.recorder = skipped_blocks, recorder
+        last = network.num_exits
+        makes_shortlist = network.shortlist is not None and policy.leaves_early
+        self.needed = [
+            number == last or policy.needs(number) or (number == 1 and makes_shortlist) for number in range(1, last + 1)
+        ]
+        ends = [
+            number
+            for number in range(1, last + 1)
+            if number == last or (self.needed[number - 1] and policy.can_leave(number))
+        ]
+        self.segments = [range(before + 1, end + 1) for before, end in zip([0, *ends], ends)]
+        self.looks_back = bool(network.remembers) and policy.leaves_early
+        self.rule = self._rule_memory()
+        # What the policy remembers of each row after an exit, and what heads do.
+        self.states: dict[int, dict[str, Tensor]] = {}
+        self.notes: dict[int, dict[str, Tensor]] = {}
+        self.launches: dict[tuple[Any, ...], Launch] = {}
+
+    def _rule_memory(self) -> RuleMemory | None:
+        """`None` where the kernel does not serve."""
+        if word_decision.triton is None or not self.store.use_kernels:
+            return None
+        if self.network.shortlist is not None or self.network.remembers or self.policy.needs_all_labels:
+            return None
+        rule = fused_rule(self.policy)
+        return None if rule is None else RuleMemory(rule, self.store.capacity + 1, self.store.hidden.device)
+
+    def layers(self, segment: int) -> range:
+        """The blocks that it runs."""
+        exits, layers = self.segments[segment], self.network.exit_layers
+        before = layers[exits.start - 2] if exits.start > 1 else 0
+        return range(before + 1, layers[exits.stop - 2] + 1)
+
+    def segment(self, number: int, slots: int) -> Launch:
+        """The graph of segment `number`, from 0, for so many rows."""
+        return self._known(("segment", number, slots), lambda: self._segment(number))
+
+    def answer(self, exit_number: int, slots: int) -> Launch:
+        """The words of rows that leave at this exit."""
+        return self._known(("answer", exit_number, slots), lambda: self._answer(exit_number))
+
+    def fill(self, layer: int, slots: int) -> Launch:
+        """Keys and values of so many words that have skipped block `layer`."""
+        return self._known(("fill", layer, slots), lambda: self._fill(layer))
+
+    def _known(self, key: tuple[Any, ...], make: Callable[[], Callable[..., bool]]) -> Launch:
+        if key not in self.launches:
+            self.launches[key] = self._capture(key[2], make())
+        return self.launches[key]
+
+    def _capture(self, slots: int, work: Callable[..., bool]) -> Launch:
+        device, store = self.store.hidden.device, self.store
+        table_here = self.recorder.pinned(3, slots, dtype=torch.int64)
+        answers_here = self.recorder.pinned(slots, ANSWER, dtype=torch.float64)
+        # What is tried while capturing touches the spare row alone.
+        table_here.copy_(torch.from_numpy(store.spare_word).expand(3, slots))
+        table = table_here.to(device)
+        answers = torch.zeros(slots, ANSWER, dtype=torch.float64, device=device)
+        says = False
+        counted = 0
+
+        def count(macs: int) -> None:
+            nonlocal counted
+            counted += macs
+
+        def run() -> None:
+            nonlocal says, counted
+            counted = 0
+            table.copy_(table_here, non_blocking=True)
+            says = work(Slots(table[0], table[1], table[2]), answers, count)
+            answers_here.copy_(answers, non_blocking=True)
+
+        start = self.recorder.capture(run)
+        return Launch(start, table_here.numpy(), answers_here.numpy(), says, counted / slots, self.recorder.wait)
+
+    def _segment(self, number: int) -> Callable[..., bool]:
+        network, store = self.network, self.store
+        exits = self.segments[number]
+        layers = iter(self.layers(number))
+        steps = [(exit_number, [next(layers) for _ in self._between(exit_number)]) for exit_number in exits]
+
+        def work(slots: Slots, answers: Tensor, count: Callable[[int], None]) -> bool:
+            says = False
+            if exits.start == 1:
+                hidden = store.decoder.embed_at(store.tokens.index_select(0, slots.rows), slots.positions)
+            else:
+                hidden = store.states(slots)
+            words, normed = StoredWords(store, slots), None
+            for exit_number, blocks in steps:
+                for layer in blocks:
+                    previous = hidden
+                    hidden, normed = store.decoder.block_of_words(layer, hidden, normed, words)
+                if self.needed[exit_number - 1]:
+                    says = self._ask(exit_number, hidden, previous, slots, answers, count)
+                elif self.looks_back:
+                    self._note(exit_number, hidden, slots.rows, self._notes_before(exit_number, slots.rows))
+            if exits.stop <= network.num_exits:
+                store.keep_states(hidden, slots)
+            return says
+
+        return work
+
+    def _between(self, exit_number: int) -> range:
+        """The blocks from the exit before to this one."""
+        layers = self.network.exit_layers
+        return range(layers[exit_number - 2] if exit_number > 1 else 0, layers[exit_number - 1])
+
+    def _ask(
+        self,
+        exit_number: int,
+        hidden: Tensor,
+        previous: Tensor,
+        slots: Slots,
+        answers: Tensor,
+        count: Callable[[int], None],
+    ) -> bool:
+        """Whether the answers hold the words of all rows."""
+        network, policy, tokens, rows = self.network, self.policy, self.store.tokens, slots.rows
+        is_last = exit_number == network.num_exits
+        is_first = not any(self.needed[: exit_number - 1])
+        if self.rule is not None:
+            count(len(rows) * network.head_macs(exit_number))
+            logits = network.exit_logits(exit_number, hidden, {})
+            self.rule.decide(exit_number, logits, rows, tokens, answers, is_first, is_last)
+            return True
+        before = self._notes_before(exit_number, rows)
+        memory = dict(before)
+        signals = network.token_signals(exit_number, hidden, previous, slots.positions, memory, count)
+        state = ExitState()
+        if not is_last or policy.needs_all_labels:
+            if is_first:
+                state = policy.start(len(rows), network.num_exits, rows.device)
+            else:
+                state = ExitState(**taken(latest(self.states, exit_number), rows))
+            leaves, state = policy.step(exit_number, signals, state)
+        answers[:, 0] = 1.0 if is_last else leaves
+        says = True
+        if policy.needs_all_labels:
+            word_decision.say(policy.output(exit_number, signals, state).float(), rows, tokens, answers)
+        elif is_last or "logits" in vars(signals):
+            word_decision.say(signals.logits.float().log_softmax(-1), rows, tokens, answers)
+        else:
+            says = False
+        if not is_last:
+            self._keep(self.states, exit_number, rows, state.tensors)
+            if self.looks_back:
+                self._note(exit_number, hidden, rows, memory)
+            elif memory.keys() != before.keys():
+                self._keep(self.notes, exit_number, rows, memory)
+        return says
+
+    def _answer(self, exit_number: int) -> Callable[..., bool]:
+        network, store = self.network, self.store
+
+        def work(slots: Slots, answers: Tensor, count: Callable[[int], None]) -> bool:
+            hidden, rows = store.states(slots), slots.rows
+            count(len(rows) * network.head_macs(exit_number))
+            logits = network.exit_logits(exit_number, hidden, self._notes_before(exit_number, rows))
+            word_decision.say(logits.float().log_softmax(-1), rows, store.tokens, answers)
+            return True
+
+        return work
+
+    def _fill(self, layer: int) -> Callable[..., bool]:
+        def work(slots: Slots, answers: Tensor, count: Callable[[int], None]) -> bool:
+            self.skipped_blocks.fill_words(layer, slots, self.store)
+            return False
+
+        return work
+
+    def _notes_before(self, exit_number: int, rows: Tensor) -> dict[str, Tensor]:
+        """What heads of earlier exits have left for this one."""
+        return taken(latest(self.notes, exit_number), rows)
+
+    def _note(self, exit_number: int, hidden: Tensor, rows: Tensor, memory: dict[str, Tensor]) -> None:
+        if exit_number < self.network.num_exits:
+            self.network.remember(exit_number, hidden, memory)
+            self._keep(self.notes, exit_number, rows, memory)
+
+    def _keep(
+        self, kept: dict[int, dict[str, Tensor]], exit_number: int, rows: Tensor, tensors: dict[str, Tensor]
+    ) -> None:
+        """Stores what belongs to the rows, in buffers that are made when the first graph asks for them."""
+        if exit_number not in kept:
+            size = self.store.capacity + 1
+            kept[exit_number] = {name: value.new_zeros(size, *value.shape[1:]) for name, value in tensors.items()}
+        for name, value in tensors.items():
+            kept[exit_number][name].index_copy_(0, rows, value)
+
+
+def latest(kept: dict[int, dict[str, Tensor]], exit_number: int) -> dict[str, Tensor]:
+    """What was kept last before this exit."""
+    return kept[max(before)] if (before := [number for number in kept if number < exit_number]) else {}
+
+
+def taken(tensors: dict[str, Tensor], rows: Tensor) -> dict[str, Tensor]:
+    return {name: value.index_select(0, rows) for name, value in tensors.items()}
