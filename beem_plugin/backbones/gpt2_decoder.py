@@ -30,6 +30,9 @@ class WordWork(Protocol):
     def add_and_normalise(self, hidden: Tensor, update: Tensor, norm: torch.nn.LayerNorm) -> tuple[Tensor, Tensor]:
         """The sum, `(words, hidden)`, and what `norm` says about it."""
 
+    def finish(self, hidden: Tensor, update: Tensor, norm: torch.nn.LayerNorm | None) -> tuple[Tensor, Any]:
+        """The same of a block's output."""
+
 
 class Gpt2Decoder:
     """
@@ -153,7 +156,9 @@ class Gpt2Decoder:
             hidden = hidden + attention.resid_dropout(attention.c_proj(self._joined(attended)))
         return hidden + self._mlp(block.mlp, block.ln_2(hidden))
 
-    def block_of_words(self, number: int, hidden: Tensor, normed: Tensor | None, work: WordWork) -> tuple[Tensor, Any]:
+    def block_of_words(
+        self, number: int, hidden: Tensor, normed: Tensor | None, work: WordWork, norm: torch.nn.LayerNorm | None = None
+    ) -> tuple[Tensor, Any]:
         """
         Block `number` for words of which each attends as the caller says.
 
@@ -164,11 +169,12 @@ class Gpt2Decoder:
         normed : `Tensor`, optional
             What the block's first normalisation says about it, if that is known.
         work : `WordWork`
+        norm : `torch.nn.LayerNorm`, optional (default = the next block's first one)
 
         # Returns
 
         `tuple[Tensor, Any]`
-            The block's output, and what the next block's first normalisation says about it, if there is one.
+            The block's output, and what `norm` says about it, if there is one.
         """
         block = self.blocks[number - 1]
         attention = block.attn
@@ -181,10 +187,9 @@ class Gpt2Decoder:
             attended = work.attend_image(number, attention.q_attn(normed))
             update = attention.resid_dropout(attention.c_proj(attended))
         hidden, normed = work.add_and_normalise(hidden, update, block.ln_2)
-        update = self._mlp(block.mlp, normed)
-        if number == self.num_layers:
-            return hidden + update, None
-        return work.add_and_normalise(hidden, update, self.blocks[number].ln_1)
+        if norm is None and number < self.num_layers:
+            norm = self.blocks[number].ln_1
+        return work.finish(hidden, self._mlp(block.mlp, normed), norm)
 
     def scale(self, number: int) -> float:
         """What queries of block `number` are multiplied by."""

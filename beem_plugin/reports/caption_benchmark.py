@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -94,14 +95,10 @@ def as_measured(row: dict[str, Any], size: int) -> dict[str, Any]:
 
 def changed(decoding: CaptionDecoding, num_beams: int | None, max_length: int | None) -> CaptionDecoding:
     """The same decoding with other beams or another length."""
-    return CaptionDecoding(
-        decoding.num_beams if num_beams is None else num_beams,
-        decoding.max_length if max_length is None else max_length,
-        decoding.length_penalty,
-        decoding.early_stopping,
-        decoding.skipped_blocks,
-        decoding.image_exit,
-    )
+    other = copy.copy(decoding)
+    other.num_beams = decoding.num_beams if num_beams is None else num_beams
+    other.max_length = decoding.max_length if max_length is None else max_length
+    return other
 
 
 def kind_of(skipped_blocks: SkippedBlocks) -> str:

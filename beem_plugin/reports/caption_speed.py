@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -124,12 +125,6 @@ def until_end(tokens: list[int], eos: int) -> list[int]:
 
 def with_skipped(decoding: CaptionDecoding, kind: str) -> CaptionDecoding:
     """The same decoding with another way to fill in skipped blocks."""
-    return CaptionDecoding(
-        decoding.num_beams,
-        decoding.max_length,
-        decoding.length_penalty,
-        decoding.early_stopping,
-        SkippedBlocks.from_params({"type": kind}),
-        decoding.image_exit,
-        decoding.capture,
-    )
+    other = copy.copy(decoding)
+    other.skipped_blocks = SkippedBlocks.from_params({"type": kind})
+    return other

@@ -21,7 +21,7 @@ from beem_plugin.execution.captions.generated import GeneratedCaption
 from beem_plugin.execution.captions.meter import CaptionMacs, block_macs, keys_values_macs
 from beem_plugin.execution.captions.row_store import RowStore
 from beem_plugin.execution.captions.skipped_blocks import SkippedBlocks
-from beem_plugin.execution.captions.word_graphs import WordGraphs
+from beem_plugin.execution.captions.word_graphs import Launch, WordGraphs
 from beem_plugin.execution.captured import fingerprint
 from beem_plugin.execution.recorder import CudaRecorder, Recorder
 from beem_plugin.exits.policy import ExitPolicy
@@ -171,6 +171,7 @@ class Decoding:
     def _word(self, alive: np.ndarray, position: int) -> list[int]:
         """One word of each of these rows; which of them have ended by it."""
         graphs, store, macs = self.graphs, self.store, self.macs
+        asked: list[tuple[np.ndarray, int, Launch]] = []
         ended: list[int] = []
         for number, exits in enumerate(graphs.segments):
             layers, count = graphs.layers(number), len(alive)
@@ -184,26 +185,36 @@ class Decoding:
             left = answers[:, 0] != 0
             if not left.any():
                 continue
-            exit_number = exits[-1]
             leaving = alive[left]
-            words = answers[left] if launch.says else self._ask_words(exit_number, leaving, position)
-            for row, (_, word, log_probability) in zip(leaving.tolist(), words.tolist(), strict=True):
-                caption = self.captions[row]
-                caption.tokens.append(int(word))
-                caption.exits.append(exit_number)
-                caption.log_probabilities.append(log_probability)
-                if int(word) == self.eos:
-                    ended.append(row)
+            if launch.says:
+                ended += self._note(leaving, exits[-1], answers[left])
+            else:
+                asked.append((leaving, exits[-1], self._ask_words(exits[-1], leaving, position)))
             alive = alive[~left]
             if not len(alive):
                 break
+        # Nobody waits for these words before all rows have left.
+        for leaving, exit_number, launch in asked:
+            ended += self._note(leaving, exit_number, launch.answers(len(leaving)))
         return ended
 
-    def _ask_words(self, exit_number: int, rows: np.ndarray, position: int) -> np.ndarray:
+    def _note(self, rows: np.ndarray, exit_number: int, answers: np.ndarray) -> list[int]:
+        """Adds a word to each of the captions; those that end by it."""
+        ended = []
+        for row, (_, word, log_probability) in zip(rows.tolist(), answers.tolist(), strict=True):
+            caption = self.captions[row]
+            caption.tokens.append(int(word))
+            caption.exits.append(exit_number)
+            caption.log_probabilities.append(log_probability)
+            if int(word) == self.eos:
+                ended.append(row)
+        return ended
+
+    def _ask_words(self, exit_number: int, rows: np.ndarray, position: int) -> Launch:
         launch = self.graphs.answer(exit_number, slots_for(len(rows)))
         launch.run(rows, position, self.store)
         self.macs.heads += len(rows) * launch.head_macs
-        return launch.answers(len(rows))
+        return launch
 
     def _complete(self, alive: np.ndarray, position: int, layers: range) -> None:
         """What these blocks attend to: keys and values of the images, and of earlier words that have skipped them."""

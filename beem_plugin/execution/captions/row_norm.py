@@ -19,15 +19,38 @@ except ImportError:  # a machine without a GPU, as a rule
 if triton is not None:
 
     @triton.jit
-    def add_norm_kernel(first, second, weight, bias, total, result, size, eps, BLOCK: tl.constexpr):
-        """A row. The sum is rounded to its precision before it is normalised, as it is when it is stored between."""
-        row = tl.program_id(0).to(tl.int64) * size
+    def add_norm_kernel(
+        first,
+        second,
+        weight,
+        bias,
+        total,
+        result,
+        kept,
+        places,
+        size,
+        eps,
+        BLOCK: tl.constexpr,
+        ADDS: tl.constexpr,
+        KEEPS: tl.constexpr,
+    ):
+        """
+        A row. The sum is rounded to its precision before it is normalised, as it is when it is stored between. Without
+        ADDS the row is taken from `kept` instead; with KEEPS the sum is stored there too.
+        """
+        slot = tl.program_id(0).to(tl.int64)
+        row = slot * size
         column = tl.arange(0, BLOCK)
         inside = column < size
-        added = tl.load(first + row + column, mask=inside, other=0.0).to(tl.float32)
-        added += tl.load(second + row + column, mask=inside, other=0.0).to(tl.float32)
-        rounded = added.to(total.dtype.element_ty)
+        if ADDS:
+            added = tl.load(first + row + column, mask=inside, other=0.0).to(tl.float32)
+            added += tl.load(second + row + column, mask=inside, other=0.0).to(tl.float32)
+            rounded = added.to(total.dtype.element_ty)
+        else:
+            rounded = tl.load(kept + tl.load(places + slot) * size + column, mask=inside, other=0.0)
         tl.store(total + row + column, rounded, mask=inside)
+        if KEEPS:
+            tl.store(kept + tl.load(places + slot) * size + column, rounded, mask=inside)
         value = rounded.to(tl.float32)
         mean = tl.sum(value, axis=0) / size
         centred = tl.where(inside, value - mean, 0.0)
@@ -37,7 +60,14 @@ if triton is not None:
         tl.store(result + row + column, (centred * scale * gain + shift).to(result.dtype.element_ty), mask=inside)
 
 
-def add_and_normalise(hidden: Tensor, update: Tensor, norm: Any, use_kernel: bool) -> tuple[Tensor, Tensor]:
+def add_and_normalise(
+    hidden: Tensor,
+    update: Tensor,
+    norm: Any,
+    use_kernel: bool,
+    kept: Tensor | None = None,
+    places: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
     """
     # Parameters
 
@@ -45,28 +75,67 @@ def add_and_normalise(hidden: Tensor, update: Tensor, norm: Any, use_kernel: boo
         `(n, hidden)`, contiguous.
     norm : `torch.nn.LayerNorm`
     use_kernel : `bool`
+    kept, places : `Tensor`, optional
+        `(rows, hidden)`, contiguous, and `(n,)` int64: where the sums are stored as well.
 
     # Returns
 
     `tuple[Tensor, Tensor]`
         Their sum, and what `norm` says about it.
     """
-    if not use_kernel or type(norm) is not torch.nn.LayerNorm or norm.bias is None:
+    if not use_kernel or not is_known(norm):
         total = hidden + update
+        if kept is not None and places is not None:
+            kept.index_copy_(0, places, total)
         return total, norm(total)
-    total, result = torch.empty_like(hidden), torch.empty_like(hidden)
-    count, size = hidden.shape
+    return _launch(hidden, update, norm, kept, places, torch.empty_like(hidden))
+
+
+def take_and_normalise(kept: Tensor, places: Tensor, norm: Any, use_kernel: bool) -> tuple[Tensor, Tensor]:
+    """
+    # Parameters
+
+    kept, places : `Tensor`
+        `(rows, hidden)`, contiguous, and `(n,)` int64.
+    norm : `torch.nn.LayerNorm`
+    use_kernel : `bool`
+
+    # Returns
+
+    `tuple[Tensor, Tensor]`
+        `(n, hidden)` the rows at `places`, and what `norm` says about them.
+    """
+    if not use_kernel or not is_known(norm):
+        taken = kept.index_select(0, places)
+        return taken, norm(taken)
+    return _launch(None, None, norm, kept, places, kept.new_empty(len(places), kept.shape[1]))
+
+
+def is_known(norm: Any) -> bool:
+    """Whether the kernel does what `norm` does."""
+    return type(norm) is torch.nn.LayerNorm and norm.weight is not None and norm.bias is not None
+
+
+def _launch(
+    hidden: Tensor | None, update: Tensor | None, norm: Any, kept: Tensor | None, places: Tensor | None, total: Tensor
+) -> tuple[Tensor, Tensor]:
+    result = torch.empty_like(total)
+    count, size = total.shape
     launch(
         add_norm_kernel,
         (count,),
-        hidden,
-        update,
+        total if hidden is None else hidden,
+        total if update is None else update,
         norm.weight,
         norm.bias,
         total,
         result,
+        total if kept is None else kept,
+        total if places is None else places,
         size,
         norm.eps,
         BLOCK=1 << (size - 1).bit_length(),
+        ADDS=hidden is not None,
+        KEEPS=hidden is not None and kept is not None,
     )
     return total, result

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from beem_plugin.backbones.gpt2_decoder import Gpt2Decoder
 from beem_plugin.execution.captions import row_attention
-from beem_plugin.execution.captions.row_norm import add_and_normalise
+from beem_plugin.execution.captions.row_norm import add_and_normalise, take_and_normalise
 
 
 @dataclass
@@ -97,13 +97,23 @@ class RowStore:
             else:
                 buffer.index_copy_(0, images, part)
 
+    @property
+    def flat_states(self) -> Tensor:
+        """`(rows * words, hidden)`"""
+        return self.hidden.view(-1, self.hidden.shape[2])
+
     def states(self, slots: Slots) -> Tensor:
         """`(n, hidden)`"""
-        return self.hidden.view(-1, self.hidden.shape[2]).index_select(0, slots.places)
+        return self.flat_states.index_select(0, slots.places)
+
+    def states_and_normed(self, slots: Slots, layer: int) -> tuple[Tensor, Tensor]:
+        """`(n, hidden)` each: the states, and what the first normalisation of block `layer` says about them."""
+        norm = self.decoder.blocks[layer - 1].ln_1
+        return take_and_normalise(self.flat_states, slots.places, norm, self.use_kernels)
 
     def keep_states(self, states: Tensor, slots: Slots) -> None:
         """Stores `(n, hidden)`."""
-        self.hidden.view(-1, self.hidden.shape[2]).index_copy_(0, slots.places, states)
+        self.flat_states.index_copy_(0, slots.places, states)
 
 
 class StoredWords:
@@ -114,10 +124,12 @@ class StoredWords:
 
     store : `RowStore`
     slots : `Slots`
+    keeps : `bool`, optional (default = `False`)
+        Whether a block's output is stored.
     """
 
-    def __init__(self, store: RowStore, slots: Slots) -> None:
-        self.store, self.slots = store, slots
+    def __init__(self, store: RowStore, slots: Slots, keeps: bool = False) -> None:
+        self.store, self.slots, self.keeps = store, slots, keeps
         self.sees_images = store.patches > 0
 
     def attend(self, number: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -135,3 +147,14 @@ class StoredWords:
 
     def add_and_normalise(self, hidden: Tensor, update: Tensor, norm: torch.nn.LayerNorm) -> tuple[Tensor, Tensor]:
         return add_and_normalise(hidden, update, norm, self.store.use_kernels)
+
+    def finish(self, hidden: Tensor, update: Tensor, norm: torch.nn.LayerNorm | None) -> tuple[Tensor, Tensor | None]:
+        """Stores the sum if it is to be."""
+        store, slots = self.store, self.slots
+        if norm is not None:
+            kept = store.flat_states if self.keeps else None
+            return add_and_normalise(hidden, update, norm, store.use_kernels, kept, slots.places)
+        total = hidden + update
+        if self.keeps:
+            store.keep_states(total, slots)
+        return total, None

@@ -121,8 +121,8 @@ class Recompute(SkippedBlocks):
         cache.macs.blocks += count * block_macs(decoder, 0, cache.patches) + 2 * int(different) * decoder.hidden_size
 
     def fill_words(self, layer: int, slots: Slots, store: RowStore) -> None:
-        states, _ = store.decoder.block_of_words(layer, store.states(slots), None, StoredWords(store, slots))
-        store.keep_states(states, slots)
+        states, normed = store.states_and_normed(slots, layer)
+        store.decoder.block_of_words(layer, states, normed, StoredWords(store, slots, keeps=True))
 
     def count(self, layer: int, rows: np.ndarray, positions: np.ndarray, store: RowStore, macs: CaptionMacs) -> None:
         macs.blocks += sum(block_macs(store.decoder, position + 1, store.patches) for position in positions.tolist())

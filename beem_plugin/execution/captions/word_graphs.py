@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from beem_plugin.execution.captions import word_decision
 from beem_plugin.execution.captions.row_store import RowStore, Slots, StoredWords
@@ -28,6 +29,7 @@ from beem_plugin.execution.fused_rule import fused_rule
 from beem_plugin.execution.recorder import Recorder
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.state import ExitState
+from beem_plugin.exits.vocabulary_heads import TiedHead
 
 LOOKS = 100_000
 """Looks at pinned memory before the clock is asked how long it has been."""
@@ -52,6 +54,8 @@ class Launch:
         Multiply-accumulates of heads, a row.
     wait : `Callable[[], None]`
         Until all that was queued is done.
+    work : `Callable[[], None]`
+        What was captured: it holds the tensors that the graph reads and writes, which would be given away otherwise.
     """
 
     start: Callable[[], None]
@@ -60,6 +64,7 @@ class Launch:
     says: bool
     head_macs: float
     wait: Callable[[], None]
+    work: Callable[[], None]
 
     def run(self, rows: np.ndarray, positions: np.ndarray | int, store: RowStore) -> None:
         """Starts it for these words. Answers of an earlier start must have been read, or not be wanted."""
@@ -136,9 +141,8 @@ class WordGraphs:
 
     def layers(self, segment: int) -> range:
         """The blocks that it runs."""
-        exits, layers = self.segments[segment], self.network.exit_layers
-        before = layers[exits.start - 2] if exits.start > 1 else 0
-        return range(before + 1, layers[exits.stop - 2] + 1)
+        exits = self.segments[segment]
+        return range(self._between(exits[0])[0], self._between(exits[-1])[-1] + 1)
 
     def segment(self, number: int, slots: int) -> Launch:
         """The graph of segment `number`, from 0, for so many rows."""
@@ -180,44 +184,53 @@ class WordGraphs:
             answers_here.copy_(answers, non_blocking=True)
 
         start = self.recorder.capture(run)
-        return Launch(start, table_here.numpy(), answers_here.numpy(), says, counted / slots, self.recorder.wait)
+        return Launch(start, table_here.numpy(), answers_here.numpy(), says, counted / slots, self.recorder.wait, run)
 
     def _segment(self, number: int) -> Callable[..., bool]:
         network, store = self.network, self.store
-        exits = self.segments[number]
-        layers = iter(self.layers(number))
-        steps = [(exit_number, [next(layers) for _ in self._between(exit_number)]) for exit_number in exits]
+        exits, layers = self.segments[number], self.layers(number)
+        steps = [(exit_number, self._between(exit_number)) for exit_number in exits]
+        is_last = exits[-1] == network.num_exits
 
         def work(slots: Slots, answers: Tensor, count: Callable[[int], None]) -> bool:
             says = False
             if exits.start == 1:
-                hidden = store.decoder.embed_at(store.tokens.index_select(0, slots.rows), slots.positions)
+                embedded = store.decoder.embed_at(store.tokens.index_select(0, slots.rows), slots.positions)
+                hidden, normed = embedded, None
             else:
-                hidden = store.states(slots)
-            words, normed = StoredWords(store, slots), None
+                hidden, normed = store.states_and_normed(slots, layers[0])
             for exit_number, blocks in steps:
                 for layer in blocks:
+                    ends = layer == layers[-1]
+                    words = StoredWords(store, slots, keeps=ends and not is_last)
+                    norm = self._head_norm(exit_number) if ends else None
                     previous = hidden
-                    hidden, normed = store.decoder.block_of_words(layer, hidden, normed, words)
+                    hidden, normed = store.decoder.block_of_words(layer, hidden, normed, words, norm)
                 if self.needed[exit_number - 1]:
-                    says = self._ask(exit_number, hidden, previous, slots, answers, count)
+                    said = normed if exit_number == exits[-1] else None
+                    says = self._ask(exit_number, hidden, said, previous, slots, answers, count)
                 elif self.looks_back:
                     self._note(exit_number, hidden, slots.rows, self._notes_before(exit_number, slots.rows))
-            if exits.stop <= network.num_exits:
-                store.keep_states(hidden, slots)
             return says
 
         return work
 
+    def _head_norm(self, exit_number: int) -> torch.nn.LayerNorm | None:
+        """What the exit's head does before it multiplies with the vocabulary's matrix, if that is all it does."""
+        head = self.network.exits[exit_number - 1]
+        return head.norm if self.rule is not None and type(head) is TiedHead else None
+
     def _between(self, exit_number: int) -> range:
-        """The blocks from the exit before to this one."""
+        """The blocks behind the exit before, up to this one's."""
         layers = self.network.exit_layers
-        return range(layers[exit_number - 2] if exit_number > 1 else 0, layers[exit_number - 1])
+        before = layers[exit_number - 2] if exit_number > 1 else 0
+        return range(before + 1, layers[exit_number - 1] + 1)
 
     def _ask(
         self,
         exit_number: int,
         hidden: Tensor,
+        normed: Tensor | None,
         previous: Tensor,
         slots: Slots,
         answers: Tensor,
@@ -229,7 +242,10 @@ class WordGraphs:
         is_first = not any(self.needed[: exit_number - 1])
         if self.rule is not None:
             count(len(rows) * network.head_macs(exit_number))
-            logits = network.exit_logits(exit_number, hidden, {})
+            if normed is not None and self._head_norm(exit_number) is not None:
+                logits = functional.linear(normed, network.exit_weight(exit_number)).float()
+            else:
+                logits = network.exit_logits(exit_number, hidden, {})
             self.rule.decide(exit_number, logits, rows, tokens, answers, is_first, is_last)
             return True
         before = self._notes_before(exit_number, rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -96,12 +97,12 @@ def run(
     return found, macs
 
 
-def same(found: list[GeneratedCaption], expected: list[GeneratedCaption]) -> None:
+def same(found: list[GeneratedCaption], expected: list[GeneratedCaption], close: float = 1e-5) -> None:
     assert [caption.tokens for caption in found] == [caption.tokens for caption in expected]
     assert [caption.exits for caption in found] == [caption.exits for caption in expected]
     for one, other in zip(found, expected, strict=True):
-        assert one.log_probabilities == pytest.approx(other.log_probabilities, abs=1e-5)
-        assert one.score == pytest.approx(other.score, abs=1e-4)
+        assert one.log_probabilities == pytest.approx(other.log_probabilities, abs=close)
+        assert one.score == pytest.approx(other.score, abs=10 * close)
 
 
 def decoded(model: MultiExitCaptioner, pixels: Tensor, rule: ExitPolicy, skipped: str, length: int = LENGTH) -> Any:
@@ -258,7 +259,8 @@ def test_answers_that_are_no_numbers_do_not_hang(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(word_graphs, "PATIENCE_SECONDS", 0.01)
     waited: list[int] = []
     seen = np.full((2, 3), np.nan)
-    launch = word_graphs.Launch(lambda: None, np.zeros((3, 2), np.int64), seen, True, 0.0, lambda: waited.append(1))
+    table, nothing = np.zeros((3, 2), np.int64), lambda: None
+    launch = word_graphs.Launch(nothing, table, seen, True, 0.0, lambda: waited.append(1), nothing)
     store = RowStore(captioner().decoder.backbone.decoder, 5, LENGTH, 0, torch.zeros(1))
     launch.run(np.array([2]), 4, store)
     assert np.isnan(launch.answers(1)).all() and waited == [1]
@@ -266,19 +268,31 @@ def test_answers_that_are_no_numbers_do_not_hang(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("skipped", SKIPPED)
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["type"])
-@pytest.mark.parametrize("keys", [{}, {"shortlist": 10}, {"head": "past_future"}], ids=str)
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize(
+    ("skipped", "keys", "dtype"),
+    [
+        ("propagate", {}, torch.float32),
+        ("recompute", {}, torch.float32),
+        ("copy", {"head": "past_future"}, torch.float32),
+        ("recompute", {"shortlist": 10}, torch.float64),
+    ],
+    ids=str,
+)
 def test_graphs_on_a_gpu(
-    skipped: str, rule: dict[str, Any], keys: dict[str, Any], dtype: torch.dtype, caplog: pytest.LogCaptureFixture
+    skipped: str, keys: dict[str, Any], dtype: torch.dtype, caplog: pytest.LogCaptureFixture
 ) -> None:
     model, pixels = captioner(decoder=keys).to("cuda", dtype), images(7).to("cuda", dtype)
     model.decoding = CaptionDecoding(max_length=LENGTH, skipped_blocks=kind_of(skipped), capture=False)
-    expected = model.decode({"pixel_values": pixels}, policy=policy(**rule))
+    expected = [model.decode({"pixel_values": pixels}, policy=policy(**rule)) for rule in RULES]
     model.decoding.capture = True
-    for _ in range(2):
-        found = model.decode({"pixel_values": pixels}, policy=policy(**rule))
-        same(found.captions, expected.captions)
+    for _ in range(3):
+        for rule, wanted in zip(RULES, expected, strict=True):
+            found = model.decode({"pixel_values": pixels}, policy=policy(**rule))
+            same(found.captions, wanted.captions, 1e-3)
+            gc.collect()
+            # Whatever a graph needs and nobody holds is given away, and written over here.
+            torch.cuda.empty_cache()
+            for size in (1, 10, 100, 1000, 10_000, 100_000) * 4:
+                torch.full((size,), float("nan"), device="cuda")
     assert not [record.message for record in caplog.records if "graphs" in record.message]
-    assert CapturedGreedy.of(model.decoder).graphs
+    assert len(CapturedGreedy.of(model.decoder).graphs) == len(RULES)

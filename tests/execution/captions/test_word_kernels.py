@@ -10,12 +10,15 @@ import torch
 from torch import Tensor
 
 from beem_plugin.execution.captions import row_attention, word_decision
+from beem_plugin.execution.captions.captured_greedy import CapturedGreedy
 from beem_plugin.execution.captions.row_attention import attend, write
-from beem_plugin.execution.captions.row_norm import add_and_normalise
+from beem_plugin.execution.captions.row_norm import add_and_normalise, take_and_normalise
 from beem_plugin.execution.captions.word_decision import RuleMemory
 from beem_plugin.execution.fused_rule import fused_rule
 from beem_plugin.exits.token_signals import TokenSignals
-from tests.tiny_captioner import policy
+from tests.execution.captions.test_captured_greedy import RULES as CAPTION_RULES
+from tests.execution.captions.test_captured_greedy import OnTheSpot, decoded, run, same
+from tests.tiny_captioner import captioner, images, policy
 
 HAS_GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if HAS_GPU else "cpu")
@@ -120,3 +123,23 @@ def test_sums_and_their_normalisation(size: int, dtype: torch.dtype) -> None:
         total, said = add_and_normalise(hidden, update, norm, True)
         assert torch.equal(total, hidden + update)
         close(said, norm(total), dtype)
+        kept, places = torch.zeros(9, size, device=DEVICE, dtype=dtype), torch.tensor([8, 0, 3, 4, 1], device=DEVICE)
+        again = add_and_normalise(hidden, update, norm, True, kept, places)
+        assert torch.equal(again[0], total) and torch.equal(again[1], said)
+        assert torch.equal(kept[places], total) and not kept[[2, 5, 6, 7]].any()
+        taken = take_and_normalise(kept, places.flip(0), norm, True)
+        assert torch.equal(taken[0], total.flip(0)) and torch.equal(taken[1], said.flip(0))
+
+
+@pytest.mark.parametrize(
+    ("head", "type_of_rule"), [("tied", "beem"), ("tied", "margin"), ("tied", "similarity"), ("untied", "patience")]
+)
+def test_captions_by_kernels(monkeypatch: pytest.MonkeyPatch, head: str, type_of_rule: str) -> None:
+    rule = next(rule for rule in CAPTION_RULES if rule["type"] == type_of_rule)
+    monkeypatch.setattr(row_attention, "serves", lambda tensor: True)
+    model, pixels = captioner(decoder={"head": head}).to(DEVICE), images(4).to(DEVICE)
+    for skipped in ("propagate", "recompute"):
+        found, macs = run(CapturedGreedy(OnTheSpot), model, pixels, policy(**rule), skipped, 6)
+        expected = decoded(model, pixels, policy(**rule), skipped, 6)
+        same(found, expected.captions, 1e-3)  # as far as float32 and float64 are apart on this network
+        assert macs.heads == pytest.approx(expected.macs.heads)
