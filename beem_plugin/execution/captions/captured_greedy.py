@@ -9,9 +9,9 @@ costs the host one start an exit at which somebody may leave. What is said is wh
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -42,6 +42,9 @@ class CapturedGreedy:
     make_recorder : `Callable[[torch.device], Recorder]`, optional (default = CUDA graphs)
     """
 
+    worth_capturing: ClassVar[int] = 2
+    """As the how many-th batch of its policy one is captured: what comes once is sooner decoded without."""
+
     def __init__(self, make_recorder: Callable[[torch.device], Recorder] = CudaRecorder) -> None:
         self.make_recorder = make_recorder
         self.failed: set[Any] = set()
@@ -49,6 +52,8 @@ class CapturedGreedy:
         self.recorder: Recorder | None = None
         self.store: RowStore | None = None
         self.graphs: OrderedDict[Any, WordGraphs] = OrderedDict()
+        self.seen: Counter[Any] = Counter()
+        self.weights: Any = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return CapturedGreedy, (self.make_recorder,)  # a copy of a network has graphs of its own to capture
@@ -71,7 +76,8 @@ class CapturedGreedy:
         max_length: int,
     ) -> list[GeneratedCaption] | None:
         """
-        One caption for each image, or `None` if graphs cannot be had; nothing has been counted then.
+        One caption for each image, or `None` for a batch that is to be decoded without graphs; nothing has been counted
+        then.
 
         # Parameters
 
@@ -87,8 +93,15 @@ class CapturedGreedy:
         bos, eos : `int`
         max_length : `int`
         """
-        key = (type(skipped_blocks), str(vars(skipped_blocks)), fingerprint(network, policy))
+        weights, numbers = fingerprint(network, policy)
+        if weights != self.weights:  # those before do not come back
+            self._forget()
+            self.weights = weights
+        key = (type(skipped_blocks), str(vars(skipped_blocks)), numbers)
         if key in self.failed or not skipped_blocks.serves_graphs:
+            return None
+        self.seen[key] += 1
+        if self.seen[key] < self.worth_capturing:
             return None
         is_gpu = image_states.is_cuda
         before = torch.cuda.current_stream(image_states.device) if is_gpu else None
@@ -115,6 +128,12 @@ class CapturedGreedy:
         for name, value in vars(counted).items():
             setattr(macs, name, getattr(macs, name) + value)
         return captions
+
+    def _forget(self) -> None:
+        """All that was captured, tried and counted."""
+        self.graphs.clear()
+        self.failed.clear()
+        self.seen.clear()
 
     def _make_room(self, decoder: Any, image_states: Tensor, max_length: int) -> None:
         images, patches = image_states.shape[:2]

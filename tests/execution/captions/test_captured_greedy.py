@@ -79,6 +79,11 @@ def kind_of(skipped: str) -> SkippedBlocks:
     return SkippedBlocks.from_params({"type": skipped})
 
 
+@pytest.fixture(autouse=True)
+def capture_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CapturedGreedy, "worth_capturing", 1)
+
+
 @torch.inference_mode()
 def run(
     captured: CapturedGreedy,
@@ -182,6 +187,8 @@ def test_new_weights_and_other_lengths_are_noticed() -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.05)
+    run(captured, model, pixels, policy(**RULES[0]), "recompute")
+    assert len(captured.graphs) == 1  # those of the weights before are gone
     for length in (LENGTH, 3, 1):
         found, _ = run(captured, model, pixels, policy(**RULES[8]), "recompute", length)
         same(found, decoded(model, pixels, policy(**RULES[8]), "recompute", length).captions)
@@ -246,6 +253,18 @@ def test_ways_to_fill_in_do_not_mix() -> None:
             found, _ = run(captured, model, pixels, policy(**RULES[3]), skipped)
             same(found, decoded(model, pixels, policy(**RULES[3]), skipped).captions)
     assert len(captured.graphs) == 3
+
+
+def test_what_comes_once_is_not_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CapturedGreedy, "worth_capturing", 2)
+    model, captured = captioner(), CapturedGreedy(OnTheSpot)
+    states = model.decoder.image_states({"pixel_values": images(2)})
+    for turn in range(3):
+        for rule in (policy(**RULES[3]), policy(**RULES[8])):
+            rule.bind(model.decoder.exit_layers, model.decoder.num_labels)
+            with torch.inference_mode():
+                found = captured.run(model.decoder, rule, kind_of("copy"), states, CaptionMacs(), BOS, EOS, LENGTH)
+            assert (found is None) == (turn == 0)
 
 
 def test_slots() -> None:

@@ -136,6 +136,7 @@ def test_sums_and_their_normalisation(size: int, dtype: torch.dtype) -> None:
 )
 def test_captions_by_kernels(monkeypatch: pytest.MonkeyPatch, head: str, type_of_rule: str) -> None:
     rule = next(rule for rule in CAPTION_RULES if rule["type"] == type_of_rule)
+    monkeypatch.setattr(CapturedGreedy, "worth_capturing", 1)
     monkeypatch.setattr(row_attention, "serves", lambda tensor: True)
     model, pixels = captioner(decoder={"head": head}).to(DEVICE), images(4).to(DEVICE)
     for skipped in ("propagate", "recompute"):
