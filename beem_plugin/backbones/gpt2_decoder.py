@@ -7,13 +7,14 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 from torch.nn import functional
+from transformers.activations import NewGELUActivation
+from transformers.models.gpt2.modeling_gpt2 import GPT2MLP
 
+from beem_plugin.backbones.untouched import is_touched
 from beem_plugin.common.errors import ConfigurationError
 
 KeysValues = tuple[Tensor, Tensor]
 """Two tensors `(batch, heads, tokens, size)`."""
-TANH_GELU = ("gelu_new", "gelu_pytorch_tanh")
-"""Names of one function, which torch computes in one pass and transformers' module of the first name in eight."""
 
 
 class WordWork(Protocol):
@@ -197,7 +198,9 @@ class Gpt2Decoder:
         return scale / number if self.config.scale_attn_by_inverse_layer_idx else scale
 
     def _mlp(self, mlp: Any, hidden: Tensor) -> Tensor:
-        if self.config.activation_function not in TANH_GELU:
+        # The activation in one pass instead of eight.
+        plain = type(mlp) is GPT2MLP and type(mlp.act) is NewGELUActivation and not mlp.training
+        if not plain or is_touched(mlp) or is_touched(mlp.act):
             return mlp(hidden)
         return mlp.dropout(mlp.c_proj(functional.gelu(mlp.c_fc(hidden), approximate="tanh")))
 

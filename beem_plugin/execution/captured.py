@@ -69,7 +69,10 @@ class CapturedLanes:
 
     def serves(self, network: SteppedNetwork, policy: ExitPolicy) -> bool:
         """Whether graphs captured here still say what `network` and `policy` say."""
-        return network is self.network and fingerprint(network, policy) == self.baked
+        if network is not self.network or fingerprint(network, policy) != self.baked:
+            return False
+        self.policy = policy  # an equal one: the other may be changed before the next length is captured
+        return True
 
     def run(self, batch: dict[str, Tensor]) -> tuple[int, Tensor, Tensor | None] | None:
         """The answer for a batch of one, or `None` if graphs cannot be had."""
@@ -142,10 +145,17 @@ class CaptureError(Exception):
 
 def fingerprint(network: SteppedNetwork, policy: ExitPolicy) -> tuple[Any, ...]:
     """What captured graphs hold beside the structure of the network: where its weights lie, the policy's numbers."""
-    try:
-        numbers = json.dumps(policy.to_config(), sort_keys=True, default=str)
-    except TypeError:  # a policy that cannot be written down is its own identity
-        numbers = str(id(policy))
+    numbers = numbers_of(policy)
+    # A policy that cannot be written down is its own identity.
+    numbers = str(id(policy)) if numbers is None else numbers
     # Written to: some of what is captured are copies.
     weights = [(parameter.data_ptr(), version_of(parameter)) for parameter in network.parameters()]
     return hash(tuple(weights)), numbers
+
+
+def numbers_of(policy: ExitPolicy) -> str | None:
+    """All that the policy decides by; `None` for one that cannot be written down."""
+    try:
+        return json.dumps(policy.to_config(), sort_keys=True, default=str)
+    except TypeError:
+        return None

@@ -72,7 +72,10 @@ class CapturedBatches:
 
     def serves(self, network: SteppedNetwork, policy: ExitPolicy) -> bool:
         """Whether graphs captured here still say what `network` and `policy` say."""
-        return network is self.network and fingerprint(network, policy) == self.baked
+        if network is not self.network or fingerprint(network, policy) != self.baked:
+            return False
+        self.policy = policy  # an equal one: the other may be changed before the next length is captured
+        return True
 
     def run(self, batch: dict[str, Tensor], lengths: np.ndarray) -> ExitDecisions | None:
         """
@@ -99,11 +102,12 @@ class CapturedBatches:
         self.seen[key] += 1
         if self.seen[key] < self.worth_capturing:
             return None
-        previous = torch.cuda.current_stream() if self.device.type == "cuda" else None
+        is_gpu = self.device.type == "cuda"
+        previous = (torch.cuda.current_stream(), torch.cuda.current_stream(self.device)) if is_gpu else ()
         try:
             self.recorder.enter()
-            if previous is not None:
-                torch.cuda.current_stream().wait_stream(previous)
+            if previous:
+                torch.cuda.current_stream().wait_stream(previous[1])
             rows = Rows(samples, length, self.min_leaving)
             lane = self._lane(key, len(rows))
             here = {name: batch[name].cpu() for name in key[1]}
@@ -116,8 +120,8 @@ class CapturedBatches:
             logger.warning("CUDA graphs are not used, layers are launched one by one: %s", error)
             return None
         finally:
-            if previous is not None:
-                torch.cuda.set_stream(previous)
+            for stream in reversed(previous):
+                torch.cuda.set_stream(stream)
 
     def settle(self) -> None:
         """Waits for layers that were started in vain, whose weights and memory may be changed or let go then."""

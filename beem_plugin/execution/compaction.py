@@ -118,7 +118,7 @@ class Compaction(Engine):
         if kernels is None or self._refused == refused:
             return None
         known = self._batches
-        if known is not None and (known.failure is not None or known.serves(network, policy)):
+        if known is not None and known.serves(network, policy):
             return known
         self._batches = None  # before others need its memory
         decider = checked_decider(network, policy, device, kernels)

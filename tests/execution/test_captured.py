@@ -187,3 +187,20 @@ def test_graphs_are_not_used_for_other_numbers_or_weights() -> None:
     assert fingerprint(world, policy) == before and fingerprint(world, other) != before
     world.double()
     assert fingerprint(world, policy) != before
+
+
+@torch.inference_mode()
+def test_a_policy_that_is_changed_afterwards_changes_no_lane_of_an_equal_one() -> None:
+    world, first = World(), Beem(thresholds=0.1, weights=[0.1, 0.2, 0.3, 0.4])
+    lanes = make_lanes(world, first, True)
+    batches = make_batches(12, 12, shuffled=False)
+    samples = unpad(batches[0])
+    lanes.run(samples.batch(0, 1))
+    equal = Beem(thresholds=0.1, weights=[0.1, 0.2, 0.3, 0.4])
+    equal.bind(world.exit_layers, world.num_labels)
+    assert lanes.serves(world, equal)
+    first.values = [1e9] * 3
+    # Graphs of a length are what they are; those of other lengths were not yet captured.
+    others = [n for n in range(len(samples)) if (samples.lengths[n] - 1) // 4 != (samples.lengths[0] - 1) // 4]
+    expected = reference(world, equal, batches)
+    assert others and [lanes.run(samples.batch(n, n + 1))[0] for n in others] == expected.exits[others].tolist()  # type: ignore[index]

@@ -10,19 +10,21 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from beem_plugin.backbones.untouched import Untouched
 from beem_plugin.execution.captions.generated import GeneratedCaption
 from beem_plugin.execution.captions.meter import CaptionMacs, block_macs, keys_values_macs
 from beem_plugin.execution.captions.row_store import RowStore
 from beem_plugin.execution.captions.skipped_blocks import SkippedBlocks
 from beem_plugin.execution.captions.word_graphs import Launch, WordGraphs
-from beem_plugin.execution.captured import fingerprint
+from beem_plugin.execution.captured import fingerprint, numbers_of
 from beem_plugin.execution.recorder import CudaRecorder, Recorder
 from beem_plugin.exits.policy import ExitPolicy
 
@@ -31,6 +33,9 @@ logger = logging.getLogger(__name__)
 MAX_POLICIES = 32
 """Of whose graphs are kept; the one unused longest makes room."""
 FEWEST_FILLED = 8
+MOST_BYTES = 2**31
+"""Of the buffers that stay with a network; batches that need more are decoded without graphs."""
+KEPT_AS = "_captured_greedy"
 
 
 class CapturedGreedy:
@@ -53,15 +58,16 @@ class CapturedGreedy:
         self.store: RowStore | None = None
         self.graphs: OrderedDict[Any, WordGraphs] = OrderedDict()
         self.seen: Counter[Any] = Counter()
-        self.weights: Any = None
+        self.baked: Any = None
+        self.untouched: list[Untouched] = []
 
     def __reduce__(self) -> tuple[Any, ...]:
         return CapturedGreedy, (self.make_recorder,)  # a copy of a network has graphs of its own to capture
 
     @classmethod
     def of(cls, network: Any) -> CapturedGreedy:
-        """The one that is kept with `network`, and ends with it."""
-        found: CapturedGreedy = vars(network).setdefault("_captured_greedy", cls())
+        """The one that is kept with `network`, and ends with it, or when its training goes on."""
+        found: CapturedGreedy = vars(network).setdefault(KEPT_AS, cls())
         return found
 
     def run(
@@ -93,53 +99,70 @@ class CapturedGreedy:
         bos, eos : `int`
         max_length : `int`
         """
-        weights, numbers = fingerprint(network, policy)
-        if weights != self.weights:  # those before do not come back
-            self._forget()
-            self.weights = weights
+        numbers = numbers_of(policy)
+        if numbers is None or not skipped_blocks.serves_graphs or not self._may_skip_modules(network):
+            return None
         key = (type(skipped_blocks), str(vars(skipped_blocks)), numbers)
-        if key in self.failed or not skipped_blocks.serves_graphs:
-            return None
+        self._notice_changes(network, policy, image_states)
         self.seen[key] += 1
-        if self.seen[key] < self.worth_capturing:
+        if key in self.failed or self.seen[key] < self.worth_capturing:
             return None
-        is_gpu = image_states.is_cuda
-        before = torch.cuda.current_stream(image_states.device) if is_gpu else None
+        decoder, (images, patches) = network.backbone.decoder, image_states.shape[:2]
+        if RowStore.bytes_for(decoder, images, max_length, patches, image_states) > MOST_BYTES:
+            return None
         try:
-            if self.recorder is None:
-                self.recorder = self.make_recorder(image_states.device)
-            self.recorder.enter()
-            if before is not None:
-                torch.cuda.current_stream(image_states.device).wait_stream(before)
-            self._make_room(network.backbone.decoder, image_states, max_length)
-            graphs = self._graphs_for(key, network, policy, skipped_blocks)
-            counted = CaptionMacs()
-            captions = Decoding(graphs, image_states, counted, bos, eos, max_length).run()
-        except RuntimeError as error:
+            with on_recorders_stream(self._recorder(image_states.device), image_states):
+                if self.store is None or not self.store.fits(decoder, images, max_length, patches, image_states):
+                    self._drop_graphs()  # their buffers are those of the store
+                    self.store = RowStore(decoder, images, max_length, patches, image_states)
+                graphs = self._graphs_for(key, network, policy, skipped_blocks)
+                counted = CaptionMacs()
+                captions = Decoding(graphs, image_states, counted, bos, eos, max_length).run()
+        except Exception as error:  # torch, Triton and its compiler fail in many ways
             self.failed.add(key)
-            self.graphs.clear()
-            self.store = self.recorder = None
+            self._drop_graphs()
+            self.recorder = None
             found = (str(error).strip().splitlines() or [type(error).__name__])[0]
             logger.warning("%s: CUDA graphs are not used, words are decoded without: %s", type(policy).__name__, found)
             return None
-        finally:
-            if before is not None:
-                torch.cuda.set_stream(before)
+        except BaseException:  # what was interrupted may still answer
+            self._drop_graphs()
+            raise
         for name, value in vars(counted).items():
             setattr(macs, name, getattr(macs, name) + value)
         return captions
 
+    def _may_skip_modules(self, network: Any) -> bool:
+        """Whether nobody listens to what graphs do not call, nor has put something else in its place."""
+        if not all(self.untouched) or not self.untouched:
+            parts = (network.backbone.decoder.language_model, network.exits, network.signal_modules)
+            self._forget()
+            self.untouched = [Untouched(part) for part in parts]
+        return all(self.untouched)
+
+    def _notice_changes(self, network: Any, policy: ExitPolicy, image_states: Tensor) -> None:
+        """Graphs of other weights do not come back, and a recorder belongs to a device."""
+        weights, _ = fingerprint(network, policy)
+        baked = (weights, network.shortlist, tuple(network.exit_layers), image_states.device)
+        if baked != self.baked:
+            self._forget()
+            self.recorder = None
+            self.baked = baked
+
     def _forget(self) -> None:
         """All that was captured, tried and counted."""
-        self.graphs.clear()
+        self._drop_graphs()
         self.failed.clear()
         self.seen.clear()
 
-    def _make_room(self, decoder: Any, image_states: Tensor, max_length: int) -> None:
-        images, patches = image_states.shape[:2]
-        if self.store is None or not self.store.fits(decoder, images, max_length, patches, image_states):
-            self.graphs.clear()  # their buffers are those of the store
-            self.store = RowStore(decoder, slots_for(images), max_length, patches, image_states)
+    def _drop_graphs(self) -> None:
+        self.graphs.clear()
+        self.store = None
+
+    def _recorder(self, device: torch.device) -> Recorder:
+        if self.recorder is None:
+            self.recorder = self.make_recorder(device)
+        return self.recorder
 
     def _graphs_for(self, key: Any, network: Any, policy: ExitPolicy, skipped_blocks: SkippedBlocks) -> WordGraphs:
         if key not in self.graphs:
@@ -148,7 +171,25 @@ class CapturedGreedy:
             assert self.recorder is not None and self.store is not None
             self.graphs[key] = WordGraphs(network, policy, self.store, skipped_blocks, self.recorder)
         self.graphs.move_to_end(key)
+        self.graphs[key].policy = policy  # an equal one: the other may be changed before the next graph is captured
         return self.graphs[key]
+
+
+@contextmanager
+def on_recorders_stream(recorder: Recorder, images: Tensor) -> Iterator[None]:
+    """What is queued inside comes after what made `images`; outside everything is as it was."""
+    if not images.is_cuda:
+        recorder.enter()
+        yield
+        return
+    with torch.cuda.device(images.device):
+        before = torch.cuda.current_stream()
+        try:
+            recorder.enter()
+            torch.cuda.current_stream().wait_stream(before)
+            yield
+        finally:
+            torch.cuda.set_stream(before)
 
 
 class Decoding:

@@ -65,6 +65,11 @@ class RowStore:
         self.spare_word = np.array([[capacity], [0], [capacity * max_tokens]])
         self.use_kernels = row_attention.serves(self.keys[0])
 
+    @staticmethod
+    def bytes_for(decoder: Gpt2Decoder, images: int, max_tokens: int, patches: int, like: Tensor) -> int:
+        """What it takes, nearly."""
+        return 2 * decoder.num_layers * images * (max_tokens + patches) * decoder.hidden_size * like.element_size()
+
     def fits(self, decoder: Gpt2Decoder, images: int, max_tokens: int, patches: int, like: Tensor) -> bool:
         """Whether so many captions can be decoded in it."""
         here = self.hidden

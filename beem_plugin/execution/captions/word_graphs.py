@@ -12,6 +12,7 @@ It leaves its answers in pinned memory, where the host sees them.
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -34,6 +35,8 @@ from beem_plugin.exits.vocabulary_heads import TiedHead
 LOOKS = 100_000
 """Looks at pinned memory before the clock is asked how long it has been."""
 PATIENCE_SECONDS = 2.0
+NOT_THERE = -1
+"""As a whole number: a network may say NaN, but not the one that looks like this."""
 
 
 @dataclass
@@ -47,15 +50,15 @@ class Launch:
     table : `np.ndarray`
         `(3, slots)` int64, pinned: see `Slots`.
     seen : `np.ndarray`
-        `(slots, 3)` float64, pinned: see `word_decision.ANSWER`. Not a number: not there yet.
+        `(slots, 3)` float64, pinned: see `word_decision.ANSWER`.
     says : `bool`
         Whether the answers hold words.
     head_macs : `float`
         Multiply-accumulates of heads, a row.
     wait : `Callable[[], None]`
         Until all that was queued is done.
-    work : `Callable[[], None]`
-        What was captured: it holds the tensors that the graph reads and writes, which would be given away otherwise.
+    held : `tuple[Tensor, ...]`
+        What the graph reads and writes, which would be given away otherwise.
     """
 
     start: Callable[[], None]
@@ -64,7 +67,7 @@ class Launch:
     says: bool
     head_macs: float
     wait: Callable[[], None]
-    work: Callable[[], None]
+    held: tuple[Tensor, ...]
 
     def run(self, rows: np.ndarray, positions: np.ndarray | int, store: RowStore) -> None:
         """Starts it for these words. Answers of an earlier start must have been read, or not be wanted."""
@@ -74,7 +77,7 @@ class Launch:
         table[1, :count] = positions
         table[2, :count] = table[0, :count] * store.max_tokens + positions
         table[:, count:] = store.spare_word
-        self.seen.fill(np.nan)
+        self.seen.view(np.int64).fill(NOT_THERE)
         self.start()
 
     def answers(self, count: int) -> np.ndarray:
@@ -84,11 +87,11 @@ class Launch:
         while True:
             for _ in range(LOOKS):
                 found = wanted.copy()
-                if not np.isnan(found).any():
+                if not (found.view(np.int64) == NOT_THERE).any():
                     return found
             now = time.monotonic()
             deadline = now + PATIENCE_SECONDS if deadline is None else deadline
-            if now > deadline:  # the network itself says NaN, or the queue is stuck, which waiting tells
+            if now > deadline:  # the queue is stuck, which waiting tells
                 self.wait()
                 return wanted.copy()
 
@@ -110,7 +113,8 @@ class WordGraphs:
     def __init__(
         self, network: Any, policy: ExitPolicy, store: RowStore, skipped_blocks: SkippedBlocks, recorder: Recorder
     ) -> None:
-        self.network, self.policy, self.store = network, policy, store
+        self._network = weakref.ref(network)  # which keeps the graphs, and ends with its last user
+        self.policy, self.store = policy, store
         self.skipped_blocks, self.recorder = skipped_blocks, recorder
         last = network.num_exits
         makes_shortlist = network.shortlist is not None and policy.leaves_early
@@ -129,6 +133,10 @@ class WordGraphs:
         self.states: dict[int, dict[str, Tensor]] = {}
         self.notes: dict[int, dict[str, Tensor]] = {}
         self.launches: dict[tuple[Any, ...], Launch] = {}
+
+    @property
+    def network(self) -> Any:
+        return self._network()
 
     def _rule_memory(self) -> RuleMemory | None:
         """`None` where the kernel does not serve."""
@@ -184,7 +192,8 @@ class WordGraphs:
             answers_here.copy_(answers, non_blocking=True)
 
         start = self.recorder.capture(run)
-        return Launch(start, table_here.numpy(), answers_here.numpy(), says, counted / slots, self.recorder.wait, run)
+        held = (table_here, answers_here, table, answers)
+        return Launch(start, table_here.numpy(), answers_here.numpy(), says, counted / slots, self.recorder.wait, held)
 
     def _segment(self, number: int) -> Callable[..., bool]:
         network, store = self.network, self.store

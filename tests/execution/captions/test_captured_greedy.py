@@ -206,10 +206,11 @@ def test_a_word_costs_one_start_an_exit_at_which_somebody_may_leave() -> None:
     assert captured.recorder.started <= 3 * words  # type: ignore[union-attr]
 
 
-def test_what_cannot_be_captured_is_decoded_without(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("Refusal", [RuntimeError, AssertionError])
+def test_what_cannot_be_captured_is_decoded_without(caplog: pytest.LogCaptureFixture, Refusal: type[Exception]) -> None:
     class Refuses(OnTheSpot):
         def capture(self, work: Callable[[], None]) -> Callable[[], None]:
-            raise RuntimeError("operation not permitted when stream is capturing\nand more")
+            raise Refusal("operation not permitted when stream is capturing\nand more")
 
     model, pixels = captioner(), images(2)
     captured = CapturedGreedy(Refuses)
@@ -315,3 +316,81 @@ def test_graphs_on_a_gpu(
                 torch.full((size,), float("nan"), device="cuda")
     assert not [record.message for record in caplog.records if "graphs" in record.message]
     assert len(CapturedGreedy.of(model.decoder).graphs) == len(RULES)
+
+
+def test_whoever_listens_to_a_module_is_heard() -> None:
+    model, pixels = captioner().double(), images(3).double()
+    captured, rule = CapturedGreedy.of(model.decoder), policy(**RULES[8])
+    captured.make_recorder = OnTheSpot
+    before, _ = run(captured, model, pixels, rule)
+    states = model.decoder.image_states({"pixel_values": pixels})
+    assert states is not None
+
+    def answer() -> Any:
+        with torch.inference_mode():
+            return captured.run(model.decoder, rule, kind_of("propagate"), states, CaptionMacs(), BOS, EOS, LENGTH)
+
+    block: Any = model.decoder.backbone.decoder.blocks[1]
+    heard: list[int] = []
+    for module in (block.attn.c_attn, block.mlp, model.decoder.exits[2]):
+        handle = module.register_forward_hook(lambda *given: heard.append(1))
+        assert answer() is None
+        decoded(model, pixels, rule, "propagate")
+        handle.remove()
+        same(answer(), before)
+    assert heard
+    block.mlp.dropout = Doubled()
+    found = answer()
+    same(found, decoded(model, pixels, rule, "propagate").captions)
+    assert [caption.tokens for caption in found] != [caption.tokens for caption in before]
+
+
+class Doubled(torch.nn.Module):
+    def forward(self, hidden: Tensor) -> Tensor:
+        return 2 * hidden
+
+
+@pytest.mark.parametrize("replaced", ["act", "mlp"])
+def test_another_mlp_is_called(replaced: str) -> None:
+    model, pixels, rule = captioner().double(), images(3).double(), policy(**RULES[8])
+    block: Any = model.decoder.backbone.decoder.blocks[0]
+    if replaced == "act":
+        block.mlp.act = torch.nn.ReLU()
+    else:
+        block.mlp = torch.nn.Sequential(block.mlp, Doubled())
+    found, _ = run(CapturedGreedy(OnTheSpot), model, pixels, rule)
+    same(found, decoded(model, pixels, rule, "propagate").captions)
+    assert [c.tokens for c in found] != [
+        c.tokens for c in run(CapturedGreedy(OnTheSpot), captioner().double(), pixels, rule)[0]
+    ]
+
+
+def test_a_policy_that_is_changed_afterwards_changes_no_graph_of_an_equal_one() -> None:
+    model, pixels = captioner().double(), images(7).double()
+    captured, first = CapturedGreedy(OnTheSpot), policy(type="max_probability", thresholds=0.3)
+    run(captured, model, pixels, policy(type="final"))
+    run(captured, model, pixels[:1], first)
+    first.values = [0.99] * 5
+    equal = policy(type="max_probability", thresholds=0.3)
+    same(run(captured, model, pixels, equal)[0], decoded(model, pixels, equal, "propagate").captions)
+
+
+def test_graphs_end_with_training_and_with_the_network() -> None:
+    model, pixels = captioner(), images(2)
+    captured = CapturedGreedy.of(model.decoder)
+    captured.make_recorder = OnTheSpot
+    run(captured, model, pixels, policy(**RULES[3]))
+    model.train()
+    model.eval()
+    assert not CapturedGreedy.of(model.decoder).graphs
+
+
+def test_buffers_that_would_be_too_large_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, pixels = captioner(), images(2)
+    store = RowStore(model.decoder.backbone.decoder, 2, LENGTH, 5, torch.zeros(1))
+    size = RowStore.bytes_for(store.decoder, 2, LENGTH, 5, torch.zeros(1))
+    tensors = (*store.keys, *store.values, *store.image_keys, *store.image_values)
+    assert size == sum(tensor[:-1].numel() * tensor.element_size() for tensor in tensors)
+    monkeypatch.setattr(captured_module, "MOST_BYTES", size - 1)
+    with pytest.raises(AssertionError):
+        run(CapturedGreedy(OnTheSpot), model, pixels, policy(**RULES[3]))
