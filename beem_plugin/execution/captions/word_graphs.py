@@ -57,7 +57,7 @@ class Launch:
         Multiply-accumulates of heads, a row.
     wait : `Callable[[], None]`
         Until all that was queued is done.
-    held : `tuple[Tensor, ...]`
+    held : `tuple[Any, ...]`
         What the graph reads and writes, which would be given away otherwise.
     """
 
@@ -67,7 +67,7 @@ class Launch:
     says: bool
     head_macs: float
     wait: Callable[[], None]
-    held: tuple[Tensor, ...]
+    held: tuple[Any, ...]
 
     def run(self, rows: np.ndarray, positions: np.ndarray | int, store: RowStore) -> None:
         """Starts it for these words. Answers of an earlier start must have been read, or not be wanted."""
@@ -192,7 +192,7 @@ class WordGraphs:
             answers_here.copy_(answers, non_blocking=True)
 
         start = self.recorder.capture(run)
-        held = (table_here, answers_here, table, answers)
+        held = (table_here, answers_here, table, answers, self.policy)  # a policy may keep tensors of its own
         return Launch(start, table_here.numpy(), answers_here.numpy(), says, counted / slots, self.recorder.wait, held)
 
     def _segment(self, number: int) -> Callable[..., bool]:
