@@ -14,9 +14,10 @@ from torch import Tensor
 
 from beem_plugin.execution.captions import CaptionDecoding, SkippedBlocks
 from beem_plugin.execution.captions import captured_greedy as captured_module
-from beem_plugin.execution.captions.captured_greedy import CapturedGreedy, slots_for
+from beem_plugin.execution.captions.captured_greedy import CapturedGreedy
 from beem_plugin.execution.captions.generated import GeneratedCaption
 from beem_plugin.execution.captions.meter import CaptionMacs
+from beem_plugin.execution.captions.row_decoding import slots_for
 from beem_plugin.execution.captions.row_store import RowStore
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.models import MultiExitCaptioner
@@ -274,13 +275,13 @@ def test_slots() -> None:
 
 
 def test_answers_that_are_no_numbers_do_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:
-    from beem_plugin.execution.captions import word_graphs
+    from beem_plugin.execution.captions import graph_launch
 
-    monkeypatch.setattr(word_graphs, "PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(graph_launch, "PATIENCE_SECONDS", 0.01)
     waited: list[int] = []
     seen = np.full((2, 3), np.nan)
     table, nothing = np.zeros((3, 2), np.int64), lambda: None
-    launch = word_graphs.Launch(nothing, table, seen, True, 0.0, lambda: waited.append(1), nothing)
+    launch = graph_launch.Launch(nothing, table, seen, True, 0.0, lambda: waited.append(1), nothing)
     store = RowStore(captioner().decoder.backbone.decoder, 5, LENGTH, 0, torch.zeros(1))
     launch.run(np.array([2]), 4, store)
     assert np.isnan(launch.answers(1)).all() and waited == [1]
