@@ -20,7 +20,7 @@ try:
 except ImportError:  # a machine without a GPU, as a rule
     triton = None
 
-KEYS = 64
+KEYS = 128
 """Keys that a program reads at a time."""
 LARGEST_HEAD = 256
 
@@ -142,6 +142,7 @@ def attend(
             SIZE=power_of_two(size),
             KEYS=min(KEYS, power_of_two(room)),
             HAS_POSITIONS=positions is not None,
+            num_warps=4 if room <= 64 else 8,
         )
         return attended
     mask = None
