@@ -292,6 +292,7 @@ def test_answers_that_are_no_numbers_do_not_hang(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("skipped", "keys", "dtype"),
     [
+        ("propagate", {}, torch.float64),
         ("propagate", {}, torch.float32),
         ("recompute", {}, torch.float32),
         ("copy", {"head": "past_future"}, torch.float32),
@@ -309,7 +310,8 @@ def test_graphs_on_a_gpu(
     for _ in range(3):
         for rule, wanted in zip(RULES, expected, strict=True):
             found = model.decode({"pixel_values": pixels}, policy=policy(**rule))
-            same(found.captions, wanted.captions, 1e-3)
+            # Weights that differ by float32's rounding alone move log-probabilities by nearly 1e-3 here.
+            same(found.captions, wanted.captions, 1e-5 if dtype == torch.float64 else 1e-2)
             gc.collect()
             # Whatever a graph needs and nobody holds is given away, and written over here.
             torch.cuda.empty_cache()
