@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from beem_plugin.common.kernel_launch import launch
+from beem_plugin.common.kernel_launch import launch, power_of_two
 
 if TYPE_CHECKING:
     from beem_plugin.backbones.packed import Packed
@@ -181,7 +181,7 @@ def serves(like: Tensor, num_heads: int | None = None) -> bool:
 
 def block_of(tokens: int) -> int:
     """The power of 2 that so many tokens are filled up to: a kernel each."""
-    return max(16, 1 << (tokens - 1).bit_length())
+    return max(16, power_of_two(tokens))
 
 
 def attend(
@@ -270,7 +270,7 @@ def add_and_normalise(first: Tensor, second: Tensor, norm: Any) -> Tensor:
         result,
         size,
         norm.eps,
-        BLOCK=1 << (size - 1).bit_length(),
+        BLOCK=power_of_two(size),
     )
     return result
 
@@ -339,7 +339,7 @@ def embed_and_normalise(
         HAS_KINDS=kind_table is not None and kinds is not None,
         SKIPS_PADDING=pad_token is not None,
         PACKED=packed is not None,
-        LOOK=64 if pad_token is None else max(64, 1 << (tokens - 1).bit_length()),
-        BLOCK=1 << (size - 1).bit_length(),
+        LOOK=64 if pad_token is None else max(64, power_of_two(tokens)),
+        BLOCK=power_of_two(size),
     )
     return result

@@ -50,3 +50,8 @@ def kind_of(value: Any) -> Any:
     if isinstance(value, int):
         return "one" if value == 1 else (value % 16 == 0, -SMALL <= value < SMALL)
     return float
+
+
+def power_of_two(size: int) -> int:
+    """The smallest power of 2 that is at least `size`."""
+    return 1 << (size - 1).bit_length()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from beem_plugin.common.kernel_launch import power_of_two
+
 LENGTH_BUCKET = 16
 """Captured lengths are multiples of this."""
 LEAST_ROWS = 4
@@ -14,7 +16,7 @@ FINE_TOKENS = 2048
 
 def rows_for(samples: int, length: int) -> int:
     """How many rows a graph has that serves so many samples of so many tokens: a power of 2, or 3/4 of one."""
-    most = 1 << (samples - 1).bit_length()
+    most = power_of_two(samples)
     fewer = 3 * most // 4
     return fewer if samples <= fewer and fewer * length > FINE_TOKENS else most
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from beem_plugin.backbones import BackboneState
+from beem_plugin.common.kernel_launch import power_of_two
 from beem_plugin.execution import fused_kernels
 from beem_plugin.execution.engine import SteppedNetwork
 from beem_plugin.execution.fused_rule import FusedRule, fused_rule
@@ -109,11 +110,6 @@ class FusedDecisions:
         )
         if not self.is_direct:
             answer.copy_(self.rows[index], non_blocking=True)
-
-
-def power_of_two(size: int) -> int:
-    """The smallest power of 2 that is at least `size`."""
-    return 1 << (size - 1).bit_length()
 
 
 def fused_decisions(network: SteppedNetwork, policy: ExitPolicy, device: torch.device) -> FusedDecisions | None:

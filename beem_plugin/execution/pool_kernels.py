@@ -10,7 +10,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from beem_plugin.backbones.packed import Packed
-from beem_plugin.common.kernel_launch import launch
+from beem_plugin.common.kernel_launch import launch, power_of_two
 from beem_plugin.execution.fused_rule import FusedRule
 
 try:
@@ -164,11 +164,6 @@ if triton is not None:
         gone = (before + leaves != 0).to(tl.int8)
         tl.store(left + row, gone, mask=inside)
         tl.store(flags + place, gone, mask=inside)
-
-
-def power_of_two(size: int) -> int:
-    """The smallest power of 2 that is at least `size`."""
-    return 1 << (size - 1).bit_length()
 
 
 def mean_into(vectors: Tensor, hidden_states: Tensor, real: Tensor | None, packed: Packed | None = None) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from beem_plugin.common.kernel_launch import launch
+from beem_plugin.common.kernel_launch import launch, power_of_two
 
 try:
     import triton
@@ -187,8 +187,3 @@ def write(
         return
     keys[rows, :, positions] = key.reshape(len(key), heads, size)
     values[rows, :, positions] = value.reshape(len(value), heads, size)
-
-
-def power_of_two(size: int) -> int:
-    """The smallest power of 2 that is at least `size`."""
-    return 1 << (size - 1).bit_length()

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from beem_plugin.common.kernel_launch import launch
+from beem_plugin.common.kernel_launch import launch, power_of_two
 
 try:
     import triton
@@ -134,7 +134,7 @@ def _launch(
         total if places is None else places,
         size,
         norm.eps,
-        BLOCK=1 << (size - 1).bit_length(),
+        BLOCK=power_of_two(size),
         ADDS=hidden is not None,
         KEEPS=hidden is not None and kept is not None,
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from beem_plugin.common.kernel_launch import launch
+from beem_plugin.common.kernel_launch import launch, power_of_two
 from beem_plugin.execution.fused_rule import FusedRule
 
 try:
@@ -151,7 +151,7 @@ class RuleMemory:
             Whether everybody leaves.
         """
         count, words = logits.shape
-        block = min(WORDS, 1 << (words - 1).bit_length())
+        block = min(WORDS, power_of_two(words))
         launch(
             decide_words,
             (count,),
