@@ -22,6 +22,8 @@ from beem_plugin.execution.captions.row_store import RowStore
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.models import MultiExitCaptioner
 from tests.execution.captions.slow_decoder import slow_caption
+from tests.execution.captions.test_decoding import RULES as OTHER_RULES
+from tests.execution.captions.test_decoding import SKIPPED
 from tests.tiny_captioner import BOS, EOS, captioner, images, policy
 
 LENGTH = 12
@@ -29,18 +31,11 @@ RULES: list[dict[str, Any]] = [
     {"type": "final"},
     {"type": "max_probability", "thresholds": "never"},
     {"type": "max_probability", "thresholds": 0.0},
-    {"type": "max_probability", "thresholds": 0.5},
-    {"type": "margin", "thresholds": [0.2, 0.9, "never", 0.3, 0.1]},
-    {"type": "entropy", "thresholds": 1.0},
-    {"type": "similarity", "thresholds": 0.9},
-    {"type": "patience", "patience": 1},
-    {"type": "beem", "weights": "cost", "thresholds": 0.3},
+    *OTHER_RULES[:6],
     {"type": "beem", "weights": "cost", "thresholds": 0.3, "min_exit": 3},
-    {"type": "decaying_threshold", "policy": {"type": "margin", "thresholds": 0.5}, "max_length": 12},
-    {"type": "fixed_exit", "exit": 3},
+    *OTHER_RULES[6:],
     {"type": "voting", "thresholds": 0.9, "min_exit": 2},
 ]
-SKIPPED = ("propagate", "recompute", "copy")
 
 
 class OnTheSpot:
