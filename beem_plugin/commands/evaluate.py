@@ -35,7 +35,10 @@ class Evaluate(Subcommand):
             help="output that weights the loss of a batch in the average",
         )
         subparser.add_argument(
-            "--engine", metavar="NAME", help="how early exit is executed; default: the archive's, or else depth_pools"
+            "--engine",
+            metavar="NAME",
+            help="how early exit is executed; default: the archive's, or else depth_pools. One with options of its own "
+            """is an override: -o '{"model.engine": {"type": "compaction", "capture": false}}'""",
         )
         subparser.add_argument("--extend-vocab", action="store_true", help="accepted and ignored: labels are fixed")
         subparser.add_argument("--embedding-sources-mapping", default="", metavar="JSON", help="accepted and ignored")

@@ -28,7 +28,9 @@ class Predict(Subcommand):
         )
         subparser.add_argument("--weights-file", metavar="FILE", help="weights to use instead of the archive's")
         subparser.add_argument("--batch-size", type=int, default=32, metavar="N", help="how many inputs at once")
-        subparser.add_argument("--silent", action="store_true", help="do not print predictions")
+        subparser.add_argument(
+            "--silent", action="store_true", help="do not print predictions; with --output-file none are printed"
+        )
         subparser.add_argument("--cuda-device", type=int, default=-1, help="number of the GPU, -1 for the CPU")
         subparser.add_argument(
             "--use-dataset-reader", action="store_true", help="read the input with the archive's dataset reader"
@@ -50,7 +52,10 @@ class Predict(Subcommand):
             help="the reader's field that plain text is, or the column to read",
         )
         subparser.add_argument(
-            "--engine", metavar="NAME", help="how early exit is executed; default: the archive's, or else depth_pools"
+            "--engine",
+            metavar="NAME",
+            help="how early exit is executed; default: the archive's, or else depth_pools. One with options of its own "
+            """is an override: -o '{"model.engine": {"type": "compaction", "capture": false}}'""",
         )
         subparser.add_argument("--multitask-head", metavar="NAME", help="accepted and ignored")
         add_overrides(subparser, "the archived config")

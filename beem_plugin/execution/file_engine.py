@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from beem_plugin.common.errors import ConfigurationError, not_allowed
+from beem_plugin.execution.engine import Engine
+
 FILE_ENGINE = {"type": "depth_pools"}
 """What runs a file unless the config or a flag names an engine: throughput counts there, and it has the most."""
 
@@ -24,3 +27,11 @@ def file_engine(config: Mapping[str, Any]) -> dict[str, Any] | None:
     model = config.get("model")
     is_given = isinstance(model, Mapping) and model.get("engine") is not None
     return None if is_given else dict(FILE_ENGINE)
+
+
+def check_engine(name: str, flag: str) -> None:
+    """Raises a `ConfigurationError` that names `flag` if no engine is called `name`."""
+    try:
+        Engine.from_params({"type": name})
+    except ConfigurationError:
+        raise ConfigurationError(not_allowed(flag, name, Engine.list_available())) from None

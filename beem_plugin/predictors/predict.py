@@ -18,7 +18,7 @@ from beem_plugin.archival import load_archive
 from beem_plugin.common.errors import BeemError, ConfigurationError, DataError
 from beem_plugin.common.files import atomic_write, open_text
 from beem_plugin.data import Instance
-from beem_plugin.execution.file_engine import file_engine
+from beem_plugin.execution.file_engine import check_engine, file_engine
 from beem_plugin.models.multi_exit_model import MultiExitModel
 from beem_plugin.predictors.inputs import format_of, read_records
 from beem_plugin.predictors.predictor import JsonDict, Predictor
@@ -86,6 +86,7 @@ def predictor_arguments(args: argparse.Namespace) -> dict[str, Any]:
         raise ConfigurationError(f"--predictor-args: found {extra!r}, allowed: a JSON object")
     extra.setdefault("batch_size", args.batch_size)
     if args.engine:
+        check_engine(args.engine, "--engine")
         extra.setdefault("engine", {"type": args.engine})
     return extra
 

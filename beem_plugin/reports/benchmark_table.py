@@ -27,7 +27,7 @@ def print_benchmark_table(report: dict[str, Any]) -> None:
         f"{counted['mac_speedup']:.3f}x; left at exit 1, 2, ...: {' '.join(map(str, counted['exit_histogram']))}",
         highlight=False,
     )
-    table = Table(title=f"measured, median of {report['repeats']} (fastest - slowest)")
+    table = Table(title=f"measured, median of {report['repeats']} (fastest - slowest); ratios: median of repeats")
     for name in ("batch", "engine", "case"):
         table.add_column(name)
     names = ("seconds", "sentences/s", "ms p50 / p95 / p99", "peak MiB", "speed-up", "/ layer", "vs transformers")

@@ -149,7 +149,7 @@ def print_caption_table(report: dict[str, Any]) -> None:
         parts.append("multiply-accumulates not compared with beams, of which only the best has a length")
     histogram = " ".join(map(str, counted["exit_histogram"]))
     console.print(f"counted: {', '.join(parts)}; left at exit 1, 2, ...: {histogram}", highlight=False)
-    table = Table(title=f"measured, median of {report['repeats']} (fastest - slowest)")
+    table = Table(title=f"measured, median of {report['repeats']} (fastest - slowest); ratios: median of repeats")
     for name in ("batch", "engine", "case"):
         table.add_column(name)
     names = (

@@ -20,7 +20,7 @@ from beem_plugin.data.collate import label_value
 from beem_plugin.data.data_loader import DataLoader
 from beem_plugin.data.instance import Instance
 from beem_plugin.execution import Engine
-from beem_plugin.execution.file_engine import file_engine
+from beem_plugin.execution.file_engine import check_engine, file_engine
 from beem_plugin.exits.known_labels import known_labels
 from beem_plugin.exits.replay import ExitDecisions
 from beem_plugin.exits.signals import prediction_of
@@ -54,6 +54,8 @@ def evaluate_from_args(args: argparse.Namespace) -> dict[str, Any]:
         if apart:
             written[f"--output-file of {source}"] = name
         written[f"--predictions-output-file of {source}"] = predictions_name
+    if args.engine:
+        check_engine(args.engine, "--engine")
     check_outputs(written, [args.archive_file, *sources, args.weights_file])
     archive = load_archive(
         args.archive_file, cuda_device=args.cuda_device, overrides=args.overrides, weights_file=args.weights_file

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from beem_plugin.execution.file_engine import FILE_ENGINE, file_engine
+import pytest
+
+from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.execution.file_engine import FILE_ENGINE, check_engine, file_engine
 
 
 def test_the_config_wins() -> None:
@@ -10,3 +13,9 @@ def test_the_config_wins() -> None:
     assert file_engine({"model": {"engine": None}}) == FILE_ENGINE
     assert file_engine({"model": {"engine": {"type": "single"}}}) is None
     assert file_engine({"model": {"engine": "single"}}) is None
+
+
+def test_an_unknown_engine_is_named_by_its_flag() -> None:
+    check_engine("single", "--engine")
+    with pytest.raises(ConfigurationError, match="--engine: found 'singel', allowed: single"):
+        check_engine("singel", "--engine")
