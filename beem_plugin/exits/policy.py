@@ -110,6 +110,8 @@ class ExitPolicy(Registrable):
 
     def step(self, exit_number: int, signals: ExitSignals, state: ExitState) -> tuple[Tensor, ExitState]:
         """
+        Depends on what it is given and on the policy's numbers alone: captured graphs do not run it again.
+
         # Returns
 
         `tuple[Tensor, ExitState]`
