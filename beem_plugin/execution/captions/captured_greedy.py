@@ -2,8 +2,10 @@
 Greedy decoding on a GPU through captured graphs: the most probable word, again and again, each row at its own depth.
 
 Launched one by one, the kernels of a block take the host several times as long as they take the device; so do those of
-a head and a policy's step, so that early exits cost more than they save. Here each of them is part of a graph: a word
-costs the host one start an exit at which somebody may leave. What is said is what `greedy` says.
+a head and a policy's step, so that early exits cost more than they save. Here each of them is part of a graph. Where
+kernels serve that know the network and the rule, every launch takes each caption one block further (`mixed_depths`);
+else all captions go through a block together, and a word costs the host one start an exit at which somebody may leave
+(`row_decoding`). What is said is what `greedy` says.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ from torch import Tensor
 from beem_plugin.backbones.untouched import Untouched
 from beem_plugin.execution.captions.generated import GeneratedCaption
 from beem_plugin.execution.captions.meter import CaptionMacs
+from beem_plugin.execution.captions.mixed_depths import MixedDepths
+from beem_plugin.execution.captions.mixed_state import BlockWeights
 from beem_plugin.execution.captions.row_decoding import RowDecoding
 from beem_plugin.execution.captions.row_store import RowStore
 from beem_plugin.execution.captions.skipped_blocks import SkippedBlocks
@@ -48,6 +52,8 @@ class CapturedGreedy:
 
     worth_capturing: ClassVar[int] = 2
     """As the how many-th batch of its policy one is captured: what comes once is sooner decoded without."""
+    mixes_depths: ClassVar[bool] = True
+    """Whether captions need not go through a block together, where kernels for that serve."""
 
     def __init__(self, make_recorder: Callable[[torch.device], Recorder] = CudaRecorder) -> None:
         self.make_recorder = make_recorder
@@ -55,8 +61,10 @@ class CapturedGreedy:
         """Policies, and the like, whose graphs could not be captured."""
         self.recorder: Recorder | None = None
         self.store: RowStore | None = None
-        self.graphs: OrderedDict[Any, WordGraphs] = OrderedDict()
+        self.weights: BlockWeights | None = None
+        self.graphs: OrderedDict[Any, WordGraphs | MixedDepths] = OrderedDict()
         self.seen: Counter[Any] = Counter()
+        self.mixable: dict[Any, bool] = {}
         self.baked: Any = None
         self.untouched: list[Untouched] = []
 
@@ -101,13 +109,16 @@ class CapturedGreedy:
         numbers = numbers_of(policy)
         if numbers is None or not skipped_blocks.serves_graphs or not self._may_skip_modules(network):
             return None
-        key = (type(skipped_blocks), str(vars(skipped_blocks)), numbers)
+        asked = (type(skipped_blocks), str(vars(skipped_blocks)), numbers, eos)
         self._notice_changes(network, policy, image_states)
-        self.seen[key] += 1
-        if key in self.failed or self.seen[key] < self.worth_capturing:
+        self.seen[asked] += 1
+        mixes = self._mixes(asked, network, policy, skipped_blocks, image_states)
+        key = (*asked, mixes)
+        if key in self.failed or self.seen[asked] < self.worth_capturing:
             return None
         decoder, (images, patches) = network.backbone.decoder, image_states.shape[:2]
-        if RowStore.bytes_for(decoder, images, max_length, patches, image_states) > MOST_BYTES:
+        needed = RowStore.bytes_for(decoder, images, max_length, patches, image_states)
+        if needed + mixes * BlockWeights.bytes_for(decoder, images, max_length) > MOST_BYTES:
             return None
         try:
             with on_recorders_stream(self._recorder(image_states.device), image_states):
@@ -116,7 +127,10 @@ class CapturedGreedy:
                     self.store = RowStore(decoder, images, max_length, patches, image_states)
                 graphs = self._graphs_for(key, network, policy, skipped_blocks)
                 counted = CaptionMacs()
-                captions = RowDecoding(graphs, image_states, counted, bos, eos, max_length).run()
+                if isinstance(graphs, MixedDepths):
+                    captions = graphs.decode(image_states, counted, bos)
+                else:
+                    captions = RowDecoding(graphs, image_states, counted, bos, eos, max_length).run()
         except Exception as error:  # torch, Triton and its compiler fail in many ways
             self.failed.add(key)
             self._drop_graphs()
@@ -152,26 +166,46 @@ class CapturedGreedy:
         """All that was captured, tried and counted."""
         self._drop_graphs()
         self.failed.clear()
+        self.mixable.clear()
         self.seen.clear()
 
     def _drop_graphs(self) -> None:
         self.graphs.clear()
-        self.store = None
+        self.store = self.weights = None
 
     def _recorder(self, device: torch.device) -> Recorder:
         if self.recorder is None:
             self.recorder = self.make_recorder(device)
         return self.recorder
 
-    def _graphs_for(self, key: Any, network: Any, policy: ExitPolicy, skipped_blocks: SkippedBlocks) -> WordGraphs:
+    def _graphs_for(
+        self, key: Any, network: Any, policy: ExitPolicy, skipped_blocks: SkippedBlocks
+    ) -> WordGraphs | MixedDepths:
+        *_, eos, mixes = key
         if key not in self.graphs:
             while len(self.graphs) >= MAX_POLICIES:
                 self.graphs.popitem(last=False)
-            assert self.recorder is not None and self.store is not None
-            self.graphs[key] = WordGraphs(network, policy, self.store, skipped_blocks, self.recorder)
+            store, recorder = self.store, self.recorder
+            assert recorder is not None and store is not None
+            if mixes:
+                if self.weights is None:
+                    self.weights = BlockWeights(network, store)
+                self.graphs[key] = MixedDepths(network, policy, store, skipped_blocks, recorder, self.weights, eos)
+            else:
+                self.graphs[key] = WordGraphs(network, policy, store, skipped_blocks, recorder)
         self.graphs.move_to_end(key)
         self.graphs[key].policy = policy  # an equal one: the other may be changed before the next graph is captured
         return self.graphs[key]
+
+    def _mixes(
+        self, asked: Any, network: Any, policy: ExitPolicy, skipped_blocks: SkippedBlocks, image_states: Tensor
+    ) -> bool:
+        """Whether captions go through blocks of their own; where that has failed, they go together."""
+        if not self.mixes_depths or not MixedDepths.pays(policy, len(image_states)) or (*asked, True) in self.failed:
+            return False
+        if asked not in self.mixable:
+            self.mixable[asked] = MixedDepths.serves(network, policy, image_states, skipped_blocks)
+        return self.mixable[asked]
 
 
 @contextmanager

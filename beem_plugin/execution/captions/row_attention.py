@@ -20,11 +20,35 @@ try:
 except ImportError:  # a machine without a GPU, as a rule
     triton = None
 
-KEYS = 128
-"""Keys that a program reads at a time."""
+ENTRIES = 4096
+"""Numbers of keys that a program reads at a time."""
 LARGEST_HEAD = 256
 
 if triton is not None:
+
+    @triton.jit
+    def mixed_values(asked, keys, values, last, size, LENGTH: tl.constexpr, SIZE: tl.constexpr, KEYS: tl.constexpr):
+        """What a scaled query of `size` numbers attends to up to key `last`; the softmax is taken as the keys come."""
+        column = tl.arange(0, SIZE)
+        inside = column < size
+        highest = -1.0e30
+        total = 0.0
+        mixed = tl.zeros((SIZE,), dtype=tl.float32)
+        for start in tl.range(0, LENGTH, KEYS, num_stages=3):
+            place = start + tl.arange(0, KEYS)
+            seen = (place <= last) & (place < LENGTH)
+            where = place[:, None] * size + column[None, :]
+            read = seen[:, None] & inside[None, :]
+            key = tl.load(keys + where, mask=read, other=0.0).to(tl.float32)
+            score = tl.where(seen, tl.sum(key * asked[None, :], axis=1), -1.0e30)
+            higher = tl.maximum(highest, tl.max(score, axis=0))
+            share = tl.where(seen, tl.exp(score - higher), 0.0)
+            shrunk = tl.exp(highest - higher)
+            value = tl.load(values + where, mask=read, other=0.0).to(tl.float32)
+            mixed = mixed * shrunk + tl.sum(value * share[:, None], axis=0)
+            total = total * shrunk + tl.sum(share, axis=0)
+            highest = higher
+        return mixed / total
 
     @triton.jit
     def attend_kernel(
@@ -45,7 +69,7 @@ if triton is not None:
         HAS_POSITIONS: tl.constexpr,
     ):
         """
-        A row and a head: the softmax over keys is taken as they come. Without positions all LENGTH keys are looked at.
+        A row and a head. Without positions all LENGTH keys are looked at.
         """
         slot = tl.program_id(0).to(tl.int64)
         head = tl.program_id(1)
@@ -58,24 +82,8 @@ if triton is not None:
         asked = tl.load(query + slot * query_stride + head * size + column, mask=inside, other=0.0).to(tl.float32)
         asked = asked * scale
         base = (row * HEADS + head) * room * size
-        highest = -1.0e30
-        total = 0.0
-        mixed = tl.zeros((SIZE,), dtype=tl.float32)
-        for start in range(0, LENGTH, KEYS):
-            place = start + tl.arange(0, KEYS)
-            seen = (place <= last) & (place < LENGTH)
-            where = base + place[:, None] * size + column[None, :]
-            read = seen[:, None] & inside[None, :]
-            key = tl.load(keys + where, mask=read, other=0.0).to(tl.float32)
-            score = tl.where(seen, tl.sum(key * asked[None, :], axis=1), -1.0e30)
-            higher = tl.maximum(highest, tl.max(score, axis=0))
-            share = tl.where(seen, tl.exp(score - higher), 0.0)
-            shrunk = tl.exp(highest - higher)
-            value = tl.load(values + where, mask=read, other=0.0).to(tl.float32)
-            mixed = mixed * shrunk + tl.sum(value * share[:, None], axis=0)
-            total = total * shrunk + tl.sum(share, axis=0)
-            highest = higher
-        result = (mixed / total).to(attended.dtype.element_ty)
+        mixed = mixed_values(asked, keys + base, values + base, last, size, LENGTH, SIZE, KEYS)
+        result = mixed.to(attended.dtype.element_ty)
         tl.store(attended + slot * HEADS * size + head * size + column, result, mask=inside)
 
     @triton.jit
@@ -97,6 +105,11 @@ def serves(tensor: Tensor) -> bool:
     """Whether kernels can be used on what lies where `tensor` does."""
     known = (torch.float32, torch.float16, torch.bfloat16)
     return triton is not None and tensor.is_cuda and tensor.dtype in known and tensor.shape[-1] <= LARGEST_HEAD
+
+
+def keys_at_a_time(length: int, size: int) -> int:
+    """Of `length` keys of `size` numbers each: several times so many are under way at once and need room."""
+    return min(power_of_two(length), max(16, ENTRIES // power_of_two(size)))
 
 
 def attend(
@@ -140,7 +153,7 @@ def attend(
             HEADS=heads,
             LENGTH=room,
             SIZE=power_of_two(size),
-            KEYS=min(KEYS, power_of_two(room)),
+            KEYS=keys_at_a_time(room, size),
             HAS_POSITIONS=positions is not None,
             num_warps=4 if room <= 64 else 8,
         )

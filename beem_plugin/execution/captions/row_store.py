@@ -53,17 +53,23 @@ class RowStore:
 
     def __init__(self, decoder: Gpt2Decoder, capacity: int, max_tokens: int, patches: int, like: Tensor) -> None:
         self.decoder, self.capacity, self.max_tokens, self.patches = decoder, capacity, max_tokens, patches
-        layers, heads, size = range(decoder.num_layers), decoder.num_heads, decoder.head_size
+        layers, heads, size = decoder.num_layers, decoder.num_heads, decoder.head_size
         words, parts = (capacity + 1, heads, max_tokens, size), (capacity + 1, heads, patches, size)
-        self.keys = [like.new_zeros(words) for _ in layers]
-        self.values = [like.new_zeros(words) for _ in layers]
-        self.image_keys = [like.new_zeros(parts) for _ in layers]
-        self.image_values = [like.new_zeros(parts) for _ in layers]
+        # Of all blocks in one piece, for kernels that work on several blocks; and those of each.
+        self.all_keys, self.all_values = (like.new_zeros(layers, *words) for _ in range(2))
+        self.all_image_keys, self.all_image_values = (like.new_zeros(layers, *parts) for _ in range(2))
+        self.keys, self.values = list(self.all_keys), list(self.all_values)
+        self.image_keys, self.image_values = list(self.all_image_keys), list(self.all_image_values)
         self.hidden = like.new_zeros(capacity + 1, max_tokens, decoder.hidden_size)
         self.tokens = torch.zeros(capacity + 1, dtype=torch.int64, device=like.device)
         # Row, position and place of a word that stands for nobody.
         self.spare_word = np.array([[capacity], [0], [capacity * max_tokens]])
-        self.use_kernels = row_attention.serves(self.keys[0])
+        self.use_kernels = self.kernels_serve(decoder, like)
+
+    @staticmethod
+    def kernels_serve(decoder: Gpt2Decoder, like: Tensor) -> bool:
+        """Whether kernels can be used on states such as `like`."""
+        return row_attention.serves(like.new_empty(0, decoder.head_size))
 
     @staticmethod
     def bytes_for(decoder: Gpt2Decoder, images: int, max_tokens: int, patches: int, like: Tensor) -> int:

@@ -24,7 +24,7 @@ from beem_plugin.execution.captions.graph_launch import Launch
 from beem_plugin.execution.captions.row_store import RowStore, Slots, StoredWords
 from beem_plugin.execution.captions.skipped_blocks import SkippedBlocks
 from beem_plugin.execution.captions.word_decision import ANSWER, RuleMemory
-from beem_plugin.execution.fused_rule import fused_rule
+from beem_plugin.execution.captions.word_rule import WordRule, word_rule
 from beem_plugin.execution.recorder import Recorder
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.state import ExitState
@@ -52,10 +52,7 @@ class WordGraphs:
         self.policy, self.store = policy, store
         self.skipped_blocks, self.recorder = skipped_blocks, recorder
         last = network.num_exits
-        makes_shortlist = network.shortlist is not None and policy.leaves_early
-        self.needed = [
-            number == last or policy.needs(number) or (number == 1 and makes_shortlist) for number in range(1, last + 1)
-        ]
+        self.needed = asked_exits(network, policy)
         ends = [
             number
             for number in range(1, last + 1)
@@ -63,7 +60,10 @@ class WordGraphs:
         ]
         self.segments = [range(before + 1, end + 1) for before, end in zip([0, *ends], ends)]
         self.looks_back = bool(network.remembers) and policy.leaves_early
-        self.rule = self._rule_memory()
+        rule = rule_of_kernels(network, policy, store.use_kernels)
+        self.rule = (
+            None if rule is None else RuleMemory(rule, store.capacity + 1, store.max_tokens, store.hidden.device)
+        )
         # What the policy remembers of each row after an exit, and what heads do.
         self.states: dict[int, dict[str, Tensor]] = {}
         self.notes: dict[int, dict[str, Tensor]] = {}
@@ -72,15 +72,6 @@ class WordGraphs:
     @property
     def network(self) -> Any:
         return self._network()
-
-    def _rule_memory(self) -> RuleMemory | None:
-        """`None` where the kernel does not serve."""
-        if word_decision.triton is None or not self.store.use_kernels:
-            return None
-        if self.network.shortlist is not None or self.network.remembers or self.policy.needs_all_labels:
-            return None
-        rule = fused_rule(self.policy)
-        return None if rule is None else RuleMemory(rule, self.store.capacity + 1, self.store.hidden.device)
 
     def layers(self, segment: int) -> range:
         """The blocks that it runs."""
@@ -190,7 +181,7 @@ class WordGraphs:
                 logits = functional.linear(normed, network.exit_weight(exit_number)).float()
             else:
                 logits = network.exit_logits(exit_number, hidden, {})
-            self.rule.decide(exit_number, logits, rows, tokens, answers, is_first, is_last)
+            self.rule.decide(exit_number, logits, rows, slots.positions, tokens, answers, is_first, is_last)
             return True
         before = self._notes_before(exit_number, rows)
         memory = dict(before)
@@ -255,6 +246,24 @@ class WordGraphs:
             kept[exit_number] = {name: value.new_zeros(size, *value.shape[1:]) for name, value in tensors.items()}
         for name, value in tensors.items():
             kept[exit_number][name].index_copy_(0, rows, value)
+
+
+def asked_exits(network: Any, policy: ExitPolicy) -> list[bool]:
+    """Whether words are asked for at each exit."""
+    last = network.num_exits
+    makes_shortlist = network.shortlist is not None and policy.leaves_early
+    return [
+        number == last or policy.needs(number) or (number == 1 and makes_shortlist) for number in range(1, last + 1)
+    ]
+
+
+def rule_of_kernels(network: Any, policy: ExitPolicy, use_kernels: bool) -> WordRule | None:
+    """The policy as the kernel of `word_decision` takes it; `None` where that does not serve."""
+    if word_decision.triton is None or not use_kernels:
+        return None
+    if network.shortlist is not None or network.remembers or policy.needs_all_labels:
+        return None
+    return word_rule(policy)
 
 
 def latest(kept: dict[int, dict[str, Tensor]], exit_number: int) -> dict[str, Tensor]:

@@ -17,6 +17,8 @@ from beem_plugin.exits.state import ExitState
 from beem_plugin.exits.trace import ExitTrace
 
 DECAYS = ("calm", "mue")
+SHARE = 0.9
+"""Of the threshold that stays however late the word."""
 
 
 @ExitPolicy.register("decaying_threshold")
@@ -96,14 +98,18 @@ class DecayingThreshold(ThresholdPolicy):
 
     def score_range(self, exit_number: int) -> tuple[float, float] | None:
         found = self.policy.score_range(exit_number)
-        return None if found is None else ((found[0] - 0.1) / 0.9, found[1] / 0.9)
+        return None if found is None else ((found[0] - 0.1) / SHARE, found[1] / SHARE)
 
     def moved(self, score: Tensor, position: Tensor) -> Tensor:
         """`(batch,)` what passes lambda exactly if `score` passes the threshold at `position`."""
+        return score / SHARE + self.moves(position)
+
+    def moves(self, position: Tensor) -> Tensor:
+        """`(batch,)` what is added to a score at `position` once it is divided by `SHARE`."""
         if self.decay == "calm":
-            return (score - 0.1 * torch.exp(-self.temperature * position / self.max_length)) / 0.9
-        moved = (score - 0.1 * torch.exp(-(position + 1) / (self.max_length + 1))) / 0.9
-        return torch.where(position < self.max_length / 3, -math.inf, moved)
+            return -0.1 * torch.exp(-self.temperature * position / self.max_length) / SHARE
+        later = -0.1 * torch.exp(-(position + 1) / (self.max_length + 1)) / SHARE
+        return torch.where(position < self.max_length / 3, -math.inf, later)
 
     def output(self, exit_number: int, signals: ExitSignals, state: ExitState) -> Tensor:
         return self.policy.output(exit_number, signals, inner(state))

@@ -17,6 +17,7 @@ from beem_plugin.execution.captions import captured_greedy as captured_module
 from beem_plugin.execution.captions.captured_greedy import CapturedGreedy
 from beem_plugin.execution.captions.generated import GeneratedCaption
 from beem_plugin.execution.captions.meter import CaptionMacs
+from beem_plugin.execution.captions.mixed_depths import MixedDepths
 from beem_plugin.execution.captions.row_decoding import slots_for
 from beem_plugin.execution.captions.row_store import RowStore
 from beem_plugin.exits.policy import ExitPolicy
@@ -24,7 +25,7 @@ from beem_plugin.models import MultiExitCaptioner
 from tests.execution.captions.slow_decoder import slow_caption
 from tests.execution.captions.test_decoding import RULES as OTHER_RULES
 from tests.execution.captions.test_decoding import SKIPPED
-from tests.tiny_captioner import BOS, EOS, captioner, images, policy
+from tests.tiny_captioner import BOS, EOS, captioner, images, policy, settled, settled_images
 
 LENGTH = 12
 RULES: list[dict[str, Any]] = [
@@ -283,22 +284,43 @@ def test_answers_that_are_no_numbers_do_not_hang(monkeypatch: pytest.MonkeyPatch
     assert launch.table.tolist() == [[2, 5], [4, 0], [2 * LENGTH + 4, 5 * LENGTH]]
 
 
+ON_A_GPU: list[tuple[str, dict[str, Any], torch.dtype]] = [
+    ("propagate", {}, torch.float64),
+    ("propagate", {}, torch.float32),
+    ("recompute", {}, torch.float32),
+    ("copy", {"head": "past_future"}, torch.float32),
+    ("recompute", {"shortlist": 10}, torch.float64),
+]
+
+
+@pytest.mark.parametrize(("skipped", "keys", "dtype"), ON_A_GPU, ids=str)
+def test_rounding_does_not_decide_what_a_gpu_is_held_to(skipped: str, keys: dict[str, Any], dtype: torch.dtype) -> None:
+    model, pixels = settled(decoder=keys).double(), settled_images()
+    expected = [decoded(model, pixels, policy(**rule), skipped).captions for rule in RULES]
+    assert {exit for captions in expected for caption in captions for exit in caption.exits} == {1, 2, 3, 4, 5, 6}
+    for seed in range(3):  # some fifty times the rounding of a float32
+        other, generator = copy.deepcopy(model), torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for parameter in other.decoder.parameters():
+                noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+                parameter.mul_(1 + 3e-6 * noise)
+        for rule, wanted in zip(RULES, expected, strict=True):
+            same(decoded(other, pixels, policy(**rule), skipped).captions, wanted, 1e-3)
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize(
-    ("skipped", "keys", "dtype"),
-    [
-        ("propagate", {}, torch.float64),
-        ("propagate", {}, torch.float32),
-        ("recompute", {}, torch.float32),
-        ("copy", {"head": "past_future"}, torch.float32),
-        ("recompute", {"shortlist": 10}, torch.float64),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("mixes", [True, False])
+@pytest.mark.parametrize(("skipped", "keys", "dtype"), ON_A_GPU, ids=str)
 def test_graphs_on_a_gpu(
-    skipped: str, keys: dict[str, Any], dtype: torch.dtype, caplog: pytest.LogCaptureFixture
+    skipped: str,
+    keys: dict[str, Any],
+    dtype: torch.dtype,
+    mixes: bool,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    model, pixels = captioner(decoder=keys).to("cuda", dtype), images(7).to("cuda", dtype)
+    monkeypatch.setattr(CapturedGreedy, "mixes_depths", mixes)
+    model, pixels = settled(decoder=keys).to("cuda", dtype), settled_images().to("cuda", dtype)
     model.decoding = CaptionDecoding(max_length=LENGTH, skipped_blocks=kind_of(skipped), capture=False)
     expected = [model.decode({"pixel_values": pixels}, policy=policy(**rule)) for rule in RULES]
     model.decoding.capture = True
@@ -312,7 +334,10 @@ def test_graphs_on_a_gpu(
             for size in (1, 10, 100, 1000, 10_000, 100_000) * 4:
                 torch.full((size,), float("nan"), device="cuda")
     assert not [record.message for record in caplog.records if "graphs" in record.message]
-    assert len(CapturedGreedy.of(model.decoder).graphs) == len(RULES)
+    graphs = CapturedGreedy.of(model.decoder).graphs.values()
+    assert len(graphs) == len(RULES)
+    if mixes and dtype == torch.float32 and not keys:
+        assert sum(isinstance(made, MixedDepths) for made in graphs) >= 9
 
 
 def test_whoever_listens_to_a_module_is_heard() -> None:

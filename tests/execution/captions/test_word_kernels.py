@@ -14,11 +14,11 @@ from beem_plugin.execution.captions.captured_greedy import CapturedGreedy
 from beem_plugin.execution.captions.row_attention import attend, write
 from beem_plugin.execution.captions.row_norm import add_and_normalise, take_and_normalise
 from beem_plugin.execution.captions.word_decision import RuleMemory
-from beem_plugin.execution.fused_rule import fused_rule
+from beem_plugin.execution.captions.word_rule import word_rule
 from beem_plugin.exits.token_signals import TokenSignals
 from tests.execution.captions.test_captured_greedy import RULES as CAPTION_RULES
 from tests.execution.captions.test_captured_greedy import OnTheSpot, decoded, run, same
-from tests.tiny_captioner import captioner, images, policy
+from tests.tiny_captioner import policy, settled, settled_images
 
 HAS_GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if HAS_GPU else "cpu")
@@ -37,6 +37,13 @@ RULES: list[dict[str, Any]] = [
     {"type": "patience", "patience": 1},
     {"type": "beem", "weights": [0.5, 1.0, 0.25, 1.0], "thresholds": 0.3},
     {"type": "beem", "weights": [0.5, 1.0, 0.25, 1.0], "thresholds": 0.3, "on_disagreement": "zero"},
+    {"type": "decaying_threshold", "policy": {"type": "margin", "thresholds": 0.2}, "max_length": 6},
+    {
+        "type": "decaying_threshold",
+        "decay": "mue",
+        "policy": {"type": "beem", "weights": [0.5, 1.0, 0.25, 1.0], "thresholds": 0.3},
+        "max_length": 6,
+    },
 ]
 
 
@@ -72,9 +79,10 @@ def test_decisions_are_those_of_the_policy(rule: dict[str, Any], words: int) -> 
     exits, rows = 4, torch.tensor([3, 5, 0, 1], device=DEVICE)
     made = policy(**rule)
     made.bind([1, 2, 3, 4], words)
-    known = fused_rule(made)
+    known = word_rule(made)
     assert known is not None
-    memory = RuleMemory(known, 7, DEVICE)
+    memory = RuleMemory(known, 7, 6, DEVICE)
+    positions = torch.tensor([0, 2, 5, 3], device=DEVICE)
     tokens = torch.zeros(7, dtype=torch.int64, device=DEVICE)
     answers = torch.full((4, 3), float("nan"), dtype=torch.float64, device=DEVICE)
     seen = set()
@@ -85,8 +93,9 @@ def test_decisions_are_those_of_the_policy(rule: dict[str, Any], words: int) -> 
         for exit_number in range(1, exits + 1):
             logits = start + torch.randn_like(start) * (2 if exit_number == 2 else 0.1)
             is_last = exit_number == exits
-            memory.decide(exit_number, logits, rows, tokens, answers, exit_number == 1, is_last)
-            signals = TokenSignals(4, DEVICE, lambda logits=logits: logits)  # type: ignore[misc]
+            memory.decide(exit_number, logits, rows, positions, tokens, answers, exit_number == 1, is_last)
+            extra = {"position": lambda: positions.float()}
+            signals = TokenSignals(4, DEVICE, lambda logits=logits: logits, extra=extra)  # type: ignore[misc]
             leaves = torch.ones(4, dtype=torch.bool)
             if not is_last:
                 leaves, state = made.step(exit_number, signals, state)
@@ -94,20 +103,22 @@ def test_decisions_are_those_of_the_policy(rule: dict[str, Any], words: int) -> 
             seen |= set(leaves.tolist())
             assert answers[:, 1].long().tolist() == tokens[rows].tolist() == logits.argmax(-1).tolist()
             close(answers[:, 2].float(), logits.log_softmax(-1).amax(-1))
-            if made.score(state) is not None and not is_last:
-                close(memory.score[rows].float(), made.score(state).float())  # type: ignore[union-attr]
+            score = state["own_score"] if "own_score" in state else made.score(state)
+            if score is not None and not is_last:
+                close(memory.score[rows].float(), score.float())
     assert seen == {True, False}
 
 
 def test_the_first_of_equal_words_is_said() -> None:
     made = policy(type="final")
     made.bind([1, 2], 9000)
-    known = fused_rule(made)
+    known = word_rule(made)
     assert known is not None
     logits = torch.zeros(1, 9000, device=DEVICE)
     logits[0, [7, 5000]] = 1.0
     tokens, answers = torch.zeros(1, dtype=torch.int64, device=DEVICE), torch.zeros(1, 3, device=DEVICE).double()
-    RuleMemory(known, 1, DEVICE).decide(2, logits, torch.zeros_like(tokens), tokens, answers, True, True)
+    nothing = torch.zeros_like(tokens)
+    RuleMemory(known, 1, 6, DEVICE).decide(2, logits, nothing, nothing, tokens, answers, True, True)
     assert tokens.tolist() == [7] and word_decision.ANSWER == 3
 
 
@@ -132,13 +143,15 @@ def test_sums_and_their_normalisation(size: int, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize(
-    ("head", "type_of_rule"), [("tied", "beem"), ("tied", "margin"), ("tied", "similarity"), ("untied", "patience")]
+    ("head", "type_of_rule"),
+    [("tied", "beem"), ("tied", "decaying_threshold"), ("tied", "similarity"), ("untied", "patience")],
 )
 def test_captions_by_kernels(monkeypatch: pytest.MonkeyPatch, head: str, type_of_rule: str) -> None:
     rule = next(rule for rule in CAPTION_RULES if rule["type"] == type_of_rule)
     monkeypatch.setattr(CapturedGreedy, "worth_capturing", 1)
+    monkeypatch.setattr(CapturedGreedy, "mixes_depths", False)
     monkeypatch.setattr(row_attention, "serves", lambda tensor: True)
-    model, pixels = captioner(decoder={"head": head}).to(DEVICE), images(4).to(DEVICE)
+    model, pixels = settled(decoder={"head": head}).to(DEVICE), settled_images(4).to(DEVICE, torch.float32)
     for skipped in ("propagate", "recompute"):
         found, macs = run(CapturedGreedy(OnTheSpot), model, pixels, policy(**rule), skipped, 6)
         expected = decoded(model, pixels, policy(**rule), skipped, 6)
