@@ -166,7 +166,8 @@ class MixedDepths:
             deadline = now + PATIENCE_SECONDS if deadline is None else deadline
             if now > deadline:  # the queue is stuck, which waiting tells
                 self.recorder.wait()
-                deadline = None
+                if seen[-1] < launches:
+                    raise RuntimeError(f"{seen[-1]} of {launches} launches have been noted, and none is left")
 
     def _launches(self, rows: int) -> None:
         for _ in range(LAUNCHES):
