@@ -23,6 +23,7 @@ from beem_plugin.backbones.untouched import Untouched
 from beem_plugin.execution.captions.generated import GeneratedCaption
 from beem_plugin.execution.captions.meter import CaptionMacs
 from beem_plugin.execution.captions.mixed_depths import MixedDepths
+from beem_plugin.execution.captions.mixed_linear import rounds_float32
 from beem_plugin.execution.captions.mixed_state import BlockWeights
 from beem_plugin.execution.captions.row_decoding import RowDecoding
 from beem_plugin.execution.captions.row_store import RowStore
@@ -43,7 +44,8 @@ KEPT_AS = "_captured_greedy"
 
 class CapturedGreedy:
     """
-    The graphs of a network, under all policies and ways to fill in skipped blocks that it was decoded with.
+    The graphs of a network, under all policies and ways to fill in skipped blocks that it was decoded with. They are
+    made anew when weights are written to, unless through `.data`, of which torch keeps no count.
 
     # Parameters
 
@@ -113,12 +115,11 @@ class CapturedGreedy:
         self._notice_changes(network, policy, image_states)
         self.seen[asked] += 1
         mixes = self._mixes(asked, network, policy, skipped_blocks, image_states)
-        key = (*asked, mixes)
-        if key in self.failed or self.seen[asked] < self.worth_capturing:
-            return None
         decoder, (images, patches) = network.backbone.decoder, image_states.shape[:2]
         needed = RowStore.bytes_for(decoder, images, max_length, patches, image_states)
-        if needed + mixes * BlockWeights.bytes_for(decoder, images, max_length) > MOST_BYTES:
+        mixes = mixes and needed + BlockWeights.bytes_for(decoder, images, max_length) <= MOST_BYTES
+        key = (*asked, mixes)
+        if key in self.failed or self.seen[asked] < self.worth_capturing or needed > MOST_BYTES:
             return None
         try:
             with on_recorders_stream(self._recorder(image_states.device), image_states):
@@ -156,7 +157,8 @@ class CapturedGreedy:
     def _notice_changes(self, network: Any, policy: ExitPolicy, image_states: Tensor) -> None:
         """Graphs of other weights do not come back, and a recorder belongs to a device."""
         weights, _ = fingerprint(network, policy)
-        baked = (weights, network.shortlist, tuple(network.exit_layers), image_states.device)
+        layers, rounds = tuple(network.exit_layers), rounds_float32()
+        baked = (weights, network.shortlist, layers, image_states.device, rounds)
         if baked != self.baked:
             self._forget()
             self.recorder = None

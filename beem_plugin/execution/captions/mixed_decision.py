@@ -81,6 +81,7 @@ if triton is not None:
                     RESTART,
                     MOVES,
                 )
+                tl.debug_barrier()  # every warp has read what is written now
                 tl.store(label + row, said.to(tl.float64))
                 tl.store(score + row, now)
                 if (leaves != 0) | (exit_number == last_exit):
@@ -100,6 +101,7 @@ if triton is not None:
                         state += tl.load(of_position, mask=inside, other=0.0).to(tl.float32)
                         tl.store(hidden + (place + 1) * size + column, state.to(hidden.dtype.element_ty), mask=inside)
                         tl.store(positions + row, position + 1)
+            tl.debug_barrier()
             tl.store(layers + row, next_block)
 
 

@@ -44,6 +44,7 @@ if triton is not None:
         bias,
         slope,
         gain,
+        boost,
         result,
         keys,
         values,
@@ -87,16 +88,15 @@ if triton is not None:
                 of_norm = norm[:, None] * outputs + column[None, :]
                 added = tl.load(bias + of_norm, mask=kept, other=0.0).to(tl.float32)
                 tilt = tl.load(slope + of_norm, mask=kept, other=0.0)
+                boosted = tl.load(boost + norm)
             else:
                 added = tl.load(bias + block * outputs + column, mask=wanted, other=0.0).to(tl.float32)[None, :]
-                if NORMED:
-                    tilt = tl.load(slope + block * outputs + column, mask=wanted, other=0.0)[None, :]
             if KIND == ADD_KIND:
                 where = result + place[:, None] * outputs + column[None, :]
                 before = tl.load(where, mask=kept, other=0.0).to(tl.float32)
             total = tl.zeros((WORDS, COLUMNS), dtype=tl.float32)
-            summed = tl.zeros((WORDS,), dtype=tl.float32)
-            squared = tl.zeros((WORDS,), dtype=tl.float32)
+            mean = tl.zeros((WORDS,), dtype=tl.float32)
+            apart = tl.zeros((WORDS,), dtype=tl.float32)  # the sum of squared distances from the mean
             for begin in tl.range(0, INPUTS, PART, num_stages=STAGES):
                 part = begin + tl.arange(0, PART)
                 there = (part < INPUTS) | EVEN
@@ -105,8 +105,13 @@ if triton is not None:
                 )
                 if NORMED:
                     exact = value.to(tl.float32)
-                    summed += tl.sum(exact, axis=1)
-                    squared += tl.sum(exact * exact, axis=1)
+                    size = tl.minimum(INPUTS - begin, PART).to(tl.float32)
+                    mean_here = tl.sum(exact, axis=1) / size
+                    distance = tl.where(there[None, :], exact - mean_here[:, None], 0.0)
+                    moved = mean_here - mean
+                    share = size / (begin + size)
+                    apart += tl.sum(distance * distance, axis=1) + moved * moved * begin * share
+                    mean += moved * share
                 if KIND == HEAD_KIND:
                     factor = tl.load(gain + norm[:, None] * INPUTS + part[None, :], mask=there[None, :], other=0.0)
                     value = (value.to(tl.float32) * factor.to(tl.float32)).to(value.dtype)
@@ -119,9 +124,11 @@ if triton is not None:
                     matrix = tl.load(weight + at + part[:, None] * outputs + column[None, :], mask=both, other=0.0)
                 total = tl.dot(value, matrix, total, input_precision=PRECISION)
             if NORMED:
-                mean = summed / INPUTS
-                scale = 1.0 / tl.sqrt(tl.maximum(squared / INPUTS - mean * mean, 0.0) + eps)
-                total = (total - mean[:, None] * tilt) * scale[:, None]
+                scale = 1.0 / tl.sqrt(apart / INPUTS + eps)
+                if KIND == HEAD_KIND:
+                    total -= mean[:, None] * tilt
+                    scale *= boosted
+                total *= scale[:, None]
             total += added
             said = total.to(source.dtype.element_ty)
             if KIND == ADD_KIND:
@@ -187,7 +194,6 @@ def mixed_linear(
         Words that skipped the block, too.
     stored : `tuple[Tensor, Tensor]`, optional
     """
-    normed = linear.slope is not None
     inputs, outputs = source.shape[1], linear.bias.shape[1]
     keys, values = stored if stored is not None else (result, result)
     head = state.num_layers  # the list of the words that heads are asked about comes after those of the blocks
@@ -202,6 +208,7 @@ def mixed_linear(
         linear.bias,
         linear.bias if linear.slope is None else linear.slope,
         linear.bias if linear.gain is None else linear.gain,
+        linear.bias if linear.boost is None else linear.boost,
         result,
         keys,
         values,
@@ -214,12 +221,21 @@ def mixed_linear(
         INPUTS=inputs,
         WHICH=int(all_words),
         KIND=kind,
-        NORMED=normed,
+        NORMED=linear.normed,
         WORDS=WORDS,
         COLUMNS=COLUMNS,
         PART=PART,
         EVEN=inputs % PART == 0,
         STAGES=STAGES,
-        PRECISION="tf32" if torch.backends.cuda.matmul.allow_tf32 else EXACT,
+        PRECISION="tf32" if rounds_float32() else EXACT,
         num_warps=WARPS,
     )
+
+
+def rounds_float32() -> bool:
+    """Whether torch may round float32 to TF32 before it multiplies."""
+    matmul = torch.backends.cuda.matmul
+    chosen = getattr(matmul, "fp32_precision", None)  # later releases refuse the older question once this is set
+    if chosen == "none":
+        chosen = getattr(torch.backends, "fp32_precision", chosen)
+    return chosen == "tf32" if chosen is not None else bool(matmul.allow_tf32)

@@ -63,7 +63,8 @@ class MixedState:
 
 class BlockWeights:
     """
-    Copies of a decoder's weights of all blocks, and of its heads', in one piece; and room for what comes in between.
+    A decoder's weights of all blocks in one piece, which are copies, those that heads share, and room for what comes in
+    between.
 
     # Parameters
 
@@ -114,6 +115,11 @@ class BlockWeights:
         norms = [head.norm for head in network.exits if type(head) is TiedHead]
         if len(norms) < len(network.exits):
             return False
+        if (
+            len({parameter.dtype for parameter in (*decoder.language_model.parameters(), *network.exits.parameters())})
+            > 1
+        ):
+            return False
         linears: list[Any] = []
         for block in decoder.blocks:
             if type(block.attn) is not GPT2Attention or type(block.mlp) is not GPT2MLP:
@@ -129,7 +135,7 @@ class BlockWeights:
                 norms.append(block.ln_cross_attn)
         if any(type(one) is not Conv1D for one in linears) or not all(map(is_known, norms)):
             return False
-        if len({norm.eps for norm in norms}) > 1 or len({tuple(one.weight.shape) for one in linears[3::6]}) > 1:
+        if len({norm.eps for norm in norms}) > 1 or len({block.mlp.c_fc.nf for block in decoder.blocks}) > 1:
             return False
         return all(type(one) is torch.nn.Embedding for one in (transformer.wte, transformer.wpe))
 
@@ -137,41 +143,49 @@ class BlockWeights:
 @dataclass
 class Linear:
     """
-    A linear layer of every block, behind a normalisation where there is `slope`. The normalisation of `x` is
-    `(x - mean) / spread`, its gains are part of `weight`: what comes out is `(x @ weight - mean * slope) / spread +
-    bias`, so that a kernel can multiply while it still sums up for the mean.
+    A linear layer of every block, behind a normalisation where it is `normed`. The normalisation of `x` is
+    `(x - mean) / spread`. Its gains are part of `weight`, and so is that the mean is subtracted: each column of
+    `weight` sums up to 0. What comes out is `x @ weight / spread + bias`, so that a kernel can multiply while it still
+    sums up for the spread. Heads share one matrix, of which neither can be part; there `(x * gain) @ weight - mean *
+    slope` is divided by the spread and multiplied by `boost`, without which half precision might overflow.
 
     # Parameters
 
     weight : `Tensor`
         `(blocks, inputs, outputs)`; of heads, `(words, inputs)`.
-    bias, slope : `Tensor`
-        `(blocks, outputs)`, of heads `(exits, words)`; `slope` in float32.
+    bias : `Tensor`
+        `(blocks, outputs)`, of heads `(exits, words)`.
+    normed : `bool`
     eps : `float`
         Added to the variance.
-    gain : `Tensor`, optional
-        `(exits, inputs)`: of heads, whose weight is one for all.
+    gain, slope, boost : `Tensor`, optional
+        Of heads: `(exits, inputs)`, and in float32 `(exits, words)` and `(exits,)`.
     """
 
     weight: Tensor
     bias: Tensor
-    slope: Tensor | None = None
+    normed: bool = False
     eps: float = 0.0
     gain: Tensor | None = None
+    slope: Tensor | None = None
+    boost: Tensor | None = None
 
 
 def folded(weight: Tensor, bias: Tensor, norms: list[Any]) -> Linear:
     """`weight` `(blocks, inputs, outputs)` and `bias` `(blocks, outputs)` behind normalisations."""
     gain = torch.stack([norm.weight for norm in norms]).double()
     shift = torch.stack([norm.bias for norm in norms]).double()
-    scaled = (gain.unsqueeze(2) * weight.double()).to(weight.dtype)
+    scaled = gain.unsqueeze(2) * weight.double()
     moved = torch.einsum("bi,bio->bo", shift, weight.double()) + bias.double()
-    return Linear(scaled, moved.float(), scaled.double().sum(1).float(), norms[0].eps)
+    return Linear((scaled - scaled.mean(1, keepdim=True)).to(weight.dtype), moved.float(), True, norms[0].eps)
 
 
 def vocabulary_of(weight: Tensor, norms: list[Any]) -> Linear:
     """`weight` `(words, inputs)` behind one normalisation an exit."""
-    gain = torch.stack([norm.weight for norm in norms])
+    gain = torch.stack([norm.weight for norm in norms]).double()
     shift = torch.stack([norm.bias for norm in norms]).double()
     whole = weight.double().t()
-    return Linear(weight, (shift @ whole).float(), (gain.double() @ whole).float(), norms[0].eps, gain.contiguous())
+    boost = 2 ** gain.abs().amax(1).clamp_min(1e-30).log2().ceil()  # dividing by a power of 2 rounds nothing
+    gain = (gain / boost.unsqueeze(1)).to(weight.dtype)
+    slope = gain.double() @ whole
+    return Linear(weight, (shift @ whole).float(), True, norms[0].eps, gain, slope.float(), boost.float())

@@ -67,28 +67,28 @@ def norms(count: int, size: int) -> list[torch.nn.LayerNorm]:
     return made
 
 
-def of_normed(values: Tensor, linear: Linear, block: int, weight: Tensor) -> Tensor:
-    """What the linear layer says about values that are not normalised."""
-    mean, spread = values.mean(1, keepdim=True), (values.var(1, keepdim=True, correction=0) + linear.eps).sqrt()
-    assert linear.slope is not None
-    return (values @ weight - mean * linear.slope[block]) / spread + linear.bias[block]
-
-
 @torch.no_grad()
 def test_a_normalisation_is_folded_into_what_follows_it() -> None:
     torch.manual_seed(0)
-    values = 3 * torch.randn(7, 20, dtype=torch.float64) + 1
+    values = 3 * torch.randn(7, 20, dtype=torch.float64) + 50
     weight, bias = torch.randn(3, 20, 11).double(), torch.randn(3, 11).double()
     made = norms(3, 20)
+    with torch.no_grad():
+        made[1].weight *= 40
     linear = folded(weight, bias, made)
     words = torch.randn(13, 20).double()
     heads = vocabulary_of(words, made)
-    assert heads.gain is not None
+    assert heads.gain is not None and heads.slope is not None and heads.boost is not None
+    assert heads.gain.abs().max() <= 1 and linear.weight.sum(1).abs().max() < 1e-9
+    mean, spread = values.mean(1, keepdim=True), (values.var(1, keepdim=True, correction=0) + linear.eps).sqrt()
     for block, norm in enumerate(made):
         expected = norm(values) @ weight[block] + bias[block]
-        torch.testing.assert_close(of_normed(values, linear, block, linear.weight[block]), expected, atol=1e-5, rtol=0)
-        found = of_normed(values, heads, block, heads.gain[block][:, None] * heads.weight.t())
-        torch.testing.assert_close(found, norm(values) @ words.t(), atol=1e-5, rtol=0)
+        torch.testing.assert_close(
+            values @ linear.weight[block] / spread + linear.bias[block], expected, atol=1e-4, rtol=0
+        )
+        found = (values * heads.gain[block]) @ heads.weight.t() - mean * heads.slope[block]
+        found = heads.boost[block] * found / spread + heads.bias[block]
+        torch.testing.assert_close(found, norm(values) @ words.t(), atol=1e-3, rtol=0)
 
 
 def somewhere() -> MixedState:
@@ -125,7 +125,7 @@ def test_each_word_is_multiplied_by_its_own_block(size: int, dtype: torch.dtype)
     torch.manual_seed(size)
     state, outputs = somewhere(), 66
     list_words(state, 5, True, True)
-    source = torch.randn(30, size, device=DEVICE).to(dtype)
+    source = (torch.randn(30, size, device=DEVICE) + 20).to(dtype)  # far from 0, as a decoder's states may be
     weight, bias = torch.randn(4, size, outputs).to(dtype) / size**0.5, torch.randn(4, outputs).to(dtype)
     made = norms(4, size)
     lines = torch.randn(50, size).to(dtype) / size**0.5
@@ -134,7 +134,7 @@ def test_each_word_is_multiplied_by_its_own_block(size: int, dtype: torch.dtype)
     for one in (linear, heads):
         for name, value in vars(one).items():
             if isinstance(value, Tensor):
-                setattr(one, name, (value if name in ("bias", "slope") else value.to(dtype)).to(DEVICE))
+                setattr(one, name, (value if name in ("bias", "slope", "boost") else value.to(dtype)).to(DEVICE))
     start = torch.randn(30, outputs, device=DEVICE).to(dtype)
     results = {kind: start.clone() for kind in (mixed_linear.STORE, mixed_linear.ADD, mixed_linear.GELU)}
     for kind, result in results.items():
@@ -213,7 +213,7 @@ def test_captions_share_launches_at_different_depths(monkeypatch: pytest.MonkeyP
     assert alone < together
 
 
-@pytest.mark.parametrize("changed", ["", "head", "activation", "norm", "words"])
+@pytest.mark.parametrize("changed", ["", "head", "activation", "norm", "words", "precision"])
 def test_networks_that_the_kernels_do_not_compute_are_found_out(changed: str) -> None:
     network: Any = settled(decoder={"head": "untied"} if changed == "head" else {}).decoder
     block = network.backbone.decoder.blocks[2]
@@ -223,7 +223,9 @@ def test_networks_that_the_kernels_do_not_compute_are_found_out(changed: str) ->
         block.ln_2 = torch.nn.LayerNorm(32, elementwise_affine=False)
     if changed == "words":
         network.backbone.decoder.language_model.transformer.wte = torch.nn.EmbeddingBag(50, 32)
-    assert BlockWeights.serves(network, True) == (not changed)
+    if changed == "precision":
+        block.mlp.double()
+    assert BlockWeights.serves(network, True) == BlockWeights.serves(network, False) == (not changed)
 
 
 def test_few_captions_at_full_depth_go_together(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,6 +234,51 @@ def test_few_captions_at_full_depth_go_together(monkeypatch: pytest.MonkeyPatch)
         True
     ] * 2 + [False]
     assert MixedDepths.pays(policy(type="patience", patience=1), 1)
+
+
+@by_kernels
+@torch.no_grad()
+def test_large_gains_do_not_overflow_half_precision() -> None:
+    state = somewhere()
+    list_words(state, 5, True, False)
+    torch.manual_seed(0)
+    source = torch.randn(30, 32).half()
+    source[:, 3] = 3000
+    made, lines = norms(2, 32), torch.randn(50, 32).half() / 32**0.5
+    made[0].weight[3] = 30
+    heads = vocabulary_of(lines, made)
+    heads = Linear(**{name: v.to(DEVICE) if isinstance(v, Tensor) else v for name, v in vars(heads).items()})
+    said = torch.zeros(5, 50, device=DEVICE, dtype=torch.float16)
+    mixed_linear.mixed_linear(state, 5, mixed_linear.HEAD, source.to(DEVICE), heads, said)
+    expected = made[0](source[3].double()) @ lines.double().t()
+    torch.testing.assert_close(said[0].double().cpu(), expected, atol=0.2, rtol=0.02)
+
+
+@by_kernels
+def test_decoders_too_large_for_copies_are_captured_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_attention, "serves", lambda tensor: True)
+    model, pixels = settled().to(DEVICE, torch.float32), settled_images(2).to(DEVICE, torch.float32)
+    most = RowStore.bytes_for(model.decoder.backbone.decoder, 2, LENGTH, 5, torch.zeros(1)) + 100
+    monkeypatch.setattr("beem_plugin.execution.captions.captured_greedy.MOST_BYTES", most)
+    captured = CapturedGreedy(OnTheSpot)
+    run(captured, model, pixels, policy(type="patience", patience=1), "propagate", LENGTH)
+    assert not isinstance(next(iter(captured.graphs.values())), MixedDepths)
+
+
+@pytest.mark.parametrize("rounds", [True, False])
+def test_rounding_of_float32_is_asked_as_torch_allows(rounds: bool) -> None:
+    matmul = torch.backends.cuda.matmul
+    name, chosen = ("fp32_precision", "tf32" if rounds else "ieee") if knows_precision() else ("allow_tf32", rounds)
+    before = getattr(matmul, name)
+    setattr(matmul, name, chosen)
+    try:
+        assert mixed_linear.rounds_float32() == rounds
+    finally:
+        setattr(matmul, name, before)
+
+
+def knows_precision() -> bool:
+    return hasattr(torch.backends.cuda.matmul, "fp32_precision")
 
 
 @by_kernels
