@@ -14,7 +14,8 @@ class Predict(Subcommand):
 
     def add_subparser(self, parser: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
         description = (
-            "Predict with an archived model: one JSON object a line, with label, probabilities, exit and score."
+            "Predict with an archived model: one JSON object a line, with label, probabilities, exit and score; of "
+            "images with caption, words, tokens, the exit of each token, and score."
         )
         subparser = parser.add_parser(self.name, description=description, help="predict with a trained model")
         subparser.add_argument("archive_file", help="model.tar.gz, or the directory of a run")
@@ -60,18 +61,24 @@ class Predict(Subcommand):
         subparser.add_argument("--multitask-head", metavar="NAME", help="accepted and ignored")
         add_overrides(subparser, "the archived config")
         subparser.add_argument("--predictor", metavar="NAME", help="the predictor's registered name")
-        subparser.add_argument("--predictor-args", default="", metavar="JSON", help="further arguments for it")
+        subparser.add_argument(
+            "--predictor-args",
+            default="",
+            metavar="JSON",
+            help="further arguments for it; captions: max_length, num_beams",
+        )
         add_file_friendly_logging(subparser)
         subparser.set_defaults(func=predict_from_args)
         return subparser
 
 
 def predict_from_args(args: argparse.Namespace) -> Any:
-    from beem_plugin.common.outputs import check_outputs
+    from beem_plugin.common.outputs import check_outputs, check_writable
     from beem_plugin.predictors import predict
 
     inputs = [args.archive_file, args.input_file, args.weights_file]
     outputs = {"--output-file": args.output_file, "--html": args.html}
     # What is not complete yet has a name of its own, which may be that of what an earlier call has left.
     check_outputs({**outputs, "--output-file (until it is complete)": f"{args.output_file}.part"}, inputs)
+    check_writable(outputs)
     return predict.predict_from_args(args)

@@ -44,6 +44,8 @@ def predict_from_args(args: argparse.Namespace) -> None:
     archive = load_archive(
         args.archive_file, cuda_device=args.cuda_device, overrides=args.overrides, weights_file=args.weights_file
     )
+    if args.engine and not isinstance(archive.model, MultiExitModel):
+        raise ConfigurationError("--engine: a captioning model decodes by itself, allowed: none")
     extra = predictor_arguments(args)
     if isinstance(archive.model, MultiExitModel) and args.predictor in (None, *FILE_PREDICTORS):
         chosen = file_engine(archive.config.as_dict(quiet=True))
@@ -60,13 +62,18 @@ def predict_from_args(args: argparse.Namespace) -> None:
         write.shown = shown
         if args.use_dataset_reader:
             instances = predictor.dataset_reader.read(args.input_file)
-            for part in windows(progress(instances, len(instances)), args.batch_size):
+            write.bar.reset(len(instances))
+            for part in windows(instances, args.batch_size):
                 write_parts(write, predictor, part)
         else:
             own = predictor.input_records(args.input_file)
             # A line number is told of files that have lines.
             source = args.input_file if own is None else None
-            listed = records(args, predictor) if own is None else counted(own)
+            if own is None:
+                listed: Iterable[tuple[int, JsonDict]] = records(args, predictor, write.bar)
+            else:
+                listed = found = list(own)
+                write.bar.reset(len(found))
             for part in windows(listed, args.batch_size):
                 instances, error = usable(predictor, part, source)
                 write_parts(write, predictor, instances)
@@ -110,20 +117,15 @@ def usable(
         raise
 
 
-def records(args: argparse.Namespace, predictor: Predictor) -> Iterator[tuple[int, JsonDict]]:
+def records(args: argparse.Namespace, predictor: Predictor, bar: Any) -> Iterator[tuple[int, JsonDict]]:
     """The file's records, counted beforehand so that the progress bar knows the end."""
     fields = (args.input_field,) if args.input_field else predictor.dataset_reader.text_fields
     format = format_of(args.input_file, args.format)
-    total = None if args.input_file == "-" else count_lines(args.input_file)
+    if args.input_file != "-":
+        bar.reset(count_lines(args.input_file))
     with open_text(args.input_file) as file:
-        for number, record in progress(read_records(file, args.input_file, format, fields), total):
+        for number, record in read_records(file, args.input_file, format, fields):
             yield number, rename_field(record, args.input_field, predictor, args.input_file, number)
-
-
-def counted(items: Iterable[Any]) -> Iterable[Any]:
-    """`items` under a progress bar that knows the end."""
-    listed = list(items)
-    return progress(listed, len(listed))
 
 
 def rename_field(record: JsonDict, field: str | None, predictor: Predictor, source: str, number: int) -> JsonDict:
@@ -141,10 +143,6 @@ def rename_field(record: JsonDict, field: str | None, predictor: Predictor, sour
 def count_lines(path: str) -> int:
     with open_text(path) as file:
         return sum(1 for _ in file)
-
-
-def progress(items: Iterable[Any], total: int | None) -> Iterable[Any]:
-    return tqdm(items, total=total, desc="predicting", unit=" inputs", file=sys.stderr, mininterval=0.5)
 
 
 def windows(items: Iterable[Any], batch_size: int) -> Iterator[list[Any]]:
@@ -169,10 +167,11 @@ def windows(items: Iterable[Any], batch_size: int) -> Iterator[list[Any]]:
 
 
 class Writer:
-    """Writes predictions a line each, counts them, and keeps the first in `shown` where that is a list."""
+    """Writes predictions a line each, counts them under a bar, and keeps the first in `shown` where that is a list."""
 
     def __init__(self, file: IO[str]) -> None:
         self.file = file
+        self.bar = tqdm(desc="predicting", unit=" inputs", file=sys.stderr, mininterval=0.5)
         self.written = 0
         self.shown: list[JsonDict] | None = None
 
@@ -182,6 +181,7 @@ class Writer:
         self.file.writelines(predictor.dump_line(prediction) for prediction in predictions)
         self.file.flush()
         self.written += len(predictions)
+        self.bar.update(len(predictions))
 
 
 def write_parts(write: Writer, predictor: Predictor, instances: list[Instance]) -> None:
@@ -197,10 +197,10 @@ def output(path: str | None) -> Iterator[Writer]:
     part stays if anything is in it: what was predicted is not lost, and the error says where it is.
     """
     if not path:
-        yield Writer(sys.stdout)
+        writer = Writer(sys.stdout)
+        with writer.bar:
+            yield writer
         return
-    if Path(path).is_dir():
-        raise ConfigurationError(f"--output-file: {path} is a directory")
     part = Path(f"{path}.part")
     part.parent.mkdir(parents=True, exist_ok=True)
     opener = gzip.open if path.endswith(".gz") else open
@@ -211,7 +211,8 @@ def output(path: str | None) -> Iterator[Writer]:
     with file:
         writer = Writer(file)
         try:
-            yield writer
+            with writer.bar:
+                yield writer
         except BeemError as error:
             if not writer.written:
                 part.unlink()

@@ -95,6 +95,9 @@ def as_measured(row: dict[str, Any], size: int) -> dict[str, Any]:
 
 def changed(decoding: CaptionDecoding, num_beams: int | None, max_length: int | None) -> CaptionDecoding:
     """The same decoding with other beams or another length."""
+    for flag, value in (("--num-beams", num_beams), ("--max-length", max_length)):
+        if value is not None and value < 1:
+            raise ConfigurationError(f"{flag}: found {value}, allowed: 1 or more")
     other = copy.copy(decoding)
     other.num_beams = decoding.num_beams if num_beams is None else num_beams
     other.max_length = decoding.max_length if max_length is None else max_length

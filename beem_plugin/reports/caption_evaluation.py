@@ -11,7 +11,7 @@ import torch
 from tqdm import tqdm
 
 from beem_plugin.archival import Archive
-from beem_plugin.common.caption_metrics import DEFAULT_METRICS, score_captions
+from beem_plugin.common.caption_metrics import DEFAULT_METRICS, check_metrics, score_captions
 from beem_plugin.common.caption_metrics.tokens import simple_tokens
 from beem_plugin.common.errors import ConfigurationError, DataError
 from beem_plugin.common.files import atomic_write
@@ -54,7 +54,7 @@ class CaptionEvaluation(ArchiveEvaluation):
     # Parameters
 
     metrics : `list[str]`, optional (default = `["bleu", "meteor", "rouge_l", "cider"]`)
-        `"spice"` may be added.
+        `"spice"` may be added, and is where `spice_jars` are given alone.
     spice_jars : `str`, optional (default = `None`)
         For `"spice"`: a folder with the jars of CoreNLP 3.6.0 and its models.
     full_depth : `bool`, optional (default = `True`)
@@ -76,7 +76,9 @@ class CaptionEvaluation(ArchiveEvaluation):
         num_beams: int | None = None,
         scorer_timeout: float = 1800.0,
     ) -> None:
-        self.metrics = metrics if metrics is not None else list(DEFAULT_METRICS)
+        if metrics is None:
+            metrics = [*DEFAULT_METRICS, *(["spice"] if spice_jars is not None else [])]
+        self.metrics = metrics
         self.spice_jars = spice_jars
         self.full_depth = full_depth
         self.max_length = max_length
@@ -97,6 +99,7 @@ class CaptionEvaluation(ArchiveEvaluation):
         tokenizer = archive.validation_dataset_reader.tokenizer
         if not isinstance(tokenizer, CaptionTokenizer):
             raise ConfigurationError("evaluate: a captioning model needs a dataset reader of captions")
+        check_metrics(self.metrics, self.spice_jars)
         instances = one_an_image(archive.validation_dataset_reader.read(source), source)
         check_references(instances, source)
         loader = evaluation_loader(archive, instances, batch_size)

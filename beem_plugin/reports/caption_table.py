@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from beem_plugin.archival import Archive
-from beem_plugin.common.caption_metrics import DEFAULT_METRICS, CaptionScores, score_captions
+from beem_plugin.common.caption_metrics import DEFAULT_METRICS, CaptionScores, check_metrics, score_captions
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.registry import Params
 from beem_plugin.execution.captions import CaptionDecoding, Decoded, decoded_speed
@@ -121,6 +121,7 @@ def caption_table(
         A row a case: what `decoded_rows` says of it, and of its scores `metrics`; `cider_difference`, against the first
         case, and `cider_difference_error`, the standard error over images of that difference; `caption_tokenizer`.
     """
+    check_metrics(metrics, spice_jars)
     rows, references = decoded_rows(archive, source, cases, batch_size, repeats)
     return scored_rows(rows, references, metrics, spice_jars)
 

@@ -15,7 +15,7 @@ from beem_plugin.archival import Archive, load_archive
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.files import atomic_write, write_json
 from beem_plugin.common.metrics import METRICS
-from beem_plugin.common.outputs import check_outputs
+from beem_plugin.common.outputs import check_outputs, check_writable
 from beem_plugin.data.collate import label_value
 from beem_plugin.data.data_loader import DataLoader
 from beem_plugin.data.instance import Instance
@@ -57,6 +57,7 @@ def evaluate_from_args(args: argparse.Namespace) -> dict[str, Any]:
     if args.engine:
         check_engine(args.engine, "--engine")
     check_outputs(written, [args.archive_file, *sources, args.weights_file])
+    check_writable(written)
     archive = load_archive(
         args.archive_file, cuda_device=args.cuda_device, overrides=args.overrides, weights_file=args.weights_file
     )

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from beem_plugin.archival import load_archive
+from beem_plugin.commands import main
 from beem_plugin.common.errors import ConfigurationError, DataError
 from beem_plugin.common.registry import Params
 from beem_plugin.predictors import Predictor
@@ -135,6 +136,36 @@ def test_an_image_is_named_once_and_without_a_line(captioner: Path, tmp_path: Pa
     (folder / "no.png").write_text("no image")
     refused = run("predict", str(captioner / "run"), str(folder), check=False)
     assert refused.returncode == 1 and f"error: {folder / 'no.png'}: not an image" in refused.stderr
+
+
+def test_what_cannot_be_done_is_refused_before_the_work(captioner: Path, tmp_path: Path) -> None:
+    images, output = str(captioner / "data" / "images"), tmp_path / "out.jsonl"
+    for given, reason in (
+        (["--engine", "single"], "error: --engine: a captioning model decodes by itself, allowed: none"),
+        (["--html", str(tmp_path)], f"error: --html: {tmp_path}: is a directory"),
+    ):
+        command = ("predict", str(captioner / "run"), images, "--output-file", str(output), "--silent", *given)
+        refused = run(*command, check=False)
+        assert refused.returncode == 1 and reason in refused.stderr
+        assert not list(tmp_path.glob("out*"))
+
+
+def test_the_bar_counts_what_is_captioned(captioner: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from beem_plugin.predictors import predict
+
+    counts: list[tuple[int, float]] = []
+
+    class Bar(predict.tqdm):  # type: ignore[misc]
+        def update(self, n: float | None = 1) -> bool | None:
+            counts.append((self.total, n or 0))
+            return super().update(n)
+
+    monkeypatch.setattr(predict, "tqdm", Bar)
+    given = ["predict", str(captioner / "run"), str(captioner / "data" / "images"), "--batch-size", "2", "--silent"]
+    assert main(argv=[*given, "--output-file", str(tmp_path / "out.jsonl")]) == 0
+    total = len(list((captioner / "data" / "images").glob("*.png")))
+    assert {whole for whole, _ in counts} == {total} and sum(number for _, number in counts) == total
+    assert len(counts) > 1
 
 
 def test_inputs_that_are_no_images_are_refused(captioner: Path, tmp_path: Path) -> None:

@@ -90,10 +90,12 @@ def test_wrong_options_are_named(captioner: Path) -> None:
     archive = str(captioner / "run")
     for override, words in (
         ({"evaluation": {"metrics": ["spice"]}}, "SPICE: no spice_jars given"),
+        ({"evaluation": {"spice_jars": "/nowhere"}}, "SPICE: spice_jars /nowhere lacks"),
         ({"evaluation": {"metrcs": []}}, "evaluation"),
     ):
         refused = run("evaluate", archive, "test", "-o", json.dumps(override), check=False)
         assert refused.returncode == 1 and words in refused.stderr
+        assert "captions:" not in refused.stderr, "decoding had begun"
     refused = run("evaluate", archive, "test", "--engine", "compaction", check=False)
     assert refused.returncode == 1 and "--engine" in refused.stderr
 

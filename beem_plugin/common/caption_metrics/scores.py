@@ -7,6 +7,7 @@ import io
 import logging
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from beem_plugin.common.caption_metrics.meteor import meteor
 from beem_plugin.common.caption_metrics.programs import INSTALL_JAVA, ScorerError, has_java, package_file
@@ -42,6 +43,23 @@ class CaptionScores:
     warnings: list[str] = field(default_factory=list)
 
 
+def check_metrics(metrics: Sequence[str], spice_jars: str | Path | None = None) -> Path | None:
+    """
+    SPICE's jars if it is asked for. Raises a `ConfigurationError` if pycocoevalcap is not installed, a metric is
+    unknown or the jars are not there: to be asked before captions are decoded.
+
+    # Parameters
+
+    metrics, spice_jars
+        As of `score_captions`.
+    """
+    for name in metrics:
+        if name not in METRICS:
+            raise ConfigurationError(not_allowed("caption metrics", name, METRICS))
+    package_file()
+    return check_spice_jars(spice_jars) if "spice" in metrics else None
+
+
 def score_captions(
     candidates: Mapping[Hashable, str],
     references: Mapping[Hashable, Sequence[str]],
@@ -73,11 +91,7 @@ def score_captions(
     `ConfigurationError` when pycocoevalcap is not installed or a metric unknown; `DataError` when an image has no
     reference.
     """
-    for name in metrics:
-        if name not in METRICS:
-            raise ConfigurationError(not_allowed("caption metrics", name, METRICS))
-    jars = check_spice_jars(spice_jars) if "spice" in metrics else None
-    package_file()
+    jars = check_metrics(metrics, spice_jars)
     keys = _checked_keys(candidates, references)
     result = CaptionScores()
     captions, texts = _tokenized(
