@@ -81,7 +81,8 @@ def describe_type(annotation: Any) -> str:
             return _describe_list([member for member in args if member is not Ellipsis])
         if kind.__name__ == "Lazy" and args:
             return describe_type(args[0])
-        return f"a {kind.__name__} block {{...}}"
+        article = "an" if kind.__name__[0] in "AEIOU" else "a"
+        return f"{article} {kind.__name__} block {{...}}"
     return str(annotation)
 
 

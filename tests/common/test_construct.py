@@ -290,7 +290,7 @@ def test_plain_classes_dataclasses_and_enums():
     assert (outer.inner, outer.pair, outer.free) == (Inner(3, Colour.RED), (2, "b"), nested)
     with pytest.raises(ConfigurationError, match="^inner.sze: unknown key of Inner, allowed: size, colour"):
         Outer.from_params(Params({"inner": {"sze": 3}}))
-    with pytest.raises(ConfigurationError, match="^inner: found 3 .a number., expected a Inner block"):
+    with pytest.raises(ConfigurationError, match="^inner: found 3 .a number., expected an Inner block"):
         Outer.from_params(Params({"inner": 3}))
     with pytest.raises(ConfigurationError, match="^pair: found .* expected a list of 2 items"):
         Outer.from_params(Params({"inner": {"size": 3}, "pair": [2]}))

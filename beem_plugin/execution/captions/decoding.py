@@ -130,8 +130,9 @@ class CaptionDecoding(FromParams):
         policy.check_calibrated()
         length = self.max_length if max_length is None else max_length
         beams = self.num_beams if num_beams is None else num_beams
-        if length < 1 or beams < 1:
-            raise ConfigurationError(f"max_length {length}, num_beams {beams}: both must be 1 or more")
+        for key, value in (("max_length", length), ("num_beams", beams)):
+            if value < 1:
+                raise ConfigurationError(f"{key}: found {value}, allowed: 1 or more")
         check_search(network, length, beams)
         decoder = network.backbone.decoder
         decoded = Decoded([], CaptionMacs(), beams=beams)

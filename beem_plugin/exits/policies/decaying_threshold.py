@@ -62,11 +62,10 @@ class DecayingThreshold(ThresholdPolicy):
             )
         if decay not in DECAYS:
             raise ConfigurationError(not_allowed("decaying_threshold.decay", decay, DECAYS))
-        if max_length < 1 or temperature < 0:
-            raise ConfigurationError(
-                f"decaying_threshold: found max_length {max_length}, temperature {temperature}, allowed: 1 or more, "
-                "and 0 or more"
-            )
+        if max_length < 1:
+            raise ConfigurationError(f"decaying_threshold.max_length: found {max_length}, allowed: 1 or more")
+        if temperature < 0:
+            raise ConfigurationError(f"decaying_threshold.temperature: found {temperature}, allowed: 0 or more")
         super().__init__(policy.strategy, policy.min_exit)
         self.policy = policy
         self.decay = decay

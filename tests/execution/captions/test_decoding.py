@@ -205,3 +205,18 @@ def test_what_cannot_be_decoded_is_said() -> None:
     with pytest.raises(ConfigurationError, match="needs the signals"):
         model.generate(pixels, policy=policy(type="gate"))
     assert model.generate({"pixel_values": images(0)}) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "allowed"), [("max_length", 0, "1 or more"), ("temperature", -1.0, "0 or more")]
+)
+def test_a_falling_threshold_names_the_key_that_is_wrong(key: str, value: float, allowed: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"decaying_threshold\.{key}: found {value}, allowed: {allowed}$"):
+        policy(type="decaying_threshold", policy={"type": "margin", "thresholds": 0.5}, **{key: value})
+
+
+@pytest.mark.parametrize("key", ["max_length", "num_beams"])
+def test_a_search_names_the_number_that_is_wrong(key: str) -> None:
+    model = captioner()
+    with pytest.raises(ConfigurationError, match=f"^{key}: found 0, allowed: 1 or more$"):
+        model.decode({"pixel_values": images(1)}, **{key: 0})
