@@ -67,7 +67,7 @@ if triton is not None:
     ):
         """
         Some outputs of a block, or, for heads, of the vocabulary. KIND says what is done with what comes out: see
-        `mixed_linear`. What does not hang on one another is read before it is needed: the time goes into waiting.
+        `mixed_linear`. Whatever can be is read before it is needed: the time goes into waiting.
         """
         block = tl.program_id(1)
         column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
