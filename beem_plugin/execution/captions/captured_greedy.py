@@ -142,8 +142,7 @@ class CapturedGreedy:
         except BaseException:  # what was interrupted may still answer
             self._drop_graphs()
             raise
-        for name, value in vars(counted).items():
-            setattr(macs, name, getattr(macs, name) + value)
+        macs.add(counted)
         return captions
 
     def _may_skip_modules(self, network: Any) -> bool:

@@ -62,14 +62,20 @@ class Launch:
     def answers(self, count: int) -> np.ndarray:
         """`(count, 3)` when all of them are there."""
         wanted = self.seen[:count]
-        deadline: float | None = None
-        while True:
-            for _ in range(LOOKS):
-                found = wanted.copy()
-                if not (found.view(np.int64) == NOT_THERE).any():
-                    return found
-            now = time.monotonic()
-            deadline = now + PATIENCE_SECONDS if deadline is None else deadline
-            if now > deadline:  # the queue is stuck, which waiting tells
-                self.wait()
-                return wanted.copy()
+        as_numbers = wanted.view(np.int64)
+        look_until(lambda: not (as_numbers == NOT_THERE).any(), self.wait)
+        return wanted.copy()
+
+
+def look_until(ready: Callable[[], bool], wait: Callable[[], None]) -> None:
+    """Looks at pinned memory until `ready`, or until `wait` has returned: nothing is queued any more then."""
+    deadline: float | None = None
+    while True:
+        for _ in range(LOOKS):
+            if ready():
+                return
+        now = time.monotonic()
+        deadline = now + PATIENCE_SECONDS if deadline is None else deadline
+        if now > deadline:  # the queue is stuck, which waiting tells
+            wait()
+            return

@@ -51,6 +51,10 @@ class CaptionMacs:
     def __add__(self, other: CaptionMacs) -> CaptionMacs:
         return CaptionMacs(*(a + b for a, b in zip(vars(self).values(), vars(other).values())))
 
+    def add(self, other: CaptionMacs) -> None:
+        for name, value in vars(other).items():
+            setattr(self, name, getattr(self, name) + value)
+
     def count_heads(self, macs: int) -> None:
         self.heads += macs
 

@@ -9,7 +9,6 @@ next is decided on the device: the host starts a graph of some launches again an
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +19,7 @@ from torch.nn import functional
 
 from beem_plugin.execution.captions import mixed_linear as linears
 from beem_plugin.execution.captions.generated import GeneratedCaption
-from beem_plugin.execution.captions.graph_launch import LOOKS, PATIENCE_SECONDS
+from beem_plugin.execution.captions.graph_launch import look_until
 from beem_plugin.execution.captions.meter import CaptionMacs
 from beem_plugin.execution.captions.mixed_attention import copy_skipped, mixed_attend
 from beem_plugin.execution.captions.mixed_counts import count_words
@@ -137,9 +136,7 @@ class MixedDepths:
             logs = log_probabilities[row, :count].view(np.float32).tolist()
             tokens, depths = said[row, :count].tolist(), exits[row, :count].tolist()
             found.append(GeneratedCaption(tokens, depths, logs, sum(logs)))
-        counted = count_words(exits, self.exit_layers, self.head_macs, self.skipped_blocks, store)
-        for name, value in vars(counted).items():
-            setattr(macs, name, getattr(macs, name) + value)
+        macs.add(count_words(exits, self.exit_layers, self.head_macs, self.skipped_blocks, store))
         return found
 
     def _until_ended(self, start: Callable[[], None]) -> None:
@@ -157,17 +154,9 @@ class MixedDepths:
             raise RuntimeError(f"captions have not ended after {most} launches")
 
     def _wait_for(self, seen: np.ndarray, launches: int) -> None:
-        deadline: float | None = None
-        while seen[-1] < launches:
-            for _ in range(LOOKS):
-                if seen[-1] >= launches:
-                    return
-            now = time.monotonic()
-            deadline = now + PATIENCE_SECONDS if deadline is None else deadline
-            if now > deadline:  # the queue is stuck, which waiting tells
-                self.recorder.wait()
-                if seen[-1] < launches:
-                    raise RuntimeError(f"{seen[-1]} of {launches} launches have been noted, and none is left")
+        look_until(lambda: bool(seen[-1] >= launches), self.recorder.wait)
+        if seen[-1] < launches:
+            raise RuntimeError(f"{seen[-1]} of {launches} launches have been noted, and none is left")
 
     def _launches(self, rows: int) -> None:
         for _ in range(LAUNCHES):

@@ -281,6 +281,17 @@ def knows_precision() -> bool:
     return hasattr(torch.backends.cuda.matmul, "fp32_precision")
 
 
+def test_launches_that_are_not_noted_do_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    from beem_plugin.execution.captions import graph_launch
+
+    monkeypatch.setattr(graph_launch, "PATIENCE_SECONDS", 0.01)
+    graphs = MixedDepths.__new__(MixedDepths)
+    graphs.recorder = OnTheSpot(DEVICE)
+    graphs._wait_for(np.array([-1, 4]), 4)
+    with pytest.raises(RuntimeError, match="^4 of 8 launches have been noted"):
+        graphs._wait_for(np.array([-1, 4]), 8)
+
+
 @by_kernels
 def test_what_does_not_end_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_attention, "serves", lambda tensor: True)
