@@ -137,7 +137,10 @@ class CapturedGreedy:
             self._drop_graphs()
             self.recorder = None
             found = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            logger.warning("%s: CUDA graphs are not used, words are decoded without: %s", type(policy).__name__, found)
+            what = "CUDA graphs are not used, words are decoded without"
+            if mixes:
+                what = "CUDA graphs of mixed depths are not used, captions go through blocks together from now on"
+            logger.warning("%s: %s: %s", type(policy).__name__, what, found)
             return None
         except BaseException:  # what was interrupted may still answer
             self._drop_graphs()

@@ -115,10 +115,8 @@ class BlockWeights:
         norms = [head.norm for head in network.exits if type(head) is TiedHead]
         if len(norms) < len(network.exits):
             return False
-        if (
-            len({parameter.dtype for parameter in (*decoder.language_model.parameters(), *network.exits.parameters())})
-            > 1
-        ):
+        parameters = (*decoder.language_model.parameters(), *network.exits.parameters())
+        if len({parameter.dtype for parameter in parameters}) > 1:
             return False
         linears: list[Any] = []
         for block in decoder.blocks:

@@ -293,7 +293,7 @@ def test_launches_that_are_not_noted_do_not_hang(monkeypatch: pytest.MonkeyPatch
 
 
 @by_kernels
-def test_what_does_not_end_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_end_is_noticed(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(row_attention, "serves", lambda tensor: True)
     advanced = "beem_plugin.execution.captions.mixed_depths.advance"
     monkeypatch.setattr(advanced, lambda state, *rest: state.launches.add_(1))
@@ -302,6 +302,6 @@ def test_what_does_not_end_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(AssertionError):
         run(captured, model, pixels, policy(type="final"), "propagate", 2)
     assert captured.failed and not captured.graphs
-    # From now on they go together.
+    assert "go through blocks together from now on: captions have not ended after" in caplog.text
     assert run(captured, model, pixels, policy(type="final"), "propagate", 2)
     assert not isinstance(next(iter(captured.graphs.values())), MixedDepths)
