@@ -22,6 +22,7 @@ import transformers
 
 from beem_plugin.backbones.loading import shown
 from beem_plugin.backbones.renamed_weights import renamed
+from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.archive_files import (
     ARCHIVE_NAME,
     BEST_WEIGHTS,
@@ -40,7 +41,6 @@ from beem_plugin.common.registry import Params
 from beem_plugin.data import DatasetReader
 from beem_plugin.data.vocabulary import Vocabulary
 from beem_plugin.exits.policy import ExitPolicy
-from beem_plugin.exits.trace import ExitTrace
 from beem_plugin.models import Model
 
 __all__ = [

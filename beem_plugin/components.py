@@ -9,9 +9,11 @@ COMPONENT_PACKAGES = (
     "dataset_readers",
     "backbones",
     "exits",
+    "calibration",
     "objectives",
     "models",
     "execution",
+    "decoding",
     "training",
     "predictors",
 )

@@ -14,11 +14,11 @@ import time
 import numpy as np
 import torch
 
+from beem_plugin.calibration.coverage import simulate_coverage
+from beem_plugin.calibration.thresholds import RiskControlled
+from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.params import load_config
-from beem_plugin.exits.coverage import simulate_coverage
 from beem_plugin.exits.policies import ExitPolicy
-from beem_plugin.exits.thresholds import RiskControlled
-from beem_plugin.exits.trace import ExitTrace
 
 METHODS = {
     "LTT, binomial": {"method": "ltt_binomial"},

@@ -36,15 +36,15 @@ from profile_execution import where_time_goes
 import beem_plugin.components  # noqa: F401
 from beem_plugin.archival import load_archive
 from beem_plugin.backbones import Backbone
+from beem_plugin.calibration.replay import replay
+from beem_plugin.calibration.speed import depth_summary
+from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.registry import Params
 from beem_plugin.execution.engine import Engine, gather_decisions
 from beem_plugin.execution.precision import cast_network
 from beem_plugin.execution.samples import Samples, join, unpad
 from beem_plugin.exits.policies import Beem
 from beem_plugin.exits.policy import ExitPolicy
-from beem_plugin.exits.replay import replay
-from beem_plugin.exits.speed import depth_summary
-from beem_plugin.exits.trace import ExitTrace
 from beem_plugin.models.multi_exit_encoder import MultiExitEncoder
 from beem_plugin.reports.benchmark import batches_by_size
 from beem_plugin.reports.benchmark_cases import PLAIN, Case, engine_cases, plain_case

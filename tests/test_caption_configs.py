@@ -9,10 +9,10 @@ import pytest
 
 import beem_plugin.components  # noqa: F401
 from beem_plugin.archival import load_archive
+from beem_plugin.calibration.token_trace import TokenTrace
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.params import load_config
 from beem_plugin.common.registry import Params
-from beem_plugin.exits.token_trace import TokenTrace
 from beem_plugin.models import MultiExitCaptioner
 from beem_plugin.training.train import train_model
 from tests.tiny_caption_configs import TOP_LEVEL, VARIABLES, caption_configs, tiny

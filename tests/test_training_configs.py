@@ -10,10 +10,10 @@ import torch
 
 import beem_plugin.components  # noqa: F401
 from beem_plugin.archival import load_archive
+from beem_plugin.calibration.replay import replay
+from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.params import load_config
 from beem_plugin.exits.policy import ExitPolicy
-from beem_plugin.exits.replay import replay
-from beem_plugin.exits.trace import ExitTrace
 from beem_plugin.training.train import train_model
 from tests.tiny_caption_configs import TOP_LEVEL
 from tests.tiny_project import CONFIGS

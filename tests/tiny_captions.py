@@ -12,7 +12,7 @@ from torch import Tensor
 
 from beem_plugin.data.caption_tokenizer import CaptionTokenizer
 from beem_plugin.data.vocabulary import Vocabulary
-from beem_plugin.execution.captions.generated import GeneratedCaption
+from beem_plugin.decoding.generated import GeneratedCaption
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.models import Model
 

@@ -35,7 +35,7 @@ class Export(Subcommand):
 def export_from_args(args: argparse.Namespace) -> Any:
     from beem_plugin.archival import load_archive
     from beem_plugin.common.errors import ConfigurationError
-    from beem_plugin.execution.export import export_network
+    from beem_plugin.execution.onnx.export import export_network
     from beem_plugin.models import MultiExitModel
     from beem_plugin.training.serialization import prepared_directory
 
@@ -67,7 +67,7 @@ def export_from_args(args: argparse.Namespace) -> Any:
 def check_folder(folder: Path, force: bool) -> None:
     """Raises a `ConfigurationError` unless an export may go to the folder. Changes nothing."""
     from beem_plugin.common.errors import ConfigurationError
-    from beem_plugin.execution.export import META_NAME
+    from beem_plugin.execution.onnx.export import META_NAME
 
     if folder.exists() and not folder.is_dir():
         raise ConfigurationError(f"export: {folder} is a file, allowed: a folder")

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from beem_plugin.exits.replay import ExitDecisions
+from beem_plugin.calibration.replay import ExitDecisions
 from beem_plugin.exits.signals import decision_dtype, prediction_of
 
 

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from beem_plugin.backbones import BackboneState
+from beem_plugin.calibration.replay import ExitDecisions
 from beem_plugin.execution.batch_decider import Decider
 from beem_plugin.execution.batch_rows import Rows
 from beem_plugin.execution.batch_sheet import BatchSheet
@@ -33,7 +34,6 @@ from beem_plugin.execution.recorder import Recorder
 from beem_plugin.execution.samples import pad_token_of
 from beem_plugin.execution.segments import plan_segments
 from beem_plugin.exits.policy import ExitPolicy
-from beem_plugin.exits.replay import ExitDecisions
 
 Graphs = dict[int, Callable[[], None]]
 """What starts the graph of a segment, for those that are captured."""

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from beem_plugin.calibration.replay import ExitDecisions
 from beem_plugin.execution.recorder import Recorder
-from beem_plugin.exits.replay import ExitDecisions
 from beem_plugin.exits.signals import prediction_of
 
 NOT_THERE = 255

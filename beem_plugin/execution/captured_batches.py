@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from beem_plugin.calibration.replay import ExitDecisions
 from beem_plugin.execution.batch_decider import Decider
 from beem_plugin.execution.batch_lane import BatchLane, Graphs
 from beem_plugin.execution.batch_rows import Rows, length_for, rows_for
@@ -18,7 +19,6 @@ from beem_plugin.execution.engine import SteppedNetwork
 from beem_plugin.execution.recorder import Recorder
 from beem_plugin.execution.samples import TOKEN_FIELDS
 from beem_plugin.exits.policy import ExitPolicy
-from beem_plugin.exits.replay import ExitDecisions
 
 logger = logging.getLogger(__name__)
 

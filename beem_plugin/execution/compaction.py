@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from beem_plugin.calibration.replay import ExitDecisions
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.execution.batch_decider import checked_decider, kernels_for
 from beem_plugin.execution.captured_batches import CapturedBatches
@@ -16,7 +17,6 @@ from beem_plugin.execution.ledger import Flags, Ledger
 from beem_plugin.execution.recorder import CudaRecorder, Recorder
 from beem_plugin.execution.samples import lengths_of, mask_here, to_device
 from beem_plugin.exits.policy import ExitPolicy
-from beem_plugin.exits.replay import ExitDecisions
 
 
 @Engine.register("compaction")

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from beem_plugin.calibration.replay import ExitDecisions
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.execution.engine import Engine, ExecutedBatch, SteppedNetwork, device_of
 from beem_plugin.execution.fused_window import WindowKernels, window_kernels
@@ -18,7 +19,6 @@ from beem_plugin.execution.pooling import compare_kernels, pool
 from beem_plugin.execution.read_ahead import ahead
 from beem_plugin.execution.samples import Samples, pad_token_of, windows
 from beem_plugin.exits.policy import ExitPolicy
-from beem_plugin.exits.replay import ExitDecisions
 
 logger = logging.getLogger(__name__)
 

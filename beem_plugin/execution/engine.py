@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from beem_plugin.backbones import BackboneState
+from beem_plugin.calibration.replay import ExitDecisions, check_signals
 from beem_plugin.common.registry import Registrable
 from beem_plugin.exits.policy import ExitPolicy
-from beem_plugin.exits.replay import ExitDecisions, check_signals
 from beem_plugin.exits.signals import ExitSignals
 
 

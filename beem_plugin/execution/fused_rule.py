@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from beem_plugin.execution.baselines import NeverLeaves
+from beem_plugin.execution.metering.baselines import NeverLeaves
 from beem_plugin.exits.policies import Beem, Entropy, Final, FixedExit, Margin, MaxProbability, Patience
 from beem_plugin.exits.policies.threshold_policy import ThresholdPolicy
 from beem_plugin.exits.policy import ExitPolicy

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from beem_plugin.calibration.replay import ExitDecisions
 from beem_plugin.execution.answers import Answers
 from beem_plugin.execution.chunks import Chunk, first_chunks, form_anew
 from beem_plugin.execution.engine import SteppedNetwork
@@ -24,7 +25,6 @@ from beem_plugin.execution.ledger import Flags, Ledger
 from beem_plugin.execution.pooled_heads import TOLERANCE, BatchHeads
 from beem_plugin.execution.samples import Samples, all_to_device
 from beem_plugin.exits.policy import ExitPolicy
-from beem_plugin.exits.replay import ExitDecisions
 from beem_plugin.exits.signals import ExitSignals
 
 logger = logging.getLogger(__name__)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from beem_plugin.calibration.replay import ExitDecisions
 from beem_plugin.common.errors import ConfigurationError, not_allowed
 from beem_plugin.execution.captured import CapturedLanes
 from beem_plugin.execution.engine import Engine, ExecutedBatch, SteppedNetwork, device_of
@@ -16,7 +17,6 @@ from beem_plugin.execution.lane import HEADS
 from beem_plugin.execution.sample_runner import Answer, SampleRunner
 from beem_plugin.execution.samples import TOKEN_FIELDS, mask_here, pad_token_of, unpad
 from beem_plugin.exits.policy import ExitPolicy
-from beem_plugin.exits.replay import ExitDecisions
 from beem_plugin.exits.signals import prediction_of
 
 logger = logging.getLogger(__name__)

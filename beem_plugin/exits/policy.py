@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
+from beem_plugin.calibration.report import CalibrationReport
+from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError, NotCalibratedError
 from beem_plugin.common.registry import Registrable, registered_name
-from beem_plugin.exits.calibration_report import CalibrationReport
 from beem_plugin.exits.signals import ExitSignals, decision_dtype, prediction_of
 from beem_plugin.exits.state import ExitState
-from beem_plugin.exits.trace import ExitTrace
 
 if TYPE_CHECKING:
-    from beem_plugin.exits.thresholds import ScoreTable
+    from beem_plugin.calibration.thresholds import ScoreTable
 
 
 class ExitPolicy(Registrable):
@@ -188,7 +188,7 @@ class ExitPolicy(Registrable):
 
     def calibrate(self, trace: ExitTrace) -> CalibrationReport:
         """Fits on `trace` whatever was left open. A policy without open numbers only reports what it does there."""
-        from beem_plugin.exits.replay import report_on
+        from beem_plugin.calibration.replay import report_on
 
         return report_on(self, trace)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from beem_plugin.calibration.replay import ExitDecisions
 from beem_plugin.data.vocabulary import Vocabulary
-from beem_plugin.exits.replay import ExitDecisions
 
 
 def answers(decisions: ExitDecisions, vocab: Vocabulary) -> list[dict[str, Any]]:

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from beem_plugin.calibration.token_trace import TokenTrace
 from beem_plugin.exits.token_signals import SUMMARIES
-from beem_plugin.exits.token_trace import TokenTrace
 from beem_plugin.models.multi_exit_captioner import MultiExitCaptioner
 
 

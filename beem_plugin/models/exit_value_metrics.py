@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from beem_plugin.calibration.known_labels import known_labels
 from beem_plugin.common.metrics import METRICS
-from beem_plugin.exits.known_labels import known_labels
 
 
 class ExitValueMetrics:

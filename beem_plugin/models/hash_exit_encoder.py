@@ -10,12 +10,12 @@ from allennlp_light.modules.seq2vec_encoders.seq2vec_encoder import Seq2VecEncod
 from torch import Tensor
 
 from beem_plugin.backbones import Backbone, BackboneState
+from beem_plugin.calibration.token_depth import TokenDepth
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.registry import Lazy
 from beem_plugin.data.instance import Instance
 from beem_plugin.exits.outputs import HeadOutput
 from beem_plugin.exits.poolers import BertPooler
-from beem_plugin.exits.token_depth import TokenDepth
 from beem_plugin.models.multi_exit_encoder import MEMORY, MultiExitEncoder, with_memory
 from beem_plugin.models.token_depth import depth_of_samples
 from beem_plugin.models.token_hash import FrequencyHash, TokenHash

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from beem_plugin.calibration.replay import check_signals
+from beem_plugin.calibration.token_trace import CALIBRATION_TARGETS
 from beem_plugin.common.errors import ConfigurationError, not_allowed
 from beem_plugin.common.registry import Lazy
 from beem_plugin.data.vocabulary import Vocabulary
-from beem_plugin.execution.captions import CaptionDecoding, Decoded, GeneratedCaption
-from beem_plugin.execution.captions.image_size import named_image_size
+from beem_plugin.decoding import CaptionDecoding, Decoded, GeneratedCaption
+from beem_plugin.decoding.image_size import named_image_size
 from beem_plugin.exits.policy import ExitPolicy
-from beem_plugin.exits.replay import check_signals
-from beem_plugin.exits.token_trace import CALIBRATION_TARGETS
 from beem_plugin.models.initial_weights import InitialWeights
 from beem_plugin.models.model import Model
 from beem_plugin.models.multi_exit_decoder import MultiExitDecoder

@@ -12,8 +12,8 @@ from torch.nn import functional
 from beem_plugin.backbones.vision_encoder_decoder import CaptionBackbone
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.registry import Lazy, Registrable
-from beem_plugin.execution.captions.captured_greedy import KEPT_AS
-from beem_plugin.execution.captions.image_size import named_image_size
+from beem_plugin.decoding.captured_greedy import KEPT_AS
+from beem_plugin.decoding.image_size import named_image_size
 from beem_plugin.exits.signal_modules.predicted_error import PredictedError
 from beem_plugin.exits.signal_modules.signal_module import ExitView, SignalModule
 from beem_plugin.exits.token_signals import TokenSignals, TokenSummary

@@ -11,6 +11,7 @@ from allennlp_light.modules.seq2vec_encoders.seq2vec_encoder import Seq2VecEncod
 from torch import Tensor
 
 from beem_plugin.backbones import Backbone, BackboneState
+from beem_plugin.calibration.token_depth import TokenDepth
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.registry import Lazy, Registrable
 from beem_plugin.data.instance import Instance
@@ -20,7 +21,6 @@ from beem_plugin.exits.outputs import ExitOutputs, HeadOutput, collect
 from beem_plugin.exits.poolers import BertPooler
 from beem_plugin.exits.signal_modules import ExitView, SignalModule
 from beem_plugin.exits.signals import ExitSignals
-from beem_plugin.exits.token_depth import TokenDepth
 
 MEMORY = "exit_memory."
 """Names in `BackboneState.batched` that begin so are an exit's notes for later exits, not the backbone's."""

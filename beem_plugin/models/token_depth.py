@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from beem_plugin.backbones import BackboneState
-from beem_plugin.execution.macs import NetworkMacs, count_macs
+from beem_plugin.calibration.token_depth import TokenDepth
+from beem_plugin.execution.metering.macs import NetworkMacs, count_macs
 from beem_plugin.exits.signals import ExitSignals
-from beem_plugin.exits.token_depth import TokenDepth
 
 if TYPE_CHECKING:
     from beem_plugin.models.hash_exit_encoder import HashExitEncoder

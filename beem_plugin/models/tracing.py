@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.exits.trace import ExitTrace
 from beem_plugin.models.caption_tracing import trace_captions
 from beem_plugin.models.model import Model
 from beem_plugin.models.multi_exit_captioner import MultiExitCaptioner

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from beem_plugin.archival import Archive, load_archive
+from beem_plugin.calibration.speed import depth_summary
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.files import atomic_write, write_json
 from beem_plugin.execution.engine import SteppedNetwork, device_of
-from beem_plugin.execution.macs import count_macs
+from beem_plugin.execution.metering.macs import count_macs
 from beem_plugin.execution.precision import cast_network
 from beem_plugin.exits.policy import ExitPolicy
-from beem_plugin.exits.speed import depth_summary
 from beem_plugin.models import MultiExitCaptioner, MultiExitModel
 from beem_plugin.reports.benchmark_cases import PLAIN, Batches, answers_of, engine_cases, lengths_in_order, plain_case
 from beem_plugin.reports.benchmark_table import print_benchmark_table

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from beem_plugin.backbones import BackboneState
+from beem_plugin.calibration.replay import ExitDecisions
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.execution.baselines import FullDepth, NeverLeaves
 from beem_plugin.execution.engine import Engine, SteppedNetwork, device_of, gather_decisions
+from beem_plugin.execution.metering.baselines import FullDepth, NeverLeaves
 from beem_plugin.exits.policies import Final
 from beem_plugin.exits.policy import ExitPolicy
-from beem_plugin.exits.replay import ExitDecisions
 
 Batches = Sequence[dict[str, Tensor]]
 Case = Callable[[], Iterable[Any]]

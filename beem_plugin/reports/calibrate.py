@@ -9,13 +9,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import BeemError, ConfigurationError
 from beem_plugin.common.files import atomic_write, write_json
 from beem_plugin.common.outputs import check_outputs
 from beem_plugin.common.params import load_config
 from beem_plugin.common.registry import Params
 from beem_plugin.exits.policy import ExitPolicy
-from beem_plugin.exits.trace import ExitTrace
 from beem_plugin.reports.calibration_evidence import calibration_evidence, evidence_row
 from beem_plugin.reports.calibration_page import calibration_page
 

@@ -7,14 +7,14 @@ from typing import Any
 
 from torch import Tensor
 
-from beem_plugin.exits.calibration_report import CalibrationReport
-from beem_plugin.exits.curves import Curve, curve_of, has_scores
+from beem_plugin.calibration.curves import Curve, curve_of, has_scores
+from beem_plugin.calibration.reliability import expected_calibration_error, reliability
+from beem_plugin.calibration.replay import replay
+from beem_plugin.calibration.report import CalibrationReport
+from beem_plugin.calibration.theory import theory_report
+from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.exits.policies.calibrated import Calibrated
 from beem_plugin.exits.policy import ExitPolicy
-from beem_plugin.exits.reliability import expected_calibration_error, reliability
-from beem_plugin.exits.replay import replay
-from beem_plugin.exits.theory import theory_report
-from beem_plugin.exits.trace import ExitTrace
 from beem_plugin.reports.replay import measure
 
 CURVE_POINTS = 200

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from beem_plugin.archival import Archive
 from beem_plugin.common.errors import ConfigurationError, not_allowed
-from beem_plugin.execution.captions import CaptionDecoding, SkippedBlocks
+from beem_plugin.decoding import CaptionDecoding, SkippedBlocks
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.models import MultiExitCaptioner
 from beem_plugin.reports.caption_evaluation import one_an_image

@@ -11,20 +11,20 @@ import torch
 from tqdm import tqdm
 
 from beem_plugin.archival import Archive
+from beem_plugin.calibration.speed import depth_summary
 from beem_plugin.common.caption_metrics import DEFAULT_METRICS, check_metrics, score_captions
 from beem_plugin.common.caption_metrics.tokens import simple_tokens
 from beem_plugin.common.errors import ConfigurationError, DataError
 from beem_plugin.common.files import atomic_write
 from beem_plugin.data.caption_tokenizer import CaptionTokenizer
 from beem_plugin.data.instance import Instance
+from beem_plugin.decoding.caption_record import caption_record
+from beem_plugin.decoding.decoding import Decoded
+from beem_plugin.decoding.generated import GeneratedCaption
+from beem_plugin.decoding.meter import CaptionMacs
+from beem_plugin.decoding.speed import encoder_depth
 from beem_plugin.execution import Engine
-from beem_plugin.execution.captions.caption_record import caption_record
-from beem_plugin.execution.captions.decoding import Decoded
-from beem_plugin.execution.captions.generated import GeneratedCaption
-from beem_plugin.execution.captions.meter import CaptionMacs
-from beem_plugin.execution.captions.speed import encoder_depth
 from beem_plugin.exits.policy import ExitPolicy
-from beem_plugin.exits.speed import depth_summary
 from beem_plugin.reports.evaluation import ArchiveEvaluation, evaluation_loader
 from beem_plugin.reports.word_classes import exits_by_class
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from beem_plugin.execution.captions import CaptionDecoding, Decoded, SkippedBlocks, decoded_speed
+from beem_plugin.decoding import CaptionDecoding, Decoded, SkippedBlocks, decoded_speed
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.models import MultiExitCaptioner
 from beem_plugin.reports.timing import Timing, measure, percentiles, ratio

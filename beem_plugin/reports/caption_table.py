@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from beem_plugin.archival import Archive
+from beem_plugin.calibration.token_trace import TokenTrace
 from beem_plugin.common.caption_metrics import DEFAULT_METRICS, CaptionScores, check_metrics, score_captions
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.registry import Params
-from beem_plugin.execution.captions import CaptionDecoding, Decoded, decoded_speed
-from beem_plugin.execution.captions.caption_record import caption_record
+from beem_plugin.decoding import CaptionDecoding, Decoded, decoded_speed
+from beem_plugin.decoding.caption_record import caption_record
 from beem_plugin.exits.policy import ExitPolicy
-from beem_plugin.exits.token_trace import TokenTrace
 from beem_plugin.models import MultiExitCaptioner
 from beem_plugin.reports.caption_evaluation import check_references, one_an_image
 from beem_plugin.reports.caption_speed import FULL_DEPTH, with_skipped

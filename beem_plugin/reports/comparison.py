@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from beem_plugin.calibration.curves import Curve, policy_curve, threshold_curve
+from beem_plugin.calibration.thresholds import ScoreTable
+from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.registry import Params
-from beem_plugin.exits.curves import Curve, policy_curve, threshold_curve
 from beem_plugin.exits.policies import ExitPolicy
-from beem_plugin.exits.thresholds import ScoreTable
-from beem_plugin.exits.trace import ExitTrace
 
 NEVER = {"thresholds": "never"}
 """A stand-in: the score is fitted, and thresholds are swept afterwards."""

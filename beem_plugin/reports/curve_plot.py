@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from beem_plugin.calibration.curves import Curve
+from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.files import atomic_write
-from beem_plugin.exits.curves import Curve
-from beem_plugin.exits.trace import ExitTrace
 from beem_plugin.reports.calibration_plots import BLUE, GREY, ORANGE, STYLE, plots_available
 from beem_plugin.reports.families import JudgedFamily, JudgedTrace
 from beem_plugin.reports.measuring import measure

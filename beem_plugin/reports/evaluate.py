@@ -12,6 +12,9 @@ import torch
 from tqdm import tqdm
 
 from beem_plugin.archival import Archive, load_archive
+from beem_plugin.calibration.known_labels import known_labels
+from beem_plugin.calibration.replay import ExitDecisions
+from beem_plugin.calibration.speed import depth_summary
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.files import atomic_write, write_json
 from beem_plugin.common.metrics import METRICS
@@ -21,10 +24,7 @@ from beem_plugin.data.data_loader import DataLoader
 from beem_plugin.data.instance import Instance
 from beem_plugin.execution import Engine
 from beem_plugin.execution.file_engine import check_engine, file_engine
-from beem_plugin.exits.known_labels import known_labels
-from beem_plugin.exits.replay import ExitDecisions
 from beem_plugin.exits.signals import prediction_of
-from beem_plugin.exits.speed import depth_summary
 from beem_plugin.models import MultiExitModel
 from beem_plugin.models.answers import answers
 from beem_plugin.reports.caption_evaluation import CaptionEvaluation

@@ -9,16 +9,16 @@ from typing import Any
 
 import torch
 
+from beem_plugin.calibration.curves import Curve, metric_curve, native
+from beem_plugin.calibration.replay_many import replay_many
+from beem_plugin.calibration.report import CalibrationReport
+from beem_plugin.calibration.speed import trace_histogram_depth
+from beem_plugin.calibration.thresholds import NEVER
+from beem_plugin.calibration.thresholds.grid import ThresholdGrid
+from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.registry import Params
-from beem_plugin.exits.calibration_report import CalibrationReport
-from beem_plugin.exits.curves import Curve, metric_curve, native
 from beem_plugin.exits.policy import ExitPolicy
-from beem_plugin.exits.replay_many import replay_many
-from beem_plugin.exits.speed import trace_histogram_depth
-from beem_plugin.exits.thresholds import NEVER
-from beem_plugin.exits.thresholds.grid import ThresholdGrid
-from beem_plugin.exits.trace import ExitTrace
 from beem_plugin.reports.measuring import ON_ITSELF, describe_result, measure, measure_outcome
 from beem_plugin.reports.sweeps import Quantiles, Setting, describe
 from beem_plugin.reports.variants import Variant

@@ -7,11 +7,11 @@ from typing import Any
 
 from torch import Tensor
 
+from beem_plugin.calibration.outcomes import Outcome
+from beem_plugin.calibration.report import CalibrationReport
+from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.metrics import compute_metrics, count_metrics, metric_giving
-from beem_plugin.exits.calibration_report import CalibrationReport
-from beem_plugin.exits.outcomes import Outcome
 from beem_plugin.exits.policy import ExitPolicy
-from beem_plugin.exits.trace import ExitTrace
 
 ON_ITSELF = "calibrated on the very data it is judged on: these figures are too good"
 

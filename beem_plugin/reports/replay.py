@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from beem_plugin.calibration.replay import ExitDecisions, replay
+from beem_plugin.calibration.speed import trace_depth
+from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import BeemError, ConfigurationError, not_allowed
 from beem_plugin.common.files import atomic_write, write_json
 from beem_plugin.common.outputs import check_outputs
 from beem_plugin.exits.policy import ExitPolicy
-from beem_plugin.exits.replay import ExitDecisions, replay
-from beem_plugin.exits.speed import trace_depth
-from beem_plugin.exits.trace import ExitTrace
 from beem_plugin.reports.families import JudgedFamily, JudgedTrace, build, family_curve, fit_families, judge_families
 from beem_plugin.reports.measuring import ON_ITSELF, describe_result, measure
 from beem_plugin.reports.replay_files import shortest_names, trace_paths

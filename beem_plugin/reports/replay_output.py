@@ -7,8 +7,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from beem_plugin.calibration.curves import SPEEDS
 from beem_plugin.common.files import atomic_write
-from beem_plugin.exits.curves import SPEEDS
 from beem_plugin.reports.families import CURVE_POINTS, JudgedFamily, JudgedTrace
 
 DEPTH = ("layer_speedup", "layers_saved", "average_exit", "average_layer")

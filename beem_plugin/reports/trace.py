@@ -8,8 +8,8 @@ import sys
 from tqdm import tqdm
 
 from beem_plugin.archival import Archive, load_archive
+from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.exits.trace import ExitTrace
 from beem_plugin.models.tracing import trace_any_model
 from beem_plugin.reports.evaluate import evaluation_loader
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from beem_plugin.data.caption_tokenizer import CaptionTokenizer
-from beem_plugin.execution.captions.generated import GeneratedCaption
+from beem_plugin.decoding.generated import GeneratedCaption
 
 _FUNCTION_WORDS = """
 a an the and or but of in on at to by for with from into onto over under near next behind beside between through across

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from beem_plugin.exits.trace import ExitTrace
+from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.reports.calibration_plots import plots_available
 from tests.tiny_project import CONFIGS, Result, run
 

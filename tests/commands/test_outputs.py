@@ -91,7 +91,7 @@ def test_export_deletes_no_input(archive: Path, tmp_path: Path) -> None:
     folder = tmp_path / "onnx"
     folder.mkdir()
     (folder / "export.json").write_text("{}")
-    from beem_plugin.execution.export import META_NAME
+    from beem_plugin.execution.onnx.export import META_NAME
 
     (folder / "export.json").rename(folder / META_NAME)
     inside = archive.rename(folder / "model.tar.gz")

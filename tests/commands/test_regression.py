@@ -11,9 +11,9 @@ import pytest
 from scipy.stats import pearsonr
 
 import beem_plugin.components  # noqa: F401
+from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.params import load_config
-from beem_plugin.exits.trace import ExitTrace
 from beem_plugin.training.train import train_model
 from tests.tiny_project import CONFIGS, run
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from beem_plugin.exits.trace import ExitTrace
-from tests.exits.thresholds.tables import make_trace
+from beem_plugin.calibration.trace import ExitTrace
+from tests.calibration.thresholds.tables import make_trace
 from tests.tiny_project import run
 
 

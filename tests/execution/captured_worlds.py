@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from beem_plugin.backbones import BackboneState
+from beem_plugin.calibration.replay import ExitDecisions
 from beem_plugin.execution import batch_sheet
 from beem_plugin.execution.captured_batches import CapturedBatches
 from beem_plugin.execution.compaction import Compaction
 from beem_plugin.execution.fused_rule import fused_rule
 from beem_plugin.exits.policies import MaxProbability
 from beem_plugin.exits.policy import ExitPolicy
-from beem_plugin.exits.replay import ExitDecisions
 from beem_plugin.exits.signals import ExitSignals
 from beem_plugin.exits.state import ExitState
 from tests.execution.test_captured import OnTheSpot

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from beem_plugin.execution.baselines import FullDepth
 from beem_plugin.execution.captured_batches import CapturedBatches
+from beem_plugin.execution.metering.baselines import FullDepth
 from beem_plugin.exits.policies import Beem, Final, MaxProbability
 from beem_plugin.exits.policy import ExitPolicy
 from tests.execution.captured_worlds import (

@@ -9,10 +9,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from beem_plugin.execution.baselines import FullDepth
 from beem_plugin.execution.batch_decider import kernels_for
 from beem_plugin.execution.compaction import Compaction
 from beem_plugin.execution.engine import Engine, gather_decisions
+from beem_plugin.execution.metering.baselines import FullDepth
 from beem_plugin.exits.policies import Beem, Final, MaxProbability, Patience, Voting
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.models.multi_exit_encoder import MultiExitEncoder

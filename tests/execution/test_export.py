@@ -21,8 +21,8 @@ pytest.importorskip("onnxruntime")
 
 from beem_plugin.execution import Compaction, DepthPools, Engine, Single
 from beem_plugin.execution.engine import gather_decisions
-from beem_plugin.execution.export import export_network, long_input
-from beem_plugin.execution.onnx_network import OnnxNetwork
+from beem_plugin.execution.onnx.export import export_network, long_input
+from beem_plugin.execution.onnx.network import OnnxNetwork
 
 ENGINES = [Single(), Compaction(), DepthPools(tokens_per_chunk=30, window_tokens=80)]
 

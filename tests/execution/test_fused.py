@@ -12,9 +12,9 @@ import os
 import pytest
 import torch
 
-from beem_plugin.execution.baselines import FullDepth
 from beem_plugin.execution.fused_decision import fused_decisions
 from beem_plugin.execution.fused_rule import fused_rule
+from beem_plugin.execution.metering.baselines import FullDepth
 from beem_plugin.execution.precision import cast_network
 from beem_plugin.exits.policies import MaxProbability, Voting
 from beem_plugin.exits.policy import ExitPolicy

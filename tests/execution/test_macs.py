@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from beem_plugin.execution.macs import count_macs
+from beem_plugin.execution.metering.macs import count_macs
 from tests.execution.worlds import World
 
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from beem_plugin.calibration.replay import ExitDecisions
 from beem_plugin.common.errors import DataError
 from beem_plugin.execution import Compaction, DepthPools, Engine, Single
 from beem_plugin.execution.engine import gather_decisions
 from beem_plugin.execution.samples import join, unpad
 from beem_plugin.exits.policies import Beem
-from beem_plugin.exits.replay import ExitDecisions
 from tests.execution.worlds import WEIGHTS, World, make_batches, reference, same
 
 ENGINES = [Single(), Compaction(), DepthPools(tokens_per_chunk=30)]

@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 
 from beem_plugin.backbones import BackboneState
-from beem_plugin.execution.baselines import NeverLeaves
+from beem_plugin.calibration.replay import ExitDecisions, replay
+from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.execution.engine import Engine, gather_decisions
+from beem_plugin.execution.metering.baselines import NeverLeaves
 from beem_plugin.execution.samples import unpad
 from beem_plugin.exits.policies import Beem, Entropy, Final, FixedExit, Margin, MaxProbability, Patience
 from beem_plugin.exits.policy import ExitPolicy
-from beem_plugin.exits.replay import ExitDecisions, replay
 from beem_plugin.exits.signals import ExitSignals
 from beem_plugin.exits.state import ExitState
-from beem_plugin.exits.trace import ExitTrace
 from beem_plugin.models.multi_exit_encoder import MultiExitEncoder
 from tests.backbones.tiny_models import tiny
 

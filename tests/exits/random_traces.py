@@ -6,7 +6,7 @@ import random
 
 import torch
 
-from beem_plugin.exits.trace import ExitTrace
+from beem_plugin.calibration.trace import ExitTrace
 
 KINDS = ("smooth", "quantised", "degenerate", "saturated", "half", "tied")
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.exits.policies import ExitPolicy
-from beem_plugin.exits.trace import ExitTrace
 from beem_plugin.reports.families import fit_families, judge_families
 from beem_plugin.reports.replay import replay_policy
 from beem_plugin.reports.sweeps import expand

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 
+from beem_plugin.calibration.replay import ExitDecisions, replay
+from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError, DataError, NotCalibratedError
 from beem_plugin.common.registry import Params
 from beem_plugin.exits.policies import ExitPolicy, ThresholdPolicy
-from beem_plugin.exits.replay import ExitDecisions, replay
 from beem_plugin.exits.signals import ExitSignals
-from beem_plugin.exits.trace import ExitTrace
 
 from . import reference_policies
 from .random_traces import random_trace

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 import torch
 
+from beem_plugin.calibration.curves import metric_curve
+from beem_plugin.calibration.replay import replay
+from beem_plugin.calibration.replay_many import replay_many
+from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError, DataError
 from beem_plugin.common.registry import Params
-from beem_plugin.exits.curves import metric_curve
 from beem_plugin.exits.plain import PlainSignals
 from beem_plugin.exits.policies import ExitPolicy
-from beem_plugin.exits.replay import replay
-from beem_plugin.exits.replay_many import replay_many
-from beem_plugin.exits.trace import ExitTrace
 from tests.exits.test_policies_against_reference import CASES
 
 ALLOWED = "final, fixed_exit, halting, patience, predicted_error, q_exit, similarity"

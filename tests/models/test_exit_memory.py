@@ -14,20 +14,20 @@ import beem_plugin.exits.mixed_pooler
 import beem_plugin.exits.policies  # noqa: F401
 from beem_plugin.archival import load_weights, save_state
 from beem_plugin.backbones import BackboneState
+from beem_plugin.calibration.replay import replay
+from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.data import Vocabulary
 from beem_plugin.execution import Compaction, DepthPools, Engine, Single
 from beem_plugin.execution.captured import CapturedLanes
 from beem_plugin.execution.engine import gather_decisions
-from beem_plugin.execution.export import export_network
-from beem_plugin.execution.macs import count_macs
+from beem_plugin.execution.metering.macs import count_macs
+from beem_plugin.execution.onnx.export import export_network
 from beem_plugin.execution.precision import cast_network
 from beem_plugin.execution.samples import unpad
 from beem_plugin.execution.single import as_decisions
 from beem_plugin.exits.policies import Beem, Final
 from beem_plugin.exits.policy import ExitPolicy
-from beem_plugin.exits.replay import replay
-from beem_plugin.exits.trace import ExitTrace
 from beem_plugin.models import Model, MultiExitClassifier
 from beem_plugin.models.multi_exit_encoder import MEMORY, NOTES
 from beem_plugin.models.tracing import trace_model

@@ -12,16 +12,16 @@ from torch import Tensor
 
 import beem_plugin.exits.policies  # noqa: F401
 from beem_plugin.archival import load_weights, save_state
+from beem_plugin.calibration.replay import replay
+from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError, DataError
 from beem_plugin.data import Instance, Vocabulary
 from beem_plugin.execution import Compaction, DepthPools, Engine, Single
 from beem_plugin.execution.captured import CapturedLanes
 from beem_plugin.execution.engine import gather_decisions
-from beem_plugin.execution.export import export_network
-from beem_plugin.execution.macs import count_macs
+from beem_plugin.execution.metering.macs import count_macs
+from beem_plugin.execution.onnx.export import export_network
 from beem_plugin.exits.policies import Final
-from beem_plugin.exits.replay import replay
-from beem_plugin.exits.trace import ExitTrace
 from beem_plugin.models import HashExitEncoder, Model, MultiExitClassifier, MultiExitEncoder
 from beem_plugin.models.token_depth import AllTokens
 from beem_plugin.models.token_hash import TokenHash

@@ -8,9 +8,9 @@ import torch
 from torch.nn import functional
 
 from beem_plugin.archival import save_state
+from beem_plugin.calibration.replay import replay
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.execution.captions.generated import GeneratedCaption
-from beem_plugin.exits.replay import replay
+from beem_plugin.decoding.generated import GeneratedCaption
 from beem_plugin.models import MultiExitCaptioner
 from beem_plugin.models.caption_tracing import trace_captions
 from beem_plugin.models.initial_weights import InitialWeights

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from beem_plugin.calibration.curves import Curve
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.exits.curves import Curve
 from beem_plugin.reports.ablation.difference import differences, flat, in_one_line
 from beem_plugin.reports.ablation.launcher import error_line
 from beem_plugin.reports.ablation.rows import Row, find_sweeps

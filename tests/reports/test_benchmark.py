@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 import beem_plugin.commands.benchmark  # noqa: F401  registers the command
+from beem_plugin.calibration.replay import ExitDecisions
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.execution import Compaction
 from beem_plugin.execution.engine import Engine, ExecutedBatch, SteppedNetwork
 from beem_plugin.exits.policies import FixedExit, MaxProbability
 from beem_plugin.exits.policy import ExitPolicy
-from beem_plugin.exits.replay import ExitDecisions
 from beem_plugin.reports.benchmark import names, numbers, run_benchmark
 from beem_plugin.reports.benchmark_cases import answers_of
 from beem_plugin.reports.timing import Timing, measure, percentiles, ratio

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 
+from beem_plugin.calibration.replay import replay
+from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.exits.policies import ExitPolicy
-from beem_plugin.exits.replay import replay
-from beem_plugin.exits.trace import ExitTrace
-from tests.exits.thresholds.tables import make_trace
+from tests.calibration.thresholds.tables import make_trace
 from tests.tiny_project import run
 
 POLICY: dict[str, Any] = {"type": "beem", "thresholds": {"type": "budget", "speedup": 1.5}}

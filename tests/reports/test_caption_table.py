@@ -15,7 +15,7 @@ from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.params import evaluate_document
 from beem_plugin.common.registry import Params
 from beem_plugin.data.caption_tokenizer import CaptionTokenizer
-from beem_plugin.execution.captions.generated import GeneratedCaption
+from beem_plugin.decoding.generated import GeneratedCaption
 from beem_plugin.reports.caption_table import caption_table, table_cases
 from beem_plugin.reports.caption_table_output import markdown
 from beem_plugin.reports.word_classes import exits_by_class

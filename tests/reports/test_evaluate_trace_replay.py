@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from beem_plugin.exits.trace import ExitTrace
+from beem_plugin.calibration.trace import ExitTrace
 from tests.tiny_project import run
 
 POLICIES: dict[str, Any] = {

@@ -7,15 +7,15 @@ from typing import Any, ClassVar
 
 import torch
 
+from beem_plugin.calibration.thresholds import best_on_validation, error_rate
+from beem_plugin.calibration.trace import ExitTrace
+from beem_plugin.calibration.weights import AccuracyWeights, ExitWeights, FixedWeights
 from beem_plugin.common.errors import ConfigurationError, not_allowed
 from beem_plugin.exits.plain import where
 from beem_plugin.exits.policies.threshold_policy import ThresholdPolicy, Thresholds
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.signals import ExitSignals
 from beem_plugin.exits.state import ExitState
-from beem_plugin.exits.thresholds import best_on_validation, error_rate
-from beem_plugin.exits.trace import ExitTrace
-from beem_plugin.exits.weights import AccuracyWeights, ExitWeights, FixedWeights
 
 DISAGREEMENTS = ("restart", "zero")
 

@@ -9,16 +9,16 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from beem_plugin.exits.calibration_report import CalibrationReport
-from beem_plugin.exits.confidence_calibration import ConfidenceCalibration, as_calibration, calibrate_signals
+from beem_plugin.calibration.confidence import ConfidenceCalibration, as_calibration, calibrate_signals
+from beem_plugin.calibration.reliability import expected_calibration_error
+from beem_plugin.calibration.replay import report_on
+from beem_plugin.calibration.report import CalibrationReport
+from beem_plugin.calibration.score_key import fingerprint
+from beem_plugin.calibration.thresholds import ScoreTable
+from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.exits.policy import ExitPolicy
-from beem_plugin.exits.reliability import expected_calibration_error
-from beem_plugin.exits.replay import report_on
-from beem_plugin.exits.score_key import fingerprint
 from beem_plugin.exits.signals import ExitSignals
 from beem_plugin.exits.state import ExitState
-from beem_plugin.exits.thresholds import ScoreTable
-from beem_plugin.exits.trace import ExitTrace
 
 
 @ExitPolicy.register("calibrated")

@@ -9,14 +9,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from beem_plugin.calibration.score_key import fingerprint
+from beem_plugin.calibration.stepped_table import stepped_table
+from beem_plugin.calibration.thresholds import ScoreTable
+from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError, not_allowed
 from beem_plugin.exits.policy import ExitPolicy
-from beem_plugin.exits.score_key import fingerprint
 from beem_plugin.exits.signals import ExitSignals
 from beem_plugin.exits.state import ExitState
-from beem_plugin.exits.stepped_table import stepped_table
-from beem_plugin.exits.thresholds import ScoreTable
-from beem_plugin.exits.trace import ExitTrace
 
 OUTPUTS = ("last", "run_mean", "mean")
 

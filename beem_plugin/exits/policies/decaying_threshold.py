@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError, not_allowed
 from beem_plugin.exits.policies.threshold_policy import ThresholdPolicy
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.signals import ExitSignals
 from beem_plugin.exits.state import ExitState
-from beem_plugin.exits.trace import ExitTrace
 
 DECAYS = ("calm", "mue")
 SHARE = 0.9

@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from beem_plugin.calibration.expert_model import LOG_FLOOR, ExpertModel, fit_experts
+from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.exits.expert_model import LOG_FLOOR, ExpertModel, fit_experts
 from beem_plugin.exits.policies.threshold_policy import ThresholdPolicy, Thresholds
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.signals import ExitSignals, decision_dtype
 from beem_plugin.exits.state import ExitState
-from beem_plugin.exits.trace import ExitTrace
 
 
 @ExitPolicy.register("expected_gain")

@@ -9,16 +9,16 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from beem_plugin.calibration.replay import check_trace_serves, report_on
+from beem_plugin.calibration.report import CalibrationReport
+from beem_plugin.calibration.score_key import fingerprint
+from beem_plugin.calibration.thresholds import NEVER, FixedThresholds, ScoreTable, ThresholdStrategy
+from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError, NotCalibratedError, nearest_first
-from beem_plugin.exits.calibration_report import CalibrationReport
 from beem_plugin.exits.plain import is_of_the_rule, same_for_all
 from beem_plugin.exits.policy import ExitPolicy
-from beem_plugin.exits.replay import check_trace_serves, report_on
-from beem_plugin.exits.score_key import fingerprint
 from beem_plugin.exits.signals import ExitSignals
 from beem_plugin.exits.state import ExitState
-from beem_plugin.exits.thresholds import NEVER, FixedThresholds, ScoreTable, ThresholdStrategy
-from beem_plugin.exits.trace import ExitTrace
 
 Thresholds = ThresholdStrategy | float | str | list
 """What a config may say: a strategy, a number for all exits, `"never"`, or one entry for each exit but the last."""

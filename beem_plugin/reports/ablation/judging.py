@@ -11,15 +11,15 @@ from typing import Any
 import torch
 
 from beem_plugin.archival import ARCHIVE_NAME, Archive, as_policy_config, load_archive
+from beem_plugin.calibration.curves import Curve, curve_of, has_scores
+from beem_plugin.calibration.replay import replay
+from beem_plugin.calibration.speed import trace_depth
+from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.files import write_json
 from beem_plugin.common.metrics import MAIN_SCORE, METRICS
 from beem_plugin.common.registry import Params
-from beem_plugin.exits.curves import Curve, curve_of, has_scores
 from beem_plugin.exits.policy import ExitPolicy
-from beem_plugin.exits.replay import replay
-from beem_plugin.exits.speed import trace_depth
-from beem_plugin.exits.trace import ExitTrace
 from beem_plugin.reports.ablation.trainings import TrainingRun, calibration_block, file_name, hash_of
 from beem_plugin.reports.trace import trace_archive
 from beem_plugin.training.callbacks.calibrate_exits import held_out

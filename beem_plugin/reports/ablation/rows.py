@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from beem_plugin.exits.curves import Curve
+from beem_plugin.calibration.curves import Curve
 from beem_plugin.reports.ablation.difference import Difference, at, flat, in_one_line, to_json
 from beem_plugin.reports.ablation.variants import BASE, Variant
 

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from beem_plugin.archival import Calibration
+from beem_plugin.calibration.replay import replay
+from beem_plugin.calibration.speed import trace_depth
+from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.metrics import METRICS
 from beem_plugin.common.registry import Lazy, Params
 from beem_plugin.data.data_loader import DataLoader
 from beem_plugin.data.instance import Instance
-from beem_plugin.exits.replay import replay
-from beem_plugin.exits.speed import trace_depth
-from beem_plugin.exits.trace import ExitTrace
 from beem_plugin.models import MultiExitCaptioner, MultiExitModel
 from beem_plugin.models.tracing import trace_any_model
 from beem_plugin.training.callbacks.callback import TrainerCallback

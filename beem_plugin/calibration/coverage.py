@@ -1,0 +1,74 @@
+"""Does a bound on new data hold? Tried many times on data whose true risk is known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from beem_plugin.calibration.speed import depth_summary
+from beem_plugin.calibration.thresholds.risk_controlled import RiskControlled
+from beem_plugin.calibration.thresholds.strategy import ScoreTable
+
+
+@dataclass
+class Coverage:
+    """
+    # Parameters
+
+    draws : `int`
+        Calibrations.
+    violations : `int`
+        How many of them have a true risk above epsilon.
+    mean_risk : `float`
+        The true risk, in the mean over the calibrations.
+    mean_speedup : `float`
+        Layer speed-up in the population.
+    never : `int`
+        Calibrations that let nobody leave early.
+    """
+
+    draws: int
+    violations: int
+    mean_risk: float
+    mean_speedup: float
+    never: int
+
+    @property
+    def violation_rate(self) -> float:
+        return self.violations / self.draws
+
+
+def simulate_coverage(
+    population: ScoreTable, strategy: RiskControlled, samples: int, draws: int = 1000, seed: int = 0
+) -> Coverage:
+    """
+    Takes the table as the whole population, so that every risk in it is known exactly, and calibrates `draws` times on
+    `samples` members drawn at random with replacement.
+
+    # Parameters
+
+    population : `ScoreTable`
+    strategy : `RiskControlled`
+    samples : `int`
+    draws : `int`, optional (default = `1000`)
+    seed : `int`, optional (default = `0`)
+    """
+    generator = np.random.default_rng(seed)
+    losses = strategy.risk.per_exit(population)
+    rows = np.arange(len(population))
+    risks, speedups, never = [], [], 0
+    for _ in range(draws):
+        drawn = torch.from_numpy(generator.integers(len(population), size=samples))
+        exits = population.exits(strategy.fit(population.select(drawn)).thresholds)
+        risks.append(float(losses[rows, exits.numpy() - 1].mean()))
+        speedups.append(depth_summary(exits, population.exit_layers)["layer_speedup"])
+        never += speedups[-1] == 1.0
+    return Coverage(
+        draws=draws,
+        violations=sum(risk > strategy.epsilon for risk in risks),
+        mean_risk=float(np.mean(risks)),
+        mean_speedup=float(np.mean(speedups)),
+        never=never,
+    )

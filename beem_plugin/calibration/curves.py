@@ -1,0 +1,264 @@
+"""Accuracy against speed: how it is interpolated, and what one number a rule gets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from beem_plugin.calibration.outcomes import TableOutcomes, value_outcomes
+from beem_plugin.calibration.replay import replay
+from beem_plugin.calibration.speed import trace_depth
+from beem_plugin.calibration.thresholds import NEVER, ScoreTable, ThresholdPath
+from beem_plugin.calibration.thresholds.coordinate_descent import first_passing
+from beem_plugin.calibration.trace import ExitTrace
+from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.metrics import count_metric
+from beem_plugin.exits.policy import ExitPolicy
+
+SPEEDS = (1.5, 2.0, 2.5)
+
+
+@dataclass
+class Curve:
+    """
+    Settings of one rule, from slow to fast.
+
+    Between two settings the curve is what drawing one of the two at random for each sample gives. Such a mixture is
+    straight in the depth (the layers run, so 1 / speed-up), and not in the speed-up: half the samples at 1x and half
+    at 3x is 1.5x, not 2x. So `at` and `area` interpolate in the depth, and every point they count can be had. A chord
+    in the speed-up lies above it and would favour rules with few settings: at 3x between (2x, 68 %) and (12x, 52 %) it
+    promises 66.4 %, where the two can be mixed to 61.6 %. Several settings of the same speed count with their mean: to
+    take the best of them would be a choice made on the data that judge it.
+
+    # Parameters
+
+    accuracy : `ndarray`
+        `(settings,)` from 0 to 1. Another metric may stand here, but a mixture's F1 or Matthews correlation is not the
+        mixture of the two, so that between settings the line is then only an approximation.
+    speedup : `ndarray`
+        `(settings,)` layer speed-up, not falling.
+    settings : `list`
+        What gave each point: a threshold in the rule's own units, `"never"`, a list of thresholds, or a name.
+    """
+
+    accuracy: np.ndarray
+    speedup: np.ndarray
+    settings: list[Any]
+
+    def __len__(self) -> int:
+        return len(self.accuracy)
+
+    def at(self, speedup: float) -> float | None:
+        """Accuracy at a layer speed-up, by mixing its neighbours; `None` where no setting reaches."""
+        if not len(self) or not self.speedup[0] <= speedup <= self.speedup[-1]:
+            return None
+        return float(between(*self._knots(), np.array([speedup]))[0])
+
+    def area(self, low: float = 1.0, high: float = 3.0) -> float | None:
+        """
+        The area under the curve between two layer speed-ups over its width: the mean accuracy in points (0 to 100).
+        `None` if the curve does not reach from `low` to `high`.
+        """
+        ends = self.at(low), self.at(high)
+        if ends[0] is None or ends[1] is None:
+            return None
+        speed, accuracy = self._knots()
+        inside = (speed > low) & (speed < high)
+        s = np.concatenate([[low], speed[inside], [high]])
+        a = np.concatenate([[ends[0]], accuracy[inside], [ends[1]]])
+        return 100 * float(integrals(s, a).sum()) / (high - low)
+
+    def line(self, points: int = 200) -> tuple[np.ndarray, np.ndarray]:
+        """Speed-ups and accuracies of the curve as it is to be drawn: its settings and enough points between them."""
+        speed, accuracy = self._knots()
+        if len(speed) < 2:
+            return speed, accuracy
+        every = np.union1d(speed, np.linspace(speed[0], speed[-1], points))
+        return every, between(speed, accuracy, every)
+
+    def with_full_depth(self, accuracy: float) -> Curve:
+        """
+        The curve with a slow end: whoever has a rule can also run the whole network. Nothing changes if a setting at
+        1x is there already (a threshold of never).
+        """
+        if len(self) and self.speedup[0] <= 1.0:
+            return self
+        return Curve(np.append(accuracy, self.accuracy), np.append(1.0, self.speedup), ["full depth", *self.settings])
+
+    def _knots(self) -> tuple[np.ndarray, np.ndarray]:
+        """One point a speed: of several settings with the same speed, their mean accuracy."""
+        speed, which, count = np.unique(self.speedup, return_inverse=True, return_counts=True)
+        return speed, np.bincount(which, weights=self.accuracy) / count
+
+    def envelope(self) -> Curve:
+        """The settings that no other beats in both. Picked on the data of the curve, so it flatters: no result."""
+        keep: list[int] = []
+        best = -np.inf
+        for index in np.lexsort((-self.accuracy, -self.speedup)).tolist():
+            if self.accuracy[index] > best:
+                best = self.accuracy[index]
+                keep.append(index)
+        return self.take(keep[::-1])
+
+    def take(self, index: Sequence[int]) -> Curve:
+        rows = np.asarray(index, dtype=np.int64)
+        return Curve(self.accuracy[rows], self.speedup[rows], [self.settings[row] for row in rows.tolist()])
+
+    def thinned(self, points: int) -> Curve:
+        """About `points` settings at most, spread evenly over the depth (the inverse of the speed), ends included."""
+        if len(self) <= points:
+            return self
+        wanted = 1 / np.linspace(1 / self.speedup[0], 1 / self.speedup[-1], points)
+        index = np.searchsorted(self.speedup, wanted).clip(max=len(self) - 1)
+        return self.take(np.unique(np.concatenate([[0], index, [len(self) - 1]])).tolist())
+
+    def summary(self) -> dict[str, Any]:
+        """`area` between 1x and 3x in points, `accuracy_at` 1.5x, 2x, 2.5x; `None` where the curve does not reach."""
+        return {"area": self.area(), "accuracy_at": {str(speed): self.at(speed) for speed in SPEEDS}}
+
+
+def between(speed: np.ndarray, accuracy: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """The accuracy `at` speed-ups between rising ones, `speed`: straight in the depth."""
+    return np.asarray(np.interp(1 / at, 1 / speed[::-1], accuracy[::-1]))
+
+
+def integrals(speed: np.ndarray, accuracy: np.ndarray) -> np.ndarray:
+    """
+    The areas over the speed-up under `between`, a stretch at a time: exact, as a line in the depth is a + b / s.
+
+    With r = (s' - s) / s the stretch from (s, A) to (s', A') has the area A (s' - s) + b (ln(1 + r) - r), where
+    b = (A - A') / (1/s - 1/s').
+    """
+    s, following = speed[:-1], speed[1:]
+    wide = following > s
+    r = (following - s) / s
+    b = np.divide(accuracy[:-1] - accuracy[1:], 1 / s - 1 / following, out=np.zeros_like(s), where=wide)
+    return accuracy[:-1] * (following - s) + b * (np.log1p(r) - r)
+
+
+def threshold_curve(table: ScoreTable, thresholds: Sequence[float | str] | None = None) -> Curve:
+    """
+    One threshold for all exits, swept.
+
+    # Parameters
+
+    table : `ScoreTable`
+        From a policy's `score_table`; every sample needs a label.
+    thresholds : `Sequence`, optional (default = all that make a difference)
+        In the rule's own units; `"never"` is allowed. By default the curve is exact: it has every setting there is.
+    """
+    table.require_labels("an accuracy-speed curve")
+    return _swept(table, (~table.wrong).numpy().astype(np.int64), thresholds)
+
+
+def _swept(table: ScoreTable, right: np.ndarray, thresholds: Sequence[float | str] | None) -> Curve:
+    """`threshold_curve` of what `right`, `(samples, exits)`, says of each sample at each exit."""
+    path = ThresholdPath(table)
+    layers = np.array(table.exit_layers, dtype=np.int64)
+    accuracy = path.sums(right) / len(table)
+    speedup = layers[-1] * len(table) / path.sums(np.broadcast_to(layers, right.shape))
+    if thresholds is None:
+        oriented = [path.threshold(point) for point in range(len(path))]
+        return Curve(accuracy, speedup, [native(table, value) for value in oriented])
+    wanted = np.array([np.inf if value == NEVER else table.orient(float(value)) for value in thresholds])
+    order = np.argsort(-wanted, kind="stable")
+    points = path.point_of(wanted[order])
+    return Curve(accuracy[points], speedup[points], [thresholds[index] for index in order.tolist()])
+
+
+def metric_curve(table: ScoreTable, metric: str, points: int = 400) -> Curve:
+    """
+    `threshold_curve` of another metric of `common.metrics`. It is computed anew for each setting, so that about
+    `points` of them, spread evenly over the depth, stand for all.
+    """
+    table.require_labels("an accuracy-speed curve")
+    finite = table.scores[:, :-1][table.scores[:, :-1].isfinite()]
+    # Counts, as of patience, are limits from 1 on: nobody would write one between two of them.
+    counted = not table.strict and bool((finite == finite.round()).all())
+    whole = [table.orient(value) for value in finite.unique().tolist() if value > 0]
+    thresholds: list[float | str] | None = [NEVER, *whole] if counted else None
+    if metric == "accuracy":
+        return threshold_curve(table, thresholds)
+    # The speeds count; the values at them are those of the metric, found below.
+    curve = _swept(table, np.zeros(table.predictions.shape, dtype=np.int64), thresholds)
+    thinned = curve.thinned(points)
+    oriented = [math.inf if value == NEVER else table.orient(value) for value in thinned.settings]
+    limits = np.repeat(np.array(oriented)[:, None], table.num_exits - 1, axis=1)
+    outcomes = value_outcomes(table, limits) if table.is_regression else TableOutcomes(table).of(limits)
+    values = [count_metric(metric, found.labels, found.predictions, found.counts) for found in outcomes]
+    return Curve(np.array(values), thinned.speedup, thinned.settings)
+
+
+def vector_curve(table: ScoreTable, vectors: Sequence[Sequence[float]]) -> Curve:
+    """
+    # Parameters
+
+    table : `ScoreTable`
+    vectors : `Sequence[Sequence[float]]`
+        Oriented thresholds, one list a setting with an entry for every exit but the last.
+    """
+    table.require_labels("an accuracy-speed curve")
+    right = (~table.wrong).numpy()
+    scores = table.scores[:, :-1].double().numpy()
+    layers = np.array(table.exit_layers, dtype=np.float64)
+    rows = np.arange(len(table))
+    accuracy, speedup = [], []
+    for vector in vectors:
+        exits = first_passing(scores, np.asarray(vector, dtype=np.float64), table.strict)
+        accuracy.append(float(right[rows, exits].mean()))
+        speedup.append(float(layers[-1] / layers[exits].mean()))
+    settings = [[native(table, value) for value in vector] for vector in vectors]
+    return _sorted(accuracy, speedup, settings)
+
+
+def policy_curve(policies: Sequence[ExitPolicy], trace: ExitTrace, names: Sequence[Any] | None = None) -> Curve:
+    """One point a policy, for rules whose settings are no thresholds (patience, a fixed exit)."""
+    if trace.is_regression:
+        raise ConfigurationError("an accuracy-speed curve: found a regression, allowed: a classification")
+    accuracy, speedup = [], []
+    known = trace.known
+    for policy in policies:
+        decisions = replay(policy, trace)
+        accuracy.append(float((decisions.predictions == trace.labels)[known].double().mean()))
+        speedup.append(trace_depth(trace, decisions.exits)["layer_speedup"])
+    return _sorted(accuracy, speedup, list(names) if names is not None else [policy.to_config() for policy in policies])
+
+
+def curve_of(policy: ExitPolicy, trace: ExitTrace, thresholds: Sequence[float | str] | None = None) -> Curve:
+    """
+    The curve of a policy with thresholds: its score as it is, with one threshold for all exits swept.
+
+    # Parameters
+
+    policy : `ExitPolicy`
+        With a `score_table`; whatever its score needs (weights, temperatures) must be fitted.
+    trace : `ExitTrace`
+    thresholds : `Sequence`, optional
+        See `threshold_curve`.
+    """
+    if not has_scores(policy):
+        raise ConfigurationError(
+            f"{policy.registered_name} has no score to compare with a threshold; give its settings as policies instead"
+        )
+    policy.bind(trace.exit_layers, trace.num_labels)
+    return threshold_curve(policy.score_table(trace), thresholds)  # type: ignore[attr-defined]
+
+
+def has_scores(policy: ExitPolicy) -> bool:
+    """Whether the policy compares a score with thresholds, so that `curve_of` has something to sweep."""
+    inner = getattr(policy, "policy", policy)
+    return hasattr(policy, "score_table") and hasattr(inner, "score_table")
+
+
+def native(table: ScoreTable, threshold: float) -> float | str:
+    """An oriented threshold as a config writes it."""
+    return table.orient(threshold) if np.isfinite(threshold) else NEVER
+
+
+def _sorted(accuracy: list[float], speedup: list[float], settings: list[Any]) -> Curve:
+    order = np.argsort(speedup, kind="stable").tolist()
+    return Curve(np.array(accuracy)[order], np.array(speedup)[order], [settings[index] for index in order])

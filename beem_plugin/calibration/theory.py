@@ -1,0 +1,180 @@
+"""Theorem 3.1 of the BEEM paper, with numbers in it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from beem_plugin.calibration.replay import replay
+from beem_plugin.calibration.trace import ExitTrace
+from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.exits.policy import ExitPolicy
+
+
+@dataclass
+class ExitTheory:
+    """
+    What Theorem 3.1 says of one exit, and what the exit does.
+
+    # Parameters
+
+    exit : `int`
+        i, 1-based.
+    error : `float`
+        q_i, the exit's error rate on all samples.
+    a : `float`, optional
+        a_i = A_i^1 / A_i^0, where A_i^c is the share of samples that leave at i among those with c label changes up to
+        i. `None` if nobody with 0 changes leaves, or nobody has 1 change.
+    b : `float`, optional
+        b_i = max(q_1..q_i) / min(q_1..q_i); `None` if the smallest is 0.
+    bound : `float`, optional
+        a_i / (a_i + (1/p - 1) b_i^(i-1)); `None` where a or b is, and 0 where p is 0.
+    holds : `bool`, optional
+        Whether q_i is below the bound.
+    leaving : `int`
+        Samples that leave here.
+    leaving_error : `float`, optional
+        The error rate of those; what the proof really bounds by p.
+    leaving_final_error : `float`, optional
+        The last exit's error rate on the same samples; what it should be compared with.
+    overthinking : `float`
+        Share of all samples that are right here and wrong at the last exit.
+    underthinking : `float`
+        Share that are wrong here and right at the last exit.
+    """
+
+    exit: int
+    error: float
+    a: float | None
+    b: float | None
+    bound: float | None
+    holds: bool | None
+    leaving: int
+    leaving_error: float | None
+    leaving_final_error: float | None
+    overthinking: float
+    underthinking: float
+
+
+@dataclass
+class TheoryReport:
+    """
+    # Parameters
+
+    samples : `int`
+    final_error : `float`
+        p
+    error : `float`
+        What the policy reached over all samples.
+    condition_holds : `bool`, optional
+        Whether the theorem's condition holds at every exit before the last; `None` if it is broken nowhere, but cannot
+        be estimated everywhere.
+    better_than_final : `bool`
+        Whether the policy really errs less than the last exit, as the theorem then promises.
+    exits : `list[ExitTheory]`
+    """
+
+    samples: int
+    final_error: float
+    error: float
+    condition_holds: bool | None
+    better_than_final: bool
+    exits: list[ExitTheory]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def theory_report(policy: ExitPolicy, trace: ExitTrace) -> TheoryReport:
+    """
+    Estimates every quantity of Theorem 3.1: if q_i < a_i / (a_i + (1/p - 1) b_i^(i-1)) at all exits i < L, the whole is
+    said to err less than its last exit.
+
+    How the paper is read. Its appendix defines c_t as 1 when the label stays and 0 when it changes, and then calls C_t,
+    their sum, "the number of times the prediction has been changed"; C_t is taken as that number of changes here, as
+    the text under the theorem says (a_i compares one change with none). q^max is written without its max. The appendix
+    lets minimum and maximum run up to t - 1, the text up to i; up to i is taken.
+
+    What the report is good for. The proof bounds probabilities by products of the q_i, as if exits erred independently,
+    and takes "the error of those who leave early is below p" for "the whole errs less than p". Neither follows, so
+    `condition_holds` and `better_than_final` are given side by side.
+
+    # Parameters
+
+    policy : `ExitPolicy`
+        Calibrated.
+    trace : `ExitTrace`
+        Its labelled samples are used.
+    """
+    rows = (trace.labels >= 0).nonzero().flatten()
+    if len(rows) == 0:
+        raise ConfigurationError(f"the theory report needs labels: found none for {len(trace)} samples")
+    trace = trace.select(rows)
+    decisions = replay(policy, trace)
+    predictions = trace.predictions
+    wrong = predictions != trace.labels.unsqueeze(1)
+    error = wrong.double().mean(0)
+    final_error = float(error[-1])
+    changes = torch.zeros_like(predictions)
+    changes[:, 1:] = (predictions[:, 1:] != predictions[:, :-1]).to(torch.int64).cumsum(1)
+    wrong_at_leaving = decisions.predictions != trace.labels
+    exits = []
+    for column in range(trace.num_exits):
+        leaves = decisions.exits == column + 1
+        a = ratio(share(leaves, changes[:, column] == 1), share(leaves, changes[:, column] == 0))
+        b = ratio(float(error[: column + 1].max()), float(error[: column + 1].min()))
+        bound = exit_bound(a, b, final_error, column + 1)
+        exits.append(
+            ExitTheory(
+                exit=column + 1,
+                error=float(error[column]),
+                a=a,
+                b=b,
+                bound=bound,
+                holds=None if bound is None else float(error[column]) < bound,
+                leaving=int(leaves.sum()),
+                leaving_error=share(wrong_at_leaving, leaves),
+                leaving_final_error=share(wrong[:, -1], leaves),
+                overthinking=float((~wrong[:, column] & wrong[:, -1]).double().mean()),
+                underthinking=float((wrong[:, column] & ~wrong[:, -1]).double().mean()),
+            )
+        )
+    reached = float(wrong_at_leaving.double().mean())
+    return TheoryReport(
+        samples=len(trace),
+        final_error=final_error,
+        error=reached,
+        condition_holds=all_hold([entry.holds for entry in exits[:-1]]),
+        better_than_final=reached < final_error,
+        exits=exits,
+    )
+
+
+def all_hold(holds: list[bool | None]) -> bool | None:
+    if any(value is False for value in holds):
+        return False
+    return None if any(value is None for value in holds) else True
+
+
+def exit_bound(a: float | None, b: float | None, p: float, exit_number: int) -> float | None:
+    """a / (a + (1/p - 1) b^(i-1)), Theorem 3.1."""
+    if a is None or b is None:
+        return None
+    if p == 0 or a == 0:
+        return 0.0
+    return a / (a + (1 / p - 1) * b ** (exit_number - 1))
+
+
+def share(counted: Tensor, among: Tensor) -> float | None:
+    """The share of `counted` among the samples `among`; `None` if there are none."""
+    total = int(among.sum())
+    return int((counted & among).sum()) / total if total else None
+
+
+def ratio(numerator: float | None, denominator: float | None) -> float | None:
+    if numerator is None or not denominator:
+        return None
+    return numerator / denominator

@@ -1,0 +1,140 @@
+"""A threshold an exit, from the error rate of the samples that would leave there."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from beem_plugin.calibration.thresholds.grid import ThresholdGrid
+from beem_plugin.calibration.thresholds.strategy import ScoreTable, ThresholdFit, ThresholdStrategy, check_tolerance
+from beem_plugin.common.errors import ConfigurationError, not_allowed
+
+PAPER_GRID = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, "never")
+COUNTINGS = ("sequential", "marginal")
+CONSTRAINTS = ("final_error", "same_samples")
+STATISTICS = ("score", "confidence")
+
+
+@ThresholdStrategy.register("error_rate")
+class ErrorRate(ThresholdStrategy):
+    """
+    The paper's solver (BEEM, section 3.3, Eq. 4): at each exit t the smallest threshold whose leaving samples have an
+    error rate q_t no larger than p, the error rate of the last exit.
+
+    The paper concludes that the whole model then errs no more than its last exit. That does not follow: p is the last
+    exit's error on *all* samples, and those that leave early are the easy ones, on which the last exit errs less. The
+    constraint `"same_samples"` compares with the last exit's error on the very samples that leave, which does keep the
+    error on the calibration data at most the last exit's (sequential counting, no slack).
+
+    Registered as a `ThresholdStrategy` with name "error_rate".
+
+    # Parameters
+
+    grid : `list` or `str` or `int`, optional (default = `[0.5, 1.0, ..., 5.0, "never"]` for BEEM, else `"observed"`)
+        Candidate thresholds in the rule's own units. `"observed"` takes every score seen at the exit, which finds the
+        exact minimum; an integer k takes k quantiles of them. The paper's last entry, L, is written "never": with cost
+        weights a score can reach L.
+    counting : `str`, optional (default = `"sequential"`)
+        `"sequential"` counts at each exit the samples that have not left before, solving exit after exit (the paper's
+        words); `"marginal"` counts all samples at every exit (the paper's formula).
+    constraint : `str`, optional (default = `"final_error"`)
+        `"final_error"`: q_t <= p as printed. `"same_samples"`: as many errors as the last exit makes on the same
+        samples, or fewer.
+    min_support : `int`, optional (default = `10`)
+        A threshold that fewer calibration samples pass is not trusted.
+    monotone : `bool`, optional (default = `False`)
+        q_t does not fall steadily with the threshold on finite data. If true, a threshold counts only if every larger
+        candidate with enough support satisfies the constraint as well.
+    slack : `float`, optional (default = `0.0`)
+        Added to the allowed error rate.
+    error : `float`, optional (default = the last exit's error on the calibration data)
+        p, if it is to be a fixed number; only with the constraint `"final_error"`.
+    statistic : `str`, optional (default = `"score"`)
+        What is compared with the threshold while counting: the rule's score, or `"confidence"`, the exit's largest
+        probability, as the paper's formula literally says (its grid of thresholds only makes sense for the score).
+    tolerance : `float`, optional (default = `None`)
+        For a regression: a value farther than this from the label counts as an error.
+    """
+
+    def __init__(
+        self,
+        grid: list | str | int | None = None,
+        counting: str = "sequential",
+        constraint: str = "final_error",
+        min_support: int = 10,
+        monotone: bool = False,
+        slack: float = 0.0,
+        error: float | None = None,
+        statistic: str = "score",
+        tolerance: float | None = None,
+    ) -> None:
+        for key, value, allowed in (
+            ("counting", counting, COUNTINGS),
+            ("constraint", constraint, CONSTRAINTS),
+            ("statistic", statistic, STATISTICS),
+        ):
+            if value not in allowed:
+                raise ConfigurationError(not_allowed(f"thresholds.{key}", value, allowed))
+        if min_support < 1:
+            raise ConfigurationError(f"thresholds.min_support: found {min_support}, allowed: 1 or more")
+        if error is not None and not 0 <= error <= 1:
+            raise ConfigurationError(f"thresholds.error: found {error}, allowed: a rate from 0 to 1")
+        if error is not None and constraint != "final_error":
+            raise ConfigurationError('thresholds.error: only with constraint "final_error"')
+        self.grid = None if grid is None else ThresholdGrid(grid)
+        self.counting = counting
+        self.constraint = constraint
+        self.min_support = min_support
+        self.monotone = monotone
+        self.slack = slack
+        self.error = error
+        self.statistic = statistic
+        self.tolerance = check_tolerance(tolerance)
+
+    def fit(self, table: ScoreTable) -> ThresholdFit:
+        table.require_labels("error_rate")
+        if self.statistic == "confidence" and not table.higher_is_surer:
+            raise ConfigurationError(
+                'thresholds.statistic: "confidence" fits no rule whose small scores are the sure ones'
+            )
+        table = replace(table, tolerance=self.tolerance)
+        wrong = table.wrong
+        final_error = float(wrong[:, -1].double().mean())
+        allowed = final_error if self.error is None else self.error
+        scores = table.scores if self.statistic == "score" else table.confidences
+        remaining = torch.ones(len(table), dtype=torch.bool)
+        thresholds: list[float] = []
+        for column in range(table.num_exits - 1):
+            counted = remaining if self.counting == "sequential" else torch.ones_like(remaining)
+            threshold = self._solve(table, scores[:, column], counted, wrong[:, column], wrong[:, -1], allowed)
+            thresholds.append(threshold)
+            remaining = remaining & ~table.passes(table.scores[:, column], threshold)
+        return ThresholdFit(thresholds, details={"final_error": final_error, "allowed_error": allowed + self.slack})
+
+    def _solve(
+        self, table: ScoreTable, scores: Tensor, counted: Tensor, wrong: Tensor, final_wrong: Tensor, allowed: float
+    ) -> float:
+        """The smallest oriented threshold whose leaving samples satisfy the constraint; `inf` if there is none."""
+        scores, order = scores[counted].sort(descending=True)
+        errors = cumulated(wrong[counted][order])
+        final_errors = cumulated(final_wrong[counted][order])
+        grid = self.grid or ThresholdGrid.default("error_rate", table)
+        # From never on: a constraint that must hold for all larger thresholds is a prefix of this list.
+        candidates = torch.tensor(grid.candidates(table, scores)[::-1], dtype=scores.dtype)
+        samples = torch.searchsorted(-scores, -candidates, right=not table.strict)
+        bound = allowed * samples if self.constraint == "final_error" else final_errors[samples]
+        # Rates are compared as counts, so that q = p is not lost to rounding.
+        holds = errors[samples] <= bound + self.slack * samples + 1e-9
+        supported = samples >= self.min_support
+        if self.monotone:
+            holds &= (supported & ~holds).cumsum(0) == 0
+        found = (holds & supported).nonzero().flatten()
+        return float(candidates[found[-1]]) if len(found) else math.inf
+
+
+def cumulated(counted: Tensor) -> Tensor:
+    """`(samples + 1,)`: how many of the first k are true, for k from 0."""
+    return torch.cat([torch.zeros(1, dtype=torch.int64), counted.to(torch.int64).cumsum(0)])

@@ -1,0 +1,120 @@
+"""Everything that one threshold for all exits can do, from never to always, without stepping through thresholds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from beem_plugin.calibration.thresholds.strategy import ScoreTable
+
+
+class ThresholdPath:
+    """
+    The decisions under one threshold for all exits, as the threshold falls from never to the smallest score seen.
+
+    A sample leaves at the first exit whose score passes. As the threshold falls, its exit moves forward through the
+    *records* of its scores: the exits whose score is larger than all earlier ones. Each record is one event (the sample
+    moves from its next later record to this one, at this score), so any total over samples, at every threshold there
+    is, is a cumulative sum over at most samples x exits events.
+
+    # Parameters
+
+    table : `ScoreTable`
+
+    # Attributes
+
+    values : `ndarray`
+        `(points,)` oriented scores, falling; `values[0]` is `inf`, never. Point k is the decision under any threshold
+        that the scores >= `values[k]` pass and the smaller ones do not.
+    """
+
+    def __init__(self, table: ScoreTable) -> None:
+        scores = table.scores[:, :-1].double().numpy()
+        samples, early = scores.shape
+        self.strict = table.strict
+        self.samples = samples
+        best = np.maximum.accumulate(scores, axis=1) if early else scores
+        earlier = np.concatenate([np.full((samples, 1), -math.inf), best], axis=1)[:, :early]
+        self.record = scores > earlier  # a score of -inf (the rule may not leave) is no record
+        following = np.empty((samples, early), dtype=np.int64)
+        later = np.full(samples, early, dtype=np.int64)
+        for column in range(early - 1, -1, -1):
+            following[:, column] = later
+            later = np.where(self.record[:, column], column, later)
+        rows, columns = np.nonzero(self.record)
+        order = np.argsort(-scores[rows, columns], kind="stable")
+        self._rows, self._to = rows[order], columns[order]
+        self._from = following[self._rows, self._to]
+        ordered = scores[self._rows, self._to]
+        # The last event of each group of equal scores.
+        self._ends = np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True)) if len(ordered) else np.empty(0, int)
+        self.values = np.concatenate([[math.inf], ordered[self._ends]])
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def sums(self, per_exit: np.ndarray) -> np.ndarray:
+        """`(points,)`: the sum over samples of `per_exit[sample, exit where it leaves]`, a `(samples, exits)` array."""
+        steps = per_exit[self._rows, self._to] - per_exit[self._rows, self._from]
+        total = per_exit[:, -1].sum()
+        return np.concatenate([[total], total + np.cumsum(steps)[self._ends]])
+
+    def changes(self, per_exit: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+        """
+        `(point, per_exit[sample, exit where it leaves])` for point 0 and each point where any sample's number changes.
+        The array is one and the same object, changed in place.
+        """
+        current = per_exit[:, -1].copy()
+        yield 0, current
+        new = per_exit[self._rows, self._to]
+        differs = new != per_exit[self._rows, self._from]
+        group = np.searchsorted(self._ends, np.arange(len(self._rows)))
+        for point in np.unique(group[differs]).tolist():
+            start = self._ends[point - 1] + 1 if point else 0
+            span = slice(start, self._ends[point] + 1)
+            # A sample's records can have equal scores at one point only if they are one record: no write collides.
+            current[self._rows[span]] = new[span]
+            yield point + 1, current
+
+    def point_of(self, thresholds: np.ndarray) -> np.ndarray:
+        """The point of each oriented threshold."""
+        passed = np.searchsorted(-self.values[1:], -thresholds, side="left" if self.strict else "right")
+        return np.asarray(passed, dtype=np.int64)
+
+    def threshold(self, point: int) -> float:
+        """
+        The oriented threshold that stands for a point: half way to the next smaller score, so that a decision does not
+        hang on the last digit of a score when the network is run again in another batch.
+        """
+        if point == 0:
+            return math.inf
+        upper = float(self.values[point])
+        return cut(upper, float(self.values[point + 1]) if point + 1 < len(self) else None, self.strict)
+
+    def running_maximum(self, per_exit: np.ndarray) -> np.ndarray:
+        """
+        `per_exit` with each entry at least the entries of the sample's later records and of the last exit: the smallest
+        numbers above `per_exit` that only rise as the threshold falls.
+        """
+        result = per_exit.copy()
+        current = per_exit[:, -1]
+        for column in range(per_exit.shape[1] - 2, -1, -1):
+            current = np.where(self.record[:, column], np.maximum(current, per_exit[:, column]), current)
+            result[:, column] = current
+        return result
+
+
+def cut(upper: float, lower: float | None, strict: bool) -> float:
+    """
+    A threshold that `upper` passes and the smaller `lower` does not, half way between them; just below `upper` if there
+    is no `lower`.
+    """
+    if lower is None or not math.isfinite(lower):
+        return upper - max(abs(upper), 1.0) * 1e-6
+    middle = lower + (upper - lower) / 2
+    # Between neighbouring floats there is no half way, and which end serves depends on the comparison.
+    if strict:
+        return middle if middle < upper else lower
+    return middle if middle > lower else upper

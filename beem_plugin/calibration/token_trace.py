@@ -1,0 +1,201 @@
+"""What every exit said about every word of a set of captions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from beem_plugin.calibration.trace import ExitTrace, _are_layers
+from beem_plugin.common.errors import ConfigurationError, DataError, not_allowed
+from beem_plugin.exits.signals import ExitSignals
+from beem_plugin.exits.token_signals import SUMMARIES, TokenSignals, TokenSummary
+
+CALIBRATION_TARGETS = ("reference", "last_exit")
+
+
+class TokenTrace(ExitTrace):
+    """
+    A trace whose samples are words: each exit's most probable word with its probability, the margin and the entropy,
+    instead of logits over the vocabulary. Policies are calibrated on it and replayed on it like on any trace, except
+    those that need the probabilities of all labels.
+
+    # Parameters
+
+    top_token, top_probability, entropy, margin : `Tensor`
+        `(tokens, exits)`; `top_token` int64, the others float32.
+    target : `Tensor`
+        `(tokens,)` int64: the reference's word; -1 where unknown.
+    caption, position : `Tensor`
+        `(tokens,)` int64: which caption, and which of its words, from 0.
+    num_words : `int`
+        Size of the vocabulary.
+    signals : `Mapping[str, Tensor]`, optional (default = `{}`)
+        Further signals, each `(tokens, exits)` float32: `similarity` and what the model's heads say. `position` is
+        always among them, as the policies whose thresholds fall along the caption need it.
+    meta : `Mapping[str, Any]`, optional (default = `{}`)
+        As `ExitTrace`, and `calibration_target`: what counts as right, the `"reference"`'s word (the default) or the
+        word of the `"last_exit"`.
+    """
+
+    def __init__(
+        self,
+        top_token: Tensor,
+        top_probability: Tensor,
+        entropy: Tensor,
+        margin: Tensor,
+        target: Tensor,
+        caption: Tensor,
+        position: Tensor,
+        num_words: int,
+        signals: Mapping[str, Tensor] | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.top_token = top_token.to(torch.int64)
+        self.top_probability = top_probability.float()
+        self.entropy = entropy.float()
+        self.margin = margin.float()
+        self.target = target.to(torch.int64)
+        self.caption = caption.to(torch.int64)
+        self.position = position.to(torch.int64)
+        self.num_words = num_words
+        self.ids = None
+        self.meta = dict(meta or {})
+        given = {name: value.float() for name, value in (signals or {}).items() if name != "position"}
+        along = self.position.float().unsqueeze(1).expand(-1, self.top_token.shape[1])
+        self.signals = {**given, "position": along}
+        check_token_trace(self, "trace")
+
+    @property
+    def has_logits(self) -> bool:
+        return False
+
+    @property
+    def logits(self) -> Tensor:  # type: ignore[override]
+        raise ConfigurationError(
+            "a trace of captions keeps no logits: each exit's most probable word, its probability, the margin and the "
+            "entropy are all there is"
+        )
+
+    @property
+    def calibration_target(self) -> str:
+        return str(self.meta.get("calibration_target") or "reference")
+
+    @property
+    def labels(self) -> Tensor:  # type: ignore[override]
+        """`(tokens,)` the word that counts as right."""
+        return self.target if self.calibration_target == "reference" else self.top_token[:, -1]
+
+    def judged_by(self, calibration_target: str) -> TokenTrace:
+        """The same trace under another idea of what is right: `"reference"` or `"last_exit"`."""
+        if calibration_target not in CALIBRATION_TARGETS:
+            raise ConfigurationError(not_allowed("calibration_target", calibration_target, CALIBRATION_TARGETS))
+        return self._with(slice(None), {**self.meta, "calibration_target": calibration_target})
+
+    def __len__(self) -> int:
+        return self.top_token.shape[0]
+
+    @property
+    def num_exits(self) -> int:
+        return self.top_token.shape[1]
+
+    @property
+    def num_labels(self) -> int:
+        return self.num_words
+
+    @property
+    def predictions(self) -> Tensor:
+        return self.top_token
+
+    def same_data(self, other: ExitTrace) -> bool:
+        return isinstance(other, TokenTrace) and all(
+            torch.equal(getattr(self, name), getattr(other, name)) for name in SUMMARIES
+        )
+
+    def exit_signals(self, exit_number: int) -> ExitSignals:
+        column = exit_number - 1
+        summary = TokenSummary(*(getattr(self, name)[:, column] for name in SUMMARIES))
+        extra = {name: (lambda value=value: value[:, column]) for name, value in self.signals.items()}
+        return TokenSignals(len(self), self.top_token.device, summary=lambda: summary, extra=extra)
+
+    def select(self, index: Tensor | Sequence[int]) -> TokenTrace:
+        rows = torch.as_tensor(index)
+        rows = rows.nonzero().squeeze(1) if rows.dtype == torch.bool else rows.to(torch.int64)
+        return self._with(rows, self.meta)
+
+    def _with(self, rows: Tensor | slice, meta: Mapping[str, Any]) -> TokenTrace:
+        return TokenTrace(
+            **{name: getattr(self, name)[rows] for name in (*SUMMARIES, "target", "caption", "position")},
+            num_words=self.num_words,
+            signals={name: value[rows] for name, value in self.signals.items()},
+            meta=meta,
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Writes a `.npz` file without pickled objects, under a temporary name first."""
+        from beem_plugin.common.files import atomic_write
+
+        # Whole numbers of a vocabulary fit into 32 bits: half the size before compression.
+        names = ("top_token", "target", "caption", "position")
+        arrays: dict[str, np.ndarray] = {name: getattr(self, name).numpy().astype(np.int32) for name in names}
+        arrays.update({name: getattr(self, name).numpy() for name in SUMMARIES if name not in arrays})
+        arrays["meta"] = np.array(json.dumps({**self.meta, "num_words": self.num_words}))
+        for name, value in self.signals.items():
+            if name != "position":
+                arrays[name if name == "similarity" else f"signal_{name}"] = value.numpy()
+        with atomic_write(path, "wb") as file:
+            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]  # no object arrays, so nothing is pickled
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray], path: str | Path) -> TokenTrace:
+        """The trace in a file's arrays; a `DataError` names `path` if they do not make one."""
+        missing = {*SUMMARIES, "target", "caption", "position", "meta"} - set(arrays)
+        if missing:
+            raise DataError(f"{path}: lacks {sorted(missing)}; found {sorted(arrays)}")
+        try:
+            meta = json.loads(str(arrays["meta"]))
+            num_words = int(meta.pop("num_words"))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DataError(f"{path}: meta is no JSON object with `num_words`: {error}") from None
+        signals = {
+            name.removeprefix("signal_"): torch.from_numpy(value.astype(np.float32))
+            for name, value in arrays.items()
+            if name.startswith("signal_") or name == "similarity"
+        }
+        parts = {name: torch.from_numpy(arrays[name]) for name in (*SUMMARIES, "target", "caption", "position")}
+        try:
+            return cls(**parts, num_words=num_words, signals=signals, meta=meta)
+        except DataError as error:
+            raise DataError(f"{path}: {error}") from None
+
+
+def check_token_trace(trace: TokenTrace, where: str) -> None:
+    """Raises a `DataError` that starts with `where` if the parts of `trace` do not fit together or are not finite."""
+    if trace.top_token.ndim != 2 or trace.top_token.shape[1] < 1:
+        raise DataError(f"{where}: top_token must be (tokens, exits), found shape {tuple(trace.top_token.shape)}")
+    tokens, exits = trace.top_token.shape
+    per_exit = {name: getattr(trace, name) for name in SUMMARIES} | dict(trace.signals)
+    for name, value in per_exit.items():
+        if value.shape != (tokens, exits):
+            raise DataError(f"{where}: {name} has shape {tuple(value.shape)}, allowed: {(tokens, exits)}")
+        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+            raise DataError(f"{where}: {name} of token {int((~torch.isfinite(value)).nonzero()[0, 0])} is not finite")
+    for name in ("target", "caption", "position"):
+        if getattr(trace, name).shape != (tokens,):
+            raise DataError(f"{where}: {tokens} tokens, but {name} has shape {tuple(getattr(trace, name).shape)}")
+    for name in ("top_token", "target"):
+        value = getattr(trace, name)
+        if tokens and (int(value.max()) >= trace.num_words or int(value.min()) < -1):
+            raise DataError(f"{where}: {name} has a word outside the vocabulary of {trace.num_words}")
+    if trace.calibration_target not in CALIBRATION_TARGETS:
+        raise DataError(
+            f"{where}: {not_allowed('meta.calibration_target', trace.calibration_target, CALIBRATION_TARGETS)}"
+        )
+    layers = trace.meta.get("exit_layers")
+    if layers is not None and not _are_layers(layers, exits):
+        raise DataError(f"{where}: meta.exit_layers must be {exits} rising layer numbers from 1, found {layers}")

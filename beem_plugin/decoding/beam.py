@@ -1,0 +1,148 @@
+"""Several captions an image at a time, of which the most probable one wins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from beem_plugin.decoding.generated import GeneratedCaption
+from beem_plugin.decoding.stepper import Stepper
+
+IMPOSSIBLE = -1.0e9
+
+
+@dataclass
+class _Beams:
+    """
+    Captions of several images, each `(images, captions, ...)`: the words, the exits that said them, what these made of
+    them, and the sum that they are ranked by.
+    """
+
+    tokens: Tensor
+    exits: Tensor
+    log_probabilities: Tensor
+    scores: Tensor
+
+    def take(self, index: Tensor) -> _Beams:
+        """The captions at `index`, `(images, kept)`."""
+        wide = index.unsqueeze(-1)
+        return _Beams(
+            self.tokens.take_along_dim(wide, 1),
+            self.exits.take_along_dim(wide, 1),
+            self.log_probabilities.take_along_dim(wide, 1),
+            self.scores.take_along_dim(index, 1),
+        )
+
+    def images(self, index: Tensor) -> _Beams:
+        return _Beams(*(value.index_select(0, index) for value in vars(self).values()))
+
+    def joined(self, other: _Beams) -> _Beams:
+        return _Beams(*(torch.cat(pair, 1) for pair in zip(vars(self).values(), vars(other).values())))
+
+    @classmethod
+    def empty(cls, images: int, beams: int, length: int, device: torch.device) -> _Beams:
+        shape = (images, beams, length)
+        return cls(
+            torch.zeros(shape, dtype=torch.int64, device=device),
+            torch.zeros(shape, dtype=torch.int64, device=device),
+            torch.zeros(shape, device=device),
+            torch.full((images, beams), IMPOSSIBLE, device=device),
+        )
+
+
+def beam_search(
+    stepper: Stepper, bos: int, eos: int, max_length: int, length_penalty: float = 1.0, early_stopping: bool = False
+) -> list[GeneratedCaption]:
+    """
+    As transformers' `generate` with `num_beams`, whose captions it gives at full depth. Every beam has a depth of its
+    own at every word. An image whose captions cannot get better any more leaves the batch.
+
+    # Parameters
+
+    stepper : `Stepper`
+        Its cache says how many beams an image has.
+    bos, eos : `int`
+    max_length : `int`
+        The most words, the end included.
+    length_penalty : `float`, optional (default = `1.0`)
+        Finished captions are ranked by their log-probability over their length to this power.
+    early_stopping : `bool`, optional (default = `False`)
+        Whether an image is done as soon as it has as many finished captions as beams.
+    """
+    cache = stepper.cache
+    beams, device = cache.beams, cache.hidden.device
+    count = cache.num_rows // beams
+    result: list[GeneratedCaption] = [GeneratedCaption() for _ in range(count)]
+    live = np.arange(count)
+    running = _Beams.empty(count, beams, max_length, device)
+    running.scores[:, 0] = 0.0  # the others would say the same
+    finished = _Beams.empty(count, beams, max_length, device)
+    is_finished = torch.zeros(count, beams, dtype=torch.bool, device=device)
+    lengths = torch.zeros(count, beams, dtype=torch.int64, device=device)
+    tokens = torch.full((count * beams,), bos, dtype=torch.int64, device=device)
+    for position in range(max_length):
+        words = stepper.step(tokens, position)
+        images, vocabulary = len(live), words.log_probabilities.shape[-1]
+        log_p = words.log_probabilities.view(images, beams, vocabulary)
+        top = (log_p + running.scores.unsqueeze(-1)).flatten(1).topk(2 * beams, dim=-1)
+        parent, word = top.indices // vocabulary, top.indices % vocabulary  # (images, 2 beams)
+        continued = running.take(parent)
+        continued.scores = top.values
+        continued.tokens[:, :, position] = word
+        spoken_by = torch.from_numpy(words.exits).to(device).view(images, beams)
+        continued.exits[:, :, position] = spoken_by.take_along_dim(parent, 1)
+        continued.log_probabilities[:, :, position] = log_p.flatten(1).take_along_dim(top.indices, 1)
+        ends = (word == eos) | (position + 1 == max_length)
+        # Those that go on.
+        chosen = (top.values + ends * IMPOSSIBLE).topk(beams, dim=-1)
+        running = continued.take(chosen.indices)
+        running.scores = chosen.values
+        origin = parent.take_along_dim(chosen.indices, 1)
+        # Those that are done: only the best of all continuations may be.
+        done_now = ends.clone()
+        done_now[:, beams:] = False
+        ranked = top.values / (position + 1) ** length_penalty + ~done_now * IMPOSSIBLE
+        if early_stopping:
+            ranked = ranked + is_finished.all(1, keepdim=True) * IMPOSSIBLE
+        continued.scores = ranked
+        merged = finished.joined(continued)
+        best = merged.scores.topk(beams, dim=-1).indices
+        finished = merged.take(best)
+        is_finished = torch.cat([is_finished, done_now], 1).take_along_dim(best, 1)
+        new_lengths = torch.full_like(parent, position + 1)
+        lengths = torch.cat([lengths, new_lengths], 1).take_along_dim(best, 1)
+        # Could a running caption still beat the worst finished one, if it stopped here?
+        possible = running.scores[:, :1] / (position + 1) ** length_penalty
+        worst = torch.where(is_finished, finished.scores.amin(1, keepdim=True), IMPOSSIBLE)
+        going = (possible > worst).any(1) & ~ends.all(1)
+        if early_stopping:
+            going &= ~is_finished.all(1)
+        kept = going.cpu().numpy().nonzero()[0]
+        if len(kept) < images:
+            for image in sorted(set(range(images)) - set(kept.tolist())):
+                result[live[image]] = caption_of(finished, image, int(lengths[image, 0]))
+            if not len(kept):
+                break
+            live = live[kept]
+            index = cache.on_device(kept)
+            running, finished = running.images(index), finished.images(index)
+            is_finished, lengths, origin = is_finished[index], lengths[index], origin[index]
+            cache.keep_images(kept)
+        rows = origin + beams * torch.arange(len(live), device=device).unsqueeze(1)
+        cache.reorder(rows.flatten().cpu().numpy(), position + 1)
+        tokens = running.tokens[:, :, position].flatten()
+    return result
+
+
+def caption_of(beams: _Beams, image: int, length: int) -> GeneratedCaption:
+    """An image's best caption."""
+    log_probabilities = beams.log_probabilities[image, 0, :length].tolist()
+    return GeneratedCaption(
+        beams.tokens[image, 0, :length].tolist(),
+        beams.exits[image, 0, :length].tolist(),
+        log_probabilities,
+        sum(log_probabilities),
+    )

@@ -1,0 +1,153 @@
+"""Keys and values of captions whose words have gone to different depths."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from beem_plugin.backbones.gpt2_decoder import Gpt2Decoder, KeysValues
+from beem_plugin.decoding.meter import CaptionMacs, keys_values_macs
+
+
+class DecoderCache:
+    """
+    For each block the keys and values of all words so far, one row a caption (or beam), and those of the images. How
+    deep a word's keys and values reach is known on the host, so that finding what is missing asks no device.
+
+    # Parameters
+
+    decoder : `Gpt2Decoder`
+    image_states : `Tensor`
+        `(images, patches, hidden)`; `(images, 0, hidden)` for text alone.
+    beams : `int`
+        Rows an image.
+    max_tokens : `int`
+        Words that a row has room for, the start included.
+    macs : `CaptionMacs`
+        Told what is computed here.
+    """
+
+    def __init__(
+        self, decoder: Gpt2Decoder, image_states: Tensor, beams: int, max_tokens: int, macs: CaptionMacs
+    ) -> None:
+        self.decoder = decoder
+        self.image_states = image_states
+        self.beams = beams
+        self.macs = macs
+        rows = len(image_states) * beams
+        shape = (rows, decoder.num_heads, max_tokens, decoder.head_size)
+        self.keys = [image_states.new_zeros(shape) for _ in range(decoder.num_layers)]
+        self.values = [image_states.new_zeros(shape) for _ in range(decoder.num_layers)]
+        # The state with which a word left, or up to which it was completed later.
+        self.hidden = image_states.new_zeros(rows, max_tokens, decoder.hidden_size)
+        # Up to which block the keys and values of a word are there.
+        self.filled = np.zeros((rows, max_tokens), dtype=np.int64)
+        self.cross: list[KeysValues | None] = [None] * decoder.num_layers
+        self.cross_ready = np.zeros((decoder.num_layers, len(image_states)), dtype=bool)
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.filled)
+
+    @property
+    def patches(self) -> int:
+        return self.image_states.shape[1]
+
+    def on_device(self, numbers: np.ndarray) -> Tensor:
+        return torch.from_numpy(numbers).to(self.hidden.device, non_blocking=True)
+
+    def write(self, layer: int, rows: Tensor | None, position: int, keys_values: KeysValues, host: np.ndarray) -> None:
+        """Stores one word's key and value, `(rows, heads, 1, size)`; `rows` is `None` for all, `host` says the same."""
+        for buffer, new in ((self.keys[layer - 1], keys_values[0]), (self.values[layer - 1], keys_values[1])):
+            if rows is None:
+                buffer[:, :, position] = new[:, :, 0]
+            else:
+                buffer[rows, :, position] = new[:, :, 0]
+        self.filled[host, position] = layer
+
+    def write_many(self, layer: int, rows: Tensor, positions: Tensor, keys_values: KeysValues) -> None:
+        """Stores `(rows, heads, n, size)` at `positions` `(rows, n)`."""
+        rows = rows.unsqueeze(1)
+        self.keys[layer - 1][rows, :, positions] = keys_values[0].transpose(1, 2)
+        self.values[layer - 1][rows, :, positions] = keys_values[1].transpose(1, 2)
+
+    def read(self, layer: int, rows: Tensor | None, length: int) -> KeysValues:
+        """Keys and values of the first `length` words."""
+        keys, values = self.keys[layer - 1][:, :, :length], self.values[layer - 1][:, :, :length]
+        return (keys, values) if rows is None else (keys.index_select(0, rows), values.index_select(0, rows))
+
+    def missing(self, layer: int, host: np.ndarray, position: int) -> tuple[np.ndarray, np.ndarray, int] | None:
+        """
+        Which words before `position` in the rows `host` have no keys and values in block `layer`.
+
+        # Returns
+
+        `tuple[ndarray, ndarray, int] | None`
+            Rows `(r,)`; positions `(r, n)`, of which a row's first is repeated where it has fewer than others; how many
+            there are without the repetitions. `None` if nothing is missing.
+        """
+        absent = self.filled[host, :position] < layer
+        count = absent.sum(1)
+        if not count.any():
+            return None
+        rows, absent, count = host[count > 0], absent[count > 0], count[count > 0]
+        order = np.argsort(~absent, axis=1, kind="stable")[:, : count.max()]
+        positions = np.where(np.arange(order.shape[1]) < count[:, None], order, order[:, :1])
+        return rows, positions, int(count.sum())
+
+    def cross_keys_values(self, layer: int, host: np.ndarray, rows: Tensor | None) -> tuple[KeysValues | None, int]:
+        """Keys and values of the images for these rows, and how many rows share one of theirs."""
+        if self.patches == 0:
+            return None, 1
+        images = np.unique(host // self.beams)
+        needed = images[~self.cross_ready[layer - 1, images]]
+        if len(needed):
+            self._project_images(layer, needed)
+        keys_values = self.cross[layer - 1]
+        assert keys_values is not None, "projected above"
+        if rows is None:
+            return keys_values, self.beams
+        of_rows = self.on_device(host // self.beams)
+        return (keys_values[0].index_select(0, of_rows), keys_values[1].index_select(0, of_rows)), 1
+
+    def _project_images(self, layer: int, images: np.ndarray) -> None:
+        self.cross_ready[layer - 1, images] = True
+        self.macs.cross += len(images) * self.patches * keys_values_macs(self.decoder)
+        if len(images) == len(self.image_states):
+            self.cross[layer - 1] = self.decoder.cross_keys_values(layer, self.image_states)
+            return
+        index = self.on_device(images)
+        new = self.decoder.cross_keys_values(layer, self.image_states.index_select(0, index))
+        stored = self.cross[layer - 1]
+        if stored is None:
+            stored = (
+                new[0].new_zeros(len(self.image_states), *new[0].shape[1:]),
+                new[1].new_zeros(len(self.image_states), *new[1].shape[1:]),
+            )
+        self.cross[layer - 1] = (stored[0].index_copy(0, index, new[0]), stored[1].index_copy(0, index, new[1]))
+
+    def keep_images(self, kept: np.ndarray) -> None:
+        """Drops all images but those at `kept`, with their rows."""
+        rows = (kept[:, None] * self.beams + np.arange(self.beams)).reshape(-1)
+        index, images = self.on_device(rows), self.on_device(kept)
+        self.keys = [buffer.index_select(0, index) for buffer in self.keys]
+        self.values = [buffer.index_select(0, index) for buffer in self.values]
+        self.hidden = self.hidden.index_select(0, index)
+        self.filled = self.filled[rows]
+        self.image_states = self.image_states.index_select(0, images)
+        self.cross = [
+            None if pair is None else (pair[0].index_select(0, images), pair[1].index_select(0, images))
+            for pair in self.cross
+        ]
+        self.cross_ready = self.cross_ready[:, kept]
+
+    def reorder(self, rows: np.ndarray, length: int) -> None:
+        """Row r goes on from what row `rows[r]`, a beam of the same image, has in its first `length` words."""
+        if (rows == np.arange(len(rows))).all():
+            return
+        index = self.on_device(rows)
+        for buffer in (*self.keys, *self.values):
+            buffer[:, :, :length] = buffer[:, :, :length].index_select(0, index)
+        self.hidden[:, :length] = self.hidden[:, :length].index_select(0, index)
+        self.filled = self.filled[rows]

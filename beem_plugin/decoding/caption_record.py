@@ -1,0 +1,40 @@
+"""A decoded caption as JSON: its words, and the depth at which each of them left."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from beem_plugin.data.caption_tokenizer import CaptionTokenizer
+from beem_plugin.decoding.generated import GeneratedCaption
+
+
+def caption_record(
+    caption: GeneratedCaption, tokenizer: CaptionTokenizer, exit_layers: Sequence[int]
+) -> dict[str, Any]:
+    """
+    # Returns
+
+    `dict[str, Any]`
+        `caption`; `words`, each with `word`, `exit` (of its tokens the deepest), `layer` and `log_probability` (the sum
+        over its tokens); `tokens` and `exits`, a number for every token, the end token included; `score`, the
+        caption's log-probability.
+    """
+    words = []
+    for word, positions in tokenizer.words(caption.tokens):
+        exit_number = max(caption.exits[position] for position in positions)
+        words.append(
+            {
+                "word": word,
+                "exit": exit_number,
+                "layer": exit_layers[exit_number - 1],
+                "log_probability": sum(caption.log_probabilities[position] for position in positions),
+            }
+        )
+    return {
+        "caption": tokenizer.decode(caption.tokens),
+        "words": words,
+        "tokens": list(caption.tokens),
+        "exits": list(caption.exits),
+        "score": caption.score,
+    }

@@ -1,0 +1,202 @@
+"""From images to captions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from beem_plugin.calibration.replay import check_signals
+from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.registry import FromParams
+from beem_plugin.decoding.beam import beam_search
+from beem_plugin.decoding.cache import DecoderCache
+from beem_plugin.decoding.captured_greedy import CapturedGreedy
+from beem_plugin.decoding.generated import GeneratedCaption
+from beem_plugin.decoding.greedy import greedy
+from beem_plugin.decoding.image_exit import ImageExit
+from beem_plugin.decoding.image_size import named_image_size
+from beem_plugin.decoding.meter import CaptionMacs, image_macs
+from beem_plugin.decoding.skipped_blocks import Propagate, SkippedBlocks
+from beem_plugin.decoding.stepper import CaptionNetwork, Stepper
+from beem_plugin.exits.policy import ExitPolicy
+
+
+@dataclass
+class Decoded:
+    """
+    # Parameters
+
+    captions : `list[GeneratedCaption]`
+        One for each image, in their order.
+    macs : `CaptionMacs`
+        What they cost.
+    patches : `int`, optional (default = `0`)
+        Parts of an image that the decoder looks at.
+    beams : `int`, optional (default = `1`)
+    full_image_macs : `float`, optional (default = `0`)
+        The image encoder's cost had no image left it early.
+    image_blocks : `list[int]`, optional (default = `None`)
+        How many blocks of the image encoder each image went through; `None` where none may leave early.
+    num_image_blocks : `int`, optional (default = `0`)
+        How many there are.
+    """
+
+    captions: list[GeneratedCaption]
+    macs: CaptionMacs
+    patches: int = 0
+    beams: int = 1
+    full_image_macs: float = 0.0
+    image_blocks: list[int] | None = None
+    num_image_blocks: int = 0
+
+
+class CaptionDecoding(FromParams):
+    """
+    How captions are decoded.
+
+    # Parameters
+
+    num_beams : `int`, optional (default = `1`)
+        1 is greedy.
+    max_length : `int`, optional (default = `20`)
+        The most words of a caption, its end included and its start not (transformers' `max_new_tokens`).
+    length_penalty : `float`, optional (default = `1.0`)
+        For beams: captions are ranked by their log-probability over their length to this power.
+    early_stopping : `bool`, optional (default = `False`)
+        For beams: whether an image is done as soon as it has as many finished captions as beams.
+    skipped_blocks : `SkippedBlocks`, optional (default = `"propagate"`)
+        What later words attend to in the blocks that a word skipped.
+    image_exit : `ImageExit`, optional (default = `None`)
+        Lets images leave the image encoder early, under any policy but `"final"`, which is full depth. None sends all
+        images through all blocks.
+    capture : `bool`, optional (default = `True`)
+        Whether greedy decoding on a GPU goes through captured CUDA graphs. Beams, and decoding under autocast, do not.
+    """
+
+    def __init__(
+        self,
+        num_beams: int = 1,
+        max_length: int = 20,
+        length_penalty: float = 1.0,
+        early_stopping: bool = False,
+        skipped_blocks: SkippedBlocks | None = None,
+        image_exit: ImageExit | None = None,
+        capture: bool = True,
+    ) -> None:
+        for key, value in (("num_beams", num_beams), ("max_length", max_length)):
+            if value < 1:
+                raise ConfigurationError(f"decoding.{key}: found {value}, allowed: 1 or more")
+        self.num_beams = num_beams
+        self.max_length = max_length
+        self.length_penalty = length_penalty
+        self.early_stopping = early_stopping
+        self.skipped_blocks = skipped_blocks if skipped_blocks is not None else Propagate()
+        self.image_exit = image_exit
+        self.capture = capture
+
+    def check_network(self, network: CaptionNetwork, where: str = "") -> None:
+        """Raises a `ConfigurationError` if `network` cannot decode so many words or beams; keys start with `where`."""
+        check_search(network, self.max_length, self.num_beams, where)
+
+    @torch.inference_mode()
+    def run(
+        self,
+        network: CaptionNetwork,
+        policy: ExitPolicy,
+        batch: Mapping[str, Tensor],
+        bos: int,
+        eos: int,
+        max_length: int | None = None,
+        num_beams: int | None = None,
+    ) -> Decoded:
+        """
+        # Parameters
+
+        network : `CaptionNetwork`
+            In evaluation mode.
+        policy : `ExitPolicy`
+        batch : `Mapping[str, Tensor]`
+            `pixel_values` `(images, channels, height, width)` on the network's device; or `image_states`, encoded
+            before.
+        bos, eos : `int`
+            The words that start and end a caption.
+        max_length, num_beams : `int`, optional (default = the object's own)
+        """
+        policy.bind(network.exit_layers, network.num_labels)
+        check_signals(policy, network.available_signals, "the model")
+        policy.check_calibrated()
+        length = self.max_length if max_length is None else max_length
+        beams = self.num_beams if num_beams is None else num_beams
+        for key, value in (("max_length", length), ("num_beams", beams)):
+            if value < 1:
+                raise ConfigurationError(f"{key}: found {value}, allowed: 1 or more")
+        check_search(network, length, beams)
+        decoder = network.backbone.decoder
+        decoded = Decoded([], CaptionMacs(), beams=beams)
+        states = batch.get("image_states")
+        if states is None:
+            pixels = batch.get("pixel_values")
+            if pixels is None:
+                raise ConfigurationError("captions need images: the batch has no pixel_values")
+            if not len(pixels):
+                return decoded
+            with named_image_size(network.backbone, pixels):
+                states = self._encode(network, policy, pixels, decoded)
+        decoded.patches = states.shape[1]
+        captions = self._decode_captured(network, policy, states, decoded, bos, eos, length) if beams == 1 else None
+        if captions is not None:
+            decoded.captions = captions
+            return decoded
+        cache = DecoderCache(decoder, states, beams, length, decoded.macs)
+        stepper = Stepper(network, policy, cache, self.skipped_blocks)
+        if beams == 1:
+            decoded.captions = greedy(stepper, bos, eos, length)
+        else:
+            decoded.captions = beam_search(stepper, bos, eos, length, self.length_penalty, self.early_stopping)
+        return decoded
+
+    def _decode_captured(
+        self,
+        network: CaptionNetwork,
+        policy: ExitPolicy,
+        states: Tensor,
+        decoded: Decoded,
+        bos: int,
+        eos: int,
+        max_length: int,
+    ) -> list[GeneratedCaption] | None:
+        """Greedy captions through captured graphs; `None` where they do not serve."""
+        if not self.capture or not states.is_cuda or torch.is_autocast_enabled("cuda") or not len(states):
+            return None
+        captured = CapturedGreedy.of(network)
+        return captured.run(network, policy, self.skipped_blocks, states, decoded.macs, bos, eos, max_length)
+
+    def _encode(self, network: CaptionNetwork, policy: ExitPolicy, pixels: Tensor, decoded: Decoded) -> Tensor:
+        """`(images, patches, hidden)`; notes in `decoded` what they cost."""
+        decoded.full_image_macs = len(pixels) * image_macs(network, tuple(pixels.shape[1:]))
+        if self.image_exit is None or not policy.leaves_early:
+            decoded.macs.images = decoded.full_image_macs
+            states = network.image_states({"pixel_values": pixels})
+            assert states is not None, "there are images"
+            return states
+        found = self.image_exit.encode(network.backbone, pixels)
+        decoded.macs.images = found.macs
+        decoded.image_blocks, decoded.num_image_blocks = found.blocks.tolist(), found.num_blocks
+        return found.states
+
+
+def check_search(network: CaptionNetwork, max_length: int, num_beams: int, where: str = "") -> None:
+    """Raises a `ConfigurationError` if `network` has too few words or positions; its keys start with `where`."""
+    words, positions = network.num_labels, network.backbone.decoder.max_positions
+    # A search looks at two continuations a beam.
+    if 2 * num_beams > words:
+        raise ConfigurationError(
+            f"{where}num_beams: found {num_beams}, allowed: 1 to {words // 2}, half the vocabulary"
+        )
+    if max_length > positions:
+        raise ConfigurationError(
+            f"{where}max_length: found {max_length}, allowed: 1 to {positions}, the decoder's positions"
+        )

@@ -1,0 +1,56 @@
+"""What decoded captions cost against full depth, in layers and in multiply-accumulates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from beem_plugin.calibration.speed import depth_summary
+from beem_plugin.decoding.decoding import Decoded
+from beem_plugin.decoding.meter import CaptionMacs, full_depth
+
+
+def decoded_speed(network: Any, decoded: Sequence[Decoded]) -> dict[str, Any]:
+    """
+    # Parameters
+
+    network : `MultiExitDecoder`
+    decoded : `Sequence[Decoded]`
+        Batch by batch, greedily: with beams the multiply-accumulates are those of all beams, the words those of the
+        best, and no comparison is made.
+
+    # Returns
+
+    `dict[str, Any]`
+        `layer_speedup` and its like, counted over words, the end included (see `depth_summary`); `mac_speedup`:
+        multiply-accumulates of full depth with the last head alone, for captions of the same lengths, over those spent,
+        everything included; `decoder_mac_speedup`: the same without the image encoder; `gmacs`: what was spent on each
+        part; `words`. Where images may leave their encoder early, `encoder_layer_speedup`: its blocks over those run,
+        and `average_encoder_layer`.
+    """
+    captions = [caption for part in decoded for caption in part.captions]
+    exits = torch.tensor([number for caption in captions for number in caption.exits], dtype=torch.int64)
+    spent, full = CaptionMacs(), CaptionMacs()
+    for part in decoded:
+        spent = spent + part.macs
+        full = full + full_depth(network, [len(caption.tokens) for caption in part.captions], part.patches)
+    result: dict[str, Any] = {**depth_summary(exits, network.exit_layers), "words": len(exits)}
+    if all(part.beams == 1 for part in decoded) and len(exits):
+        images = sum(part.full_image_macs for part in decoded)
+        result["mac_speedup"] = (images + full.decoder) / spent.total
+        result["decoder_mac_speedup"] = full.decoder / spent.decoder
+    result.update(encoder_depth(decoded))
+    result["gmacs"] = {name: value / 1e9 for name, value in vars(spent).items()}
+    return result
+
+
+def encoder_depth(decoded: Sequence[Decoded]) -> dict[str, float]:
+    """`encoder_layer_speedup` and `average_encoder_layer`; empty where no image may leave its encoder early."""
+    blocks = [number for part in decoded for number in part.image_blocks or ()]
+    if not blocks:
+        return {}
+    average = sum(blocks) / len(blocks)
+    depth = next(part.num_image_blocks for part in decoded if part.image_blocks)
+    return {"encoder_layer_speedup": depth / average, "average_encoder_layer": average}
