@@ -40,9 +40,9 @@ from beem_plugin.calibration.replay import replay
 from beem_plugin.calibration.speed import depth_summary
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.registry import Params
+from beem_plugin.data.ragged_batch import RaggedBatch, ragged_batches
 from beem_plugin.execution.engine import Engine, gather_decisions
 from beem_plugin.execution.precision import cast_network
-from beem_plugin.execution.samples import Samples, join, unpad
 from beem_plugin.exits.policies import Beem
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.models.multi_exit_encoder import MultiExitEncoder
@@ -118,13 +118,13 @@ class Subject:
     def __init__(self, args: argparse.Namespace, device: torch.device) -> None:
         self.device = device
         self.policy: ExitPolicy | None = None
-        self.samples: Samples | None = None
+        self.samples: RaggedBatch | None = None
         if args.archive:
             archive = load_archive(args.archive)
             self.network = archive.model.encoder.eval()
             self.policy = archive.model.exit_policy
             read = batches_by_size(archive, args.data, args.sentences)
-            self.samples = join([unpad(batch) for batch in read(256)])
+            self.samples = RaggedBatch.join(list(ragged_batches(read(256))))
             self.samples.pad_token_id = archive.validation_dataset_reader.tokenizer.pad_token_id
         else:
             torch.manual_seed(0)
@@ -153,7 +153,7 @@ class Subject:
         batches = []
         for start in shuffled:
             rows = order[start : start + size]
-            part = chosen.select(rows).batch(0, len(rows), always_mask=True)
+            part = chosen.select(rows).padded(always_mask=True)
             part["attention_mask"] = part["attention_mask"].long()
             batches.append({**part, "index": rows})
         return batches
@@ -241,7 +241,9 @@ def check_equality(subject: Subject, dtype: str, samples: int) -> dict[str, Any]
         try:
             engine = Engine.from_params(dict(config))
             for turn in ("first", "again"):
-                _, decisions = gather_decisions(engine.run(network, policy, many), network.num_labels, samples)
+                _, decisions = gather_decisions(
+                    engine.run(network, policy, ragged_batches(many)), network.num_labels, samples
+                )
                 other = decisions.exits != expected.exits
                 same = ~other
                 apart = (decisions.log_probabilities - expected.log_probabilities)[same].abs().max()
@@ -381,8 +383,9 @@ def compiled(subject: Subject, dtype: str, samples: int, repeats: int) -> dict[s
     network = subject.in_precision(dtype)
     batches = subject.batches(torch.full((samples,), 32), 1)
     policy, _ = subject.policy_for(network, batches)
+    ragged = list(ragged_batches(batches))
     runs = {name: Engine.from_params({"type": "single", "heads": name}) for name in ("fused", "plain", "compiled")}
-    cases = {name: (lambda engine=engine: engine.run(network, policy, batches)) for name, engine in runs.items()}
+    cases = {name: (lambda engine=engine: engine.run(network, policy, ragged)) for name, engine in runs.items()}
     timings = measure(cases, repeats, subject.device)
     for engine in runs.values():
         print_lanes(engine)

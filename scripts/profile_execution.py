@@ -29,6 +29,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from beem_plugin.data.ragged_batch import ragged_batches
 from beem_plugin.execution import depth_pools, fused_window, pooling, sample_runner, single
 from beem_plugin.execution.engine import Engine
 from beem_plugin.exits.policy import ExitPolicy
@@ -121,10 +122,11 @@ def where_time_goes(network: Any, subject: Any, config: dict[str, Any], samples:
     batches = subject.batches(lengths, 1 if is_single else 256)
     policy, _ = subject.policy_for(network, batches)
     engine = Engine.from_params(dict(config))
+    ragged = list(ragged_batches(batches))
 
     def run(runner: Engine) -> float:
         start = time.perf_counter()
-        for _ in runner.run(network, policy, batches):
+        for _ in runner.run(network, policy, ragged):
             pass
         if device.type == "cuda":
             torch.cuda.synchronize(device)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from beem_plugin.calibration.replay import ExitDecisions
+from beem_plugin.common.transfer import to_pinned
 from beem_plugin.exits.signals import decision_dtype, prediction_of
 
 
@@ -71,8 +72,3 @@ class Answers:
             exits, output, scores = self.fetched  # type: ignore[assignment]
         assert bool((exits > 0).all()), "the last exit accepts everybody"
         return ExitDecisions(exits, prediction_of(output), output, scores)
-
-
-def to_pinned(tensor: Tensor) -> Tensor:
-    """A copy on the host, under way."""
-    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)

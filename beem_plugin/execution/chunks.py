@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from beem_plugin.backbones import BackboneState
-from beem_plugin.execution.samples import Samples, all_to_device
+from beem_plugin.common.transfer import all_to_device
+from beem_plugin.data.ragged_batch import RaggedBatch
 
 MAX_KINDS = 24
 
@@ -81,10 +82,10 @@ def plan(lengths: Tensor, tokens_per_chunk: int, call_tokens: int = 0) -> list[t
     return stretches
 
 
-def first_chunks(network: Any, samples: Samples, tokens_per_chunk: int, call_tokens: int = 0) -> Iterator[Chunk]:
+def first_chunks(network: Any, samples: RaggedBatch, tokens_per_chunk: int, call_tokens: int = 0) -> Iterator[Chunk]:
     """The embedded samples; they are sorted by length, their tokens on the network's device."""
     for first, last in plan(samples.lengths, tokens_per_chunk, call_tokens):
-        yield Chunk(network.embed(samples.batch(first, last)), samples.lengths[first:last])
+        yield Chunk(network.embed(samples.padded(first, last)), samples.lengths[first:last])
 
 
 def form_anew(

@@ -1,141 +1,76 @@
-"""Batch by batch: whoever has left is taken out of the batch before the next layer."""
+"""Batch by batch: samples that have exited are removed from the batch before the next layer."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from beem_plugin.calibration.replay import ExitDecisions
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.execution.batch_decider import checked_decider, kernels_for
-from beem_plugin.execution.captured_batches import CapturedBatches
+from beem_plugin.common.transfer import to_device
+from beem_plugin.data.ragged_batch import RaggedBatch
 from beem_plugin.execution.engine import Engine, ExecutedBatch, SteppedNetwork, device_of
 from beem_plugin.execution.ledger import Flags, Ledger
-from beem_plugin.execution.recorder import CudaRecorder, Recorder
-from beem_plugin.execution.samples import lengths_of, mask_here, to_device
+from beem_plugin.execution.windows import divided
 from beem_plugin.exits.policy import ExitPolicy
 
 
 @Engine.register("compaction")
 class Compaction(Engine):
     """
-    Runs each batch layer by layer and drops the samples that leave, so that the next layer only computes the others.
+    Runs each batch layer by layer and drops the samples that exit, so that the next layer computes the others only.
     Works for every backbone and every policy, at any batch size.
 
-    The host asks who has left every `check_every` exits. On a GPU it reads the answer one exit later, while that exit's
-    layers already run, so that the queue never runs dry; whoever left is computed a little too long, and their later
-    answers are not used. When a batch loses its longest samples, it is also cut to the longest that remains.
-
-    On a GPU, where launching small kernels one by one takes longer than computing them, batches of up to 16,384 tokens
-    run through captured CUDA graphs, of one launch an exit, where the heads are the ordinary ones and the policy is one
-    of those that `single` fuses: lengths are multiples of 16 then, and a batch shrinks to certain numbers of samples
-    only, mostly powers of 2. A graph is captured when a length comes for the second time. Where capturing fails, the
-    reason is logged and layers run uncaptured.
+    The host reads the exit decisions every `check_every` exits. On a GPU it reads them one exit late, while that exit's
+    layers already run, so that the device never waits for the host; an exited sample is then computed one exit too long
+    and its later outputs are ignored. When a batch loses its longest samples, it is cut to the longest that remains.
 
     Registered as an `Engine` with name "compaction", which is the default.
 
     # Parameters
 
     check_every : `int`, optional (default = `1`)
-        Exits between two looks at who has left.
+        Exits between two reads of the exit decisions.
     min_leaving : `float`, optional (default = `0.0`)
-        The share of the running batch that must have left before it is compacted; less is not worth the copy on a GPU
-        whose layer takes the same time for a few samples more.
+        The share of the batch that must have exited before it is compacted. Compaction costs a copy, which may outweigh
+        a few samples less on a GPU.
+    max_tokens : `int`, optional (default = `16384`)
+        Batches of more tokens, padding included, are sorted by length and divided.
     capture : `bool`, optional (default = `True`)
-        Whether to capture graphs on a GPU.
+        Has no effect; accepted for configs of earlier releases.
     """
 
-    def __init__(self, check_every: int = 1, min_leaving: float = 0.0, capture: bool = True) -> None:
-        if check_every < 1:
-            raise ConfigurationError(f"check_every: found {check_every}, allowed: 1 or more")
+    def __init__(
+        self, check_every: int = 1, min_leaving: float = 0.0, max_tokens: int = 16384, capture: bool = True
+    ) -> None:
+        for name, value in (("check_every", check_every), ("max_tokens", max_tokens)):
+            if value < 1:
+                raise ConfigurationError(f"{name}: found {value}, allowed: 1 or more")
         if not 0 <= min_leaving < 1:
             raise ConfigurationError(f"min_leaving: found {min_leaving}, allowed: 0 up to, not including, 1")
         self.check_every = check_every
         self.min_leaving = min_leaving
-        self.capture = capture
-        self._batches: CapturedBatches | None = None
-        self._agreed: set[tuple[int, ...]] = set()
-        self._refused: tuple[int, type] | None = None
+        self.max_tokens = max_tokens
 
     @torch.inference_mode()
     def run(
-        self, network: SteppedNetwork, policy: ExitPolicy, batches: Iterable[dict[str, Tensor]]
+        self, network: SteppedNetwork, policy: ExitPolicy, batches: Iterable[RaggedBatch]
     ) -> Iterator[ExecutedBatch]:
         self.prepare(network, policy)
         device = device_of(network)
-        captured = self._captured(network, policy, device) if self._can_capture(device) else None
-        try:
-            yield from self._run(network, policy, batches, device, captured)
-        finally:
-            if captured is not None:
-                captured.settle()
-
-    def _run(
-        self,
-        network: SteppedNetwork,
-        policy: ExitPolicy,
-        batches: Iterable[dict[str, Tensor]],
-        device: torch.device,
-        captured: CapturedBatches | None,
-    ) -> Iterator[ExecutedBatch]:
-        seen = 0
         for batch in batches:
-            size = len(batch["input_ids"])
-            index = batch["index"].cpu() if "index" in batch else torch.arange(seen, seen + size)
-            seen += size
-            if size == 0:
-                continue
-            lengths = None
-            if "attention_mask" in batch:
-                lengths = torch.from_numpy(lengths_of(mask_here(batch["attention_mask"])))
-                batch = without_padding_of_all(batch, int(lengths.max()))
-            if captured is not None:
-                whole = np.full(size, batch["input_ids"].shape[1]) if lengths is None else lengths.numpy()
-                decisions = captured.run(batch, whole)
-                if decisions is not None:
-                    yield ExecutedBatch(index, decisions)
-                    continue
-            moved = {
-                name: value.to(device, non_blocking=True)
-                for name, value in batch.items()
-                if name not in ("index", "label")
-            }
-            yield ExecutedBatch(index, run_batch(network, policy, moved, self.check_every, self.min_leaving, lengths))
+            for part in self._parts(batch):
+                inputs = {name: value.to(device, non_blocking=True) for name, value in part.padded().items()}
+                decisions = run_batch(network, policy, inputs, self.check_every, self.min_leaving, part.lengths)
+                yield ExecutedBatch(part.index, decisions)
 
-    def _can_capture(self, device: torch.device) -> bool:
-        return self.capture and device.type == "cuda"
-
-    def _recorder(self, device: torch.device) -> Recorder:
-        return CudaRecorder(device)
-
-    def _captured(self, network: SteppedNetwork, policy: ExitPolicy, device: torch.device) -> CapturedBatches | None:
-        """Graphs, those of an earlier call if nothing that is baked into them has changed; `None` without."""
-        kernels = kernels_for(network, policy, device, self._agreed)
-        refused = (id(network), type(policy))
-        if kernels is None or self._refused == refused:
-            return None
-        known = self._batches
-        if known is not None and known.serves(network, policy):
-            return known
-        self._batches = None  # before others need its memory
-        decider = checked_decider(network, policy, device, kernels)
-        if decider is None:
-            self._refused = refused
-            return None
-        recorder = self._recorder(device)
-        self._batches = CapturedBatches(network, policy, decider, device, recorder, self.check_every, self.min_leaving)
-        return self._batches
-
-
-def without_padding_of_all(batch: dict[str, Tensor], longest: int) -> dict[str, Tensor]:
-    """The batch, cut to its longest sample."""
-    shape = batch["input_ids"].shape
-    if longest == shape[1]:
-        return batch
-    return {name: value[:, :longest] if value.shape == shape else value for name, value in batch.items()}
+    def _parts(self, batch: RaggedBatch) -> Iterator[RaggedBatch]:
+        if len(batch) and len(batch) * int(batch.lengths.max()) > self.max_tokens:
+            batch = batch.select(batch.lengths.argsort(stable=True))
+        # Of samples sorted by length, `divided` counts tokens without padding; there is little of it.
+        yield from divided(batch, self.max_tokens)
 
 
 def run_batch(
@@ -157,7 +92,7 @@ def run_batch(
     check_every : `int`, optional (default = `1`)
     min_leaving : `float`, optional (default = `0.0`)
     lengths : `Tensor`, optional (default = `None`)
-        `(batch,)` on the CPU: the samples' tokens, for cutting the batch without asking the device.
+        `(batch,)` on the CPU: the samples' tokens, for cutting the batch without synchronising with the device.
     """
     state = network.embed(batch)
     device = state.hidden_states.device

@@ -12,12 +12,13 @@ from torch import Tensor
 
 from beem_plugin.calibration.replay import ExitDecisions
 from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.data.ragged_batch import RaggedBatch
 from beem_plugin.execution.engine import Engine, ExecutedBatch, SteppedNetwork, device_of
 from beem_plugin.execution.fused_window import WindowKernels, window_kernels
 from beem_plugin.execution.pooled_heads import BatchHeads
 from beem_plugin.execution.pooling import compare_kernels, pool
 from beem_plugin.execution.read_ahead import ahead
-from beem_plugin.execution.samples import Samples, pad_token_of, windows
+from beem_plugin.execution.windows import sorted_windows, windows
 from beem_plugin.exits.policy import ExitPolicy
 
 logger = logging.getLogger(__name__)
@@ -102,7 +103,7 @@ class DepthPools(Engine):
 
     @torch.inference_mode()
     def run(
-        self, network: SteppedNetwork, policy: ExitPolicy, batches: Iterable[dict[str, Tensor]]
+        self, network: SteppedNetwork, policy: ExitPolicy, batches: Iterable[RaggedBatch]
     ) -> Iterator[ExecutedBatch]:
         self.prepare(network, policy)
         device = device_of(network)
@@ -115,7 +116,7 @@ class DepthPools(Engine):
         first_tokens = tokens_per_chunk if is_gpu else None
         heads = BatchHeads(network, policy, self._agreed)
         kernels = self._window_kernels(network, policy, device)
-        stretches = windows(batches, window_tokens, pad_token_of(network), first_tokens, GROWTH, pinned=is_gpu)
+        stretches = windows(batches, window_tokens, first_tokens, GROWTH, pinned=is_gpu)
         read = sorted_windows(stretches, device)
         if is_gpu:
             # The first is waited for anyway, and a thread of its own takes longer to read it.
@@ -150,17 +151,10 @@ class DepthPools(Engine):
         return kernels
 
 
-def sorted_windows(read: Iterable[Samples], device: torch.device) -> Iterator[tuple[Samples, Tensor, Samples]]:
-    """Windows as they are, their order by length, and sorted with their tokens on the device."""
-    for window in read:
-        order = window.lengths.argsort(stable=True)
-        yield window, order, window.select(order).to(device)
+Flight = tuple[RaggedBatch, Tensor, Generator[None, None, ExitDecisions]]
 
 
-Flight = tuple[Samples, Tensor, Generator[None, None, ExitDecisions]]
-
-
-def take_turns(pools: Iterable[Flight], in_flight: int) -> Iterator[tuple[Samples, Tensor, ExitDecisions]]:
+def take_turns(pools: Iterable[Flight], in_flight: int) -> Iterator[tuple[RaggedBatch, Tensor, ExitDecisions]]:
     """Advances so many pools in turns, a step each; where one is done, the next one starts."""
     waiting = iter(pools)
     flights: list[Flight] = []

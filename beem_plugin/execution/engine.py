@@ -12,6 +12,7 @@ from torch import Tensor
 from beem_plugin.backbones import BackboneState
 from beem_plugin.calibration.replay import ExitDecisions, check_signals
 from beem_plugin.common.registry import Registrable
+from beem_plugin.data.ragged_batch import RaggedBatch
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.signals import ExitSignals
 
@@ -46,10 +47,9 @@ class ExecutedBatch:
     # Parameters
 
     index : `Tensor`
-        `(samples,)` int64 on the CPU: the samples' positions in the input (the batches' `index`), or how many samples
-        came before them where the batches have none.
+        `(samples,)` int64 on the CPU: the samples' positions in the input.
     decisions : `ExitDecisions`
-        Where each of them left, and with what, on the CPU, in the order of `index`.
+        Exit and output of each sample, on the CPU, in the order of `index`.
     """
 
     index: Tensor
@@ -64,10 +64,10 @@ class Engine(Registrable):
     default_implementation = "compaction"
 
     def run(
-        self, network: SteppedNetwork, policy: ExitPolicy, batches: Iterable[dict[str, Tensor]]
+        self, network: SteppedNetwork, policy: ExitPolicy, batches: Iterable[RaggedBatch]
     ) -> Iterator[ExecutedBatch]:
         """
-        Yields every sample of `batches` exactly once, not necessarily in their order.
+        Yields every sample of `batches` exactly once, in any order. Sorting, padding and packing are the engine's.
 
         # Parameters
 
@@ -75,8 +75,8 @@ class Engine(Registrable):
             In evaluation mode, on the device where it is to run, in the precision in which it is to run: the layers
             compute in the weights' precision, exits are always decided in the decision precision.
         policy : `ExitPolicy`
-        batches : `Iterable[dict[str, Tensor]]`
-            As the data loader makes them, on the CPU, padded on the right.
+        batches : `Iterable[RaggedBatch]`
+            On the CPU, of any sizes, in the order of the input.
         """
         raise TypeError(f"{type(self).__name__} does not define run")
 
@@ -90,6 +90,12 @@ class Engine(Registrable):
 
 def device_of(network: SteppedNetwork) -> torch.device:
     return next(iter(network.parameters())).device
+
+
+def pad_token_of(network: object) -> int:
+    """The padding id in the configuration of the network's backbone, 0 if there is none."""
+    config = getattr(getattr(network, "backbone", None), "config", None)
+    return getattr(config, "pad_token_id", None) or 0
 
 
 def gather_decisions(
@@ -121,7 +127,9 @@ def gather_decisions(
     scores = [batch.decisions.scores for batch in done]
     index = index[order]
     if bool((index[1:] == index[:-1]).any()) or (total is not None and len(index) != total):
-        raise RuntimeError(f"the engine gave {len(index)} answers, {len(index.unique())} different, of {total} samples")
+        raise RuntimeError(
+            f"the engine returned {len(index)} results ({len(index.unique())} unique) for {total} samples"
+        )
     return index, ExitDecisions(
         torch.cat([batch.decisions.exits for batch in done])[order],
         torch.cat([batch.decisions.predictions for batch in done])[order],

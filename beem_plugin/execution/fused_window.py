@@ -11,13 +11,14 @@ from torch import Tensor
 
 from beem_plugin.backbones import BackboneState
 from beem_plugin.backbones.packed import PACKED, Packed
+from beem_plugin.common.transfer import to_device
+from beem_plugin.data.ragged_batch import RaggedBatch
 from beem_plugin.execution import pool_kernels
 from beem_plugin.execution.answers import Answers
 from beem_plugin.execution.chunks import Chunk, plan
 from beem_plugin.execution.engine import SteppedNetwork
 from beem_plugin.execution.fused_rule import FusedRule, fused_rule
 from beem_plugin.execution.pooled_heads import HeadWeights, agree, head_weights
-from beem_plugin.execution.samples import Samples, to_device
 from beem_plugin.exits.policy import ExitPolicy
 
 MOST_LABELS = 64
@@ -214,7 +215,7 @@ def holds_no_more(backbone: Any, chunk: Chunk) -> bool:
     return set(chunk.state.batched) <= set(getattr(backbone, "token_dims", {}))
 
 
-def packed_chunks(backbone: Any, samples: Samples, tokens_per_chunk: int) -> Iterator[Chunk]:
+def packed_chunks(backbone: Any, samples: RaggedBatch, tokens_per_chunk: int) -> Iterator[Chunk]:
     """As `first_chunks`, packed."""
     lengths = samples.lengths.numpy()
     parts, starts = cut_evenly(lengths, tokens_per_chunk)

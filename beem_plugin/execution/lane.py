@@ -24,11 +24,10 @@ import torch
 from torch import Tensor
 
 from beem_plugin.backbones import BackboneState
-from beem_plugin.execution.engine import SteppedNetwork
+from beem_plugin.execution.engine import SteppedNetwork, pad_token_of
 from beem_plugin.execution.fused_decision import FusedDecisions, fused_decisions
 from beem_plugin.execution.pooled_heads import TOLERANCE
 from beem_plugin.execution.recorder import Recorder
-from beem_plugin.execution.samples import pad_token_of
 from beem_plugin.execution.segments import plan_segments
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.state import ExitState

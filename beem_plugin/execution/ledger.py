@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from beem_plugin.execution.answers import Answers, to_pinned
+from beem_plugin.common.transfer import to_pinned
+from beem_plugin.execution.answers import Answers
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.signals import ExitSignals
 

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from beem_plugin.calibration.replay import ExitDecisions
+from beem_plugin.common.transfer import all_to_device
+from beem_plugin.data.ragged_batch import RaggedBatch
 from beem_plugin.execution.answers import Answers
 from beem_plugin.execution.chunks import Chunk, first_chunks, form_anew
 from beem_plugin.execution.engine import SteppedNetwork
@@ -23,7 +25,6 @@ from beem_plugin.execution.fused_window import (
 )
 from beem_plugin.execution.ledger import Flags, Ledger
 from beem_plugin.execution.pooled_heads import TOLERANCE, BatchHeads
-from beem_plugin.execution.samples import Samples, all_to_device
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.signals import ExitSignals
 
@@ -33,7 +34,7 @@ logger = logging.getLogger(__name__)
 def pool(
     network: SteppedNetwork,
     policy: ExitPolicy,
-    samples: Samples,
+    samples: RaggedBatch,
     tokens_per_chunk: int,
     call_tokens: int,
     min_leaving: float,
@@ -167,12 +168,12 @@ def compare_kernels(network: SteppedNetwork, policy: ExitPolicy, device: torch.d
         raise KernelsDisagree("made-up samples get other answers")
 
 
-def make_up_samples(max_tokens: int | None) -> Samples:
+def make_up_samples(max_tokens: int | None) -> RaggedBatch:
     """A few, of all the lengths that kernels tell apart."""
     lengths = torch.tensor([1, 2, 3, 4, 6, 8, 17, 35, 70])
     lengths = lengths if max_tokens is None else lengths.clamp(max=max_tokens)
     tokens = 3 + torch.arange(int(lengths.sum())) * 7 % 31
-    return Samples({"input_ids": tokens}, lengths.cumsum(0) - lengths, lengths, torch.arange(len(lengths)))
+    return RaggedBatch({"input_ids": tokens}, lengths.cumsum(0) - lengths, lengths, torch.arange(len(lengths)))
 
 
 def same_tokens(chunks: Sequence[Chunk], packed: Sequence[Chunk]) -> bool:

@@ -7,15 +7,14 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from beem_plugin.calibration.replay import ExitDecisions
 from beem_plugin.common.errors import ConfigurationError, not_allowed
+from beem_plugin.data.ragged_batch import RaggedBatch
 from beem_plugin.execution.captured import CapturedLanes
 from beem_plugin.execution.engine import Engine, ExecutedBatch, SteppedNetwork, device_of
 from beem_plugin.execution.lane import HEADS
 from beem_plugin.execution.sample_runner import Answer, SampleRunner
-from beem_plugin.execution.samples import TOKEN_FIELDS, mask_here, pad_token_of, unpad
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.signals import prediction_of
 
@@ -25,7 +24,7 @@ logger = logging.getLogger(__name__)
 @Engine.register("single")
 class Single(Engine):
     """
-    Low latency: takes the batches apart and runs sample by sample, without padding, until the policy lets it go.
+    Low latency: runs sample by sample, without padding, until the sample exits.
 
     On a GPU, where launching a layer's kernels one by one takes longer than computing them, the layers, heads and
     policy steps are captured as CUDA graphs, cut where the policy can let a sample go, for lengths that are multiples
@@ -86,26 +85,24 @@ class Single(Engine):
 
     @torch.inference_mode()
     def run(
-        self, network: SteppedNetwork, policy: ExitPolicy, batches: Iterable[dict[str, Tensor]]
+        self, network: SteppedNetwork, policy: ExitPolicy, batches: Iterable[RaggedBatch]
     ) -> Iterator[ExecutedBatch]:
         self.prepare(network, policy)
-        device, pad_token_id = device_of(network), pad_token_of(network)
+        device = device_of(network)
         lanes = self._captured(network, policy, device) if self.capture and device.type == "cuda" else None
         runner = SampleRunner(network, policy, device, self.plain_numbers)
-        seen = 0
         for batch in batches:
-            if len(batch["input_ids"]) == 0:
+            if len(batch) == 0:
                 continue
-            index, samples = one_by_one(batch, pad_token_id, seen)
-            seen += len(index)
             answers: list[Answer] = []
-            for one in samples:
+            for number in range(len(batch)):
+                one = batch.padded(number, number + 1)
                 answer = None if lanes is None else lanes.run(one)
                 if answer is None:
                     moved = one if device.type == "cpu" else {name: value.to(device) for name, value in one.items()}
                     answer = runner(moved, self._agreed)
                 answers.append(answer)
-            yield ExecutedBatch(index, as_decisions(answers))
+            yield ExecutedBatch(batch.index, as_decisions(answers))
 
     def _captured(self, network: SteppedNetwork, policy: ExitPolicy, device: torch.device) -> CapturedLanes:
         """The graphs of an earlier call if nothing that is baked into them has changed."""
@@ -121,26 +118,6 @@ class Single(Engine):
                 self.heads,
             )
         return self._lanes
-
-
-def one_by_one(batch: dict[str, Tensor], pad_token_id: int, seen: int) -> tuple[Tensor, Iterable[dict[str, Tensor]]]:
-    """
-    The samples of `batch` without padding, each as a batch of one, and their positions in the input.
-
-    # Parameters
-
-    batch : `dict[str, Tensor]`
-    pad_token_id : `int`
-    seen : `int`
-        Samples before this batch.
-    """
-    mask = batch.get("attention_mask")
-    # What a service asks for is one sample, where each call shows; hence NumPy, whose calls take less.
-    if batch["input_ids"].shape[0] == 1 and (mask is None or np.count_nonzero(mask_here(mask)) == mask.shape[1]):
-        index = batch["index"].cpu() if "index" in batch else torch.tensor([seen])
-        return index, ({name: batch[name].cpu() for name in TOKEN_FIELDS if name in batch},)
-    samples = unpad(batch, pad_token_id, seen)
-    return samples.index, (samples.batch(number, number + 1) for number in range(len(samples)))
 
 
 def as_decisions(answers: list[Answer]) -> ExitDecisions:

@@ -8,6 +8,7 @@ from typing import Any
 from beem_plugin.common.errors import ConfigurationError, DataError
 from beem_plugin.data import DatasetReader, Instance, collate
 from beem_plugin.data.dataset_reader import text_value
+from beem_plugin.data.ragged_batch import ragged_batches
 from beem_plugin.execution import Engine
 from beem_plugin.models import Model, MultiExitModel
 from beem_plugin.models.answers import answers
@@ -76,7 +77,8 @@ class EarlyExitPredictor(Predictor):
             for part in rows
         )
         results: list[JsonDict | None] = [None] * len(instances)
-        for executed in self.engine.run(model.encoder, model.exit_policy, batches):
+        ragged = ragged_batches(batches, pad_token_id)
+        for executed in self.engine.run(model.encoder, model.exit_policy, ragged):
             decisions = executed.decisions
             given, exits = answers(decisions, vocab), decisions.exits.tolist()
             scores = None if decisions.scores is None else decisions.scores.tolist()

@@ -11,7 +11,8 @@ from torch import Tensor
 from beem_plugin.backbones import BackboneState
 from beem_plugin.calibration.replay import ExitDecisions
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.execution.engine import Engine, SteppedNetwork, device_of, gather_decisions
+from beem_plugin.data.ragged_batch import ragged_batches
+from beem_plugin.execution.engine import Engine, SteppedNetwork, device_of, gather_decisions, pad_token_of
 from beem_plugin.execution.metering.baselines import FullDepth, NeverLeaves
 from beem_plugin.exits.policies import Final
 from beem_plugin.exits.policy import ExitPolicy
@@ -40,10 +41,11 @@ def engine_cases(
     """
     with_exits, without, never = (Engine.from_params(dict(config)) for _ in range(3))
     full = FullDepth(network)
+    ragged = list(ragged_batches(batches, pad_token_of(network)))
     return {
-        "exits": lambda: with_exits.run(network, policy, batches),
-        "full_depth": lambda: without.run(full, Final(), batches),
-        "nobody_leaves": lambda: never.run(network, NeverLeaves(policy), batches),
+        "exits": lambda: with_exits.run(network, policy, ragged),
+        "full_depth": lambda: without.run(full, Final(), ragged),
+        "nobody_leaves": lambda: never.run(network, NeverLeaves(policy), ragged),
     }
 
 
@@ -153,6 +155,7 @@ def _run_counted(
         engine.capture = False  # what is captured is replayed past the count
     counted = CountedNetwork(network)
     samples = sum(len(batch["input_ids"]) for batch in batches)
-    runs = engine.run(counted, policy, batches)  # type: ignore[arg-type]
+    ragged = list(ragged_batches(batches, pad_token_of(network)))
+    runs = engine.run(counted, policy, ragged)  # type: ignore[arg-type]
     _, decisions = gather_decisions(runs, network.num_labels, samples)
     return decisions, counted

@@ -22,7 +22,9 @@ from beem_plugin.common.outputs import check_outputs, check_writable
 from beem_plugin.data.collate import label_value
 from beem_plugin.data.data_loader import DataLoader
 from beem_plugin.data.instance import Instance
+from beem_plugin.data.ragged_batch import ragged_batches
 from beem_plugin.execution import Engine
+from beem_plugin.execution.engine import pad_token_of
 from beem_plugin.execution.file_engine import check_engine, file_engine
 from beem_plugin.exits.signals import prediction_of
 from beem_plugin.models import MultiExitModel
@@ -170,7 +172,8 @@ def execute(model: MultiExitModel, loader: DataLoader, samples: int, engine: Eng
     scores: torch.Tensor | None = None
     engine = engine if engine is not None else model.engine
     with tqdm(total=samples, desc="evaluating", unit=" samples", mininterval=0.5) as bar:
-        for executed in engine.run(model.encoder, model.exit_policy, loader):
+        batches = ragged_batches(loader, pad_token_of(model.encoder))
+        for executed in engine.run(model.encoder, model.exit_policy, batches):
             decisions = executed.decisions
             exits[executed.index] = decisions.exits
             output[executed.index] = decisions.log_probabilities.to(output.dtype)

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from beem_plugin.data.ragged_batch import RaggedBatch
 from beem_plugin.execution.captured import CapturedLanes, fingerprint
 from beem_plugin.execution.recorder import uncollected
-from beem_plugin.execution.samples import unpad
 from beem_plugin.execution.segments import Segment, plan_segments
 from beem_plugin.execution.single import as_decisions
 from beem_plugin.exits.policies import Beem, FixedExit, MaxProbability
@@ -63,7 +63,7 @@ def test_nothing_is_collected_during_a_capture() -> None:
 def test_a_failed_try_of_the_kernels_leaves_no_trace() -> None:
     world = World()
     lanes = make_lanes(world, MaxProbability(thresholds=0.7), lookahead=True)
-    batch = unpad(make_batches(1, 1, 4, 4)[0]).batch(0, 1)
+    batch = RaggedBatch.from_padded(make_batches(1, 1, 4, 4)[0]).padded(0, 1)
     expected = lanes.run(batch)
     (lane, *_) = lanes.lanes[next(iter(lanes.lanes))]
 
@@ -113,8 +113,8 @@ def test_lanes_give_the_reference_answers(policy: object, lookahead: bool, check
     world = World()
     lanes = make_lanes(world, policy, lookahead, check_every=check_every)
     batches = make_batches(12, 12, shuffled=False)
-    samples = unpad(batches[0])
-    answers = [lanes.run(samples.batch(number, number + 1)) for number in range(len(samples))]
+    samples = RaggedBatch.from_padded(batches[0])
+    answers = [lanes.run(samples.padded(number, number + 1)) for number in range(len(samples))]
     same(as_decisions(answers), reference(world, policy, batches))  # type: ignore[arg-type]
     assert {length for length, _ in lanes.lanes} <= {4, 8, 12, 16}
     assert len(lanes.lanes) == 2, "the lengths unused longest made room"
@@ -126,7 +126,7 @@ def test_without_lookahead_nothing_is_computed_in_vain() -> None:
     lanes = make_lanes(world, Wanted(), lookahead=False)
     exits = 0
     for batch in make_batches(10, 1, longest=4):
-        answer = lanes.run(unpad(batch).batch(0, 1))
+        answer = lanes.run(RaggedBatch.from_padded(batch).padded(0, 1))
         assert answer is not None
         exits += answer[0]
     (recorder,) = lanes.recorders
@@ -137,7 +137,7 @@ def test_without_lookahead_nothing_is_computed_in_vain() -> None:
 def test_heads_that_cannot_matter_are_not_computed() -> None:
     world = World()
     lanes = make_lanes(world, MaxProbability(thresholds=["never", "never", 0.0]), lookahead=True)
-    answer = lanes.run(unpad(make_batches(1, 1)[0]).batch(0, 1))
+    answer = lanes.run(RaggedBatch.from_padded(make_batches(1, 1)[0]).padded(0, 1))
     assert answer is not None and answer[0] == 3
     used = lanes.recorders[lanes.turn % 2]
     assert used.captured == used.replayed == 1, "nothing is cut before exit 3"  # type: ignore[attr-defined]
@@ -174,7 +174,7 @@ def test_segments() -> None:
 def test_a_failed_capture_is_logged_once_and_not_tried_again(caplog: pytest.LogCaptureFixture) -> None:
     lanes = make_lanes(World(), Wanted(), True, Refuses)
     for batch in make_batches(3, 1):
-        assert lanes.run(unpad(batch).batch(0, 1)) is None
+        assert lanes.run(RaggedBatch.from_padded(batch).padded(0, 1)) is None
     assert len(caplog.records) == 1 and "not permitted" in caplog.text and "and more" not in caplog.text
 
 
@@ -194,8 +194,8 @@ def test_a_policy_that_is_changed_afterwards_changes_no_lane_of_an_equal_one() -
     world, first = World(), Beem(thresholds=0.1, weights=[0.1, 0.2, 0.3, 0.4])
     lanes = make_lanes(world, first, True)
     batches = make_batches(12, 12, shuffled=False)
-    samples = unpad(batches[0])
-    lanes.run(samples.batch(0, 1))
+    samples = RaggedBatch.from_padded(batches[0])
+    lanes.run(samples.padded(0, 1))
     equal = Beem(thresholds=0.1, weights=[0.1, 0.2, 0.3, 0.4])
     equal.bind(world.exit_layers, world.num_labels)
     assert lanes.serves(world, equal)
@@ -203,4 +203,4 @@ def test_a_policy_that_is_changed_afterwards_changes_no_lane_of_an_equal_one() -
     # Graphs of a length are what they are; those of other lengths were not yet captured.
     others = [n for n in range(len(samples)) if (samples.lengths[n] - 1) // 4 != (samples.lengths[0] - 1) // 4]
     expected = reference(world, equal, batches)
-    assert others and [lanes.run(samples.batch(n, n + 1))[0] for n in others] == expected.exits[others].tolist()  # type: ignore[index]
+    assert others and [lanes.run(samples.padded(n, n + 1))[0] for n in others] == expected.exits[others].tolist()  # type: ignore[index]

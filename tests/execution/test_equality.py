@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from beem_plugin.common.errors import ConfigurationError, DataError, NotCalibratedError
+from beem_plugin.data.ragged_batch import ragged_batches
 from beem_plugin.execution import Compaction, DepthPools, Engine, Single
 from beem_plugin.execution.engine import gather_decisions
 from beem_plugin.execution.precision import cast_network
@@ -69,7 +70,7 @@ def test_no_samples(engine: Engine, world: World) -> None:
 
 def test_batches_without_index_or_mask(engine: Engine, world: World) -> None:
     bare = [{"input_ids": torch.randint(3, 60, (size, 6))} for size in (3, 2)]
-    index, _ = gather_decisions(engine.run(world, Wanted(), bare), 3, total=5)
+    index, _ = gather_decisions(engine.run(world, Wanted(), ragged_batches(bare)), 3, total=5)
     assert index.tolist() == [0, 1, 2, 3, 4]
 
 
@@ -97,7 +98,7 @@ def test_bfloat16_layers_give_the_exits_of_their_own_logits(engine: Engine) -> N
     world = World()
     cast_network(world, "bfloat16")
     batches = make_batches(20, 6)
-    index, found = gather_decisions(engine.run(world, Wanted(), batches), 3, total=20)
+    index, found = gather_decisions(engine.run(world, Wanted(), ragged_batches(batches)), 3, total=20)
     full = reference(world, Wanted(), batches)
     assert torch.equal(found.exits, full.exits)
     torch.testing.assert_close(found.log_probabilities, full.log_probabilities, atol=0.6, rtol=0.1)
@@ -106,7 +107,7 @@ def test_bfloat16_layers_give_the_exits_of_their_own_logits(engine: Engine) -> N
 
 def test_uncalibrated_policies_are_refused(engine: Engine, world: World) -> None:
     with pytest.raises(NotCalibratedError):
-        list(engine.run(world, MaxProbability(), make_batches(2, 2)))
+        list(engine.run(world, MaxProbability(), ragged_batches(make_batches(2, 2))))
 
 
 @pytest.mark.parametrize(
@@ -120,7 +121,7 @@ def test_options_out_of_range(config: dict) -> None:
 def test_padding_on_the_left_is_refused(world: World) -> None:
     batch = {"input_ids": torch.ones(1, 3).long(), "attention_mask": torch.tensor([[0, 1, 1]])}
     with pytest.raises(DataError, match="right"):
-        list(DepthPools().run(world, Wanted(), [batch]))
+        list(DepthPools().run(world, Wanted(), ragged_batches([batch])))
 
 
 @pytest.mark.parametrize("policy", [MaxProbability(thresholds=["never", 0.7, "never"]), MaxProbability(thresholds=0.7)])

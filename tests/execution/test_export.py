@@ -19,6 +19,7 @@ from tests.tiny_project import run
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
+from beem_plugin.data.ragged_batch import ragged_batches
 from beem_plugin.execution import Compaction, DepthPools, Engine, Single
 from beem_plugin.execution.engine import gather_decisions
 from beem_plugin.execution.onnx.export import export_network, long_input
@@ -39,7 +40,7 @@ def test_same_answers_as_the_network(family: str, tmp_path: Path) -> None:
     batches = make_batches(14, 5)
     expected = reference(world, beem(4), batches)
     for engine in ENGINES:
-        _, found = gather_decisions(engine.run(network, network.exit_policy, batches), 3, total=14)
+        _, found = gather_decisions(engine.run(network, network.exit_policy, ragged_batches(batches)), 3, total=14)
         same(found, expected)
 
 
@@ -77,9 +78,9 @@ def test_exits_at_some_layers_token_types_and_full_depth(tmp_path: Path) -> None
     for batch in batches:
         batch["token_type_ids"] = (torch.arange(batch["input_ids"].shape[1]) % 2) * batch["attention_mask"]
     network, full = OnnxNetwork(tmp_path, threads=1), OnnxNetwork(tmp_path, threads=1, full_depth=True)
-    _, found = gather_decisions(Single().run(network, network.exit_policy, batches), 3, total=6)
+    _, found = gather_decisions(Single().run(network, network.exit_policy, ragged_batches(batches)), 3, total=6)
     same(found, reference(world, beem(2), batches))
-    _, last = gather_decisions(Compaction().run(full, Final(), batches), 3, total=6)
+    _, last = gather_decisions(Compaction().run(full, Final(), ragged_batches(batches)), 3, total=6)
     torch.testing.assert_close(
         last.log_probabilities, reference(world, Final(), batches).log_probabilities, atol=1e-4, rtol=1e-4
     )
@@ -120,7 +121,7 @@ def test_command(trained: Path, tmp_path: Path) -> None:
     network = OnnxNetwork(folder, threads=1)
     engine: Engine = Single()
     batch = {"input_ids": torch.tensor([[2, 4, 5, 3]])}
-    (executed,) = engine.run(network, network.exit_policy, [batch])
+    (executed,) = engine.run(network, network.exit_policy, ragged_batches([batch]))
     assert executed.decisions.log_probabilities.shape == (1, 2)
 
 

@@ -13,8 +13,9 @@ import torch
 
 from beem_plugin.backbones import block_kernels
 from beem_plugin.backbones.packed import Packed
+from beem_plugin.data.ragged_batch import ragged_batches
 from beem_plugin.execution import pool_kernels
-from beem_plugin.execution.depth_pools import DepthPools, sorted_windows
+from beem_plugin.execution.depth_pools import DepthPools
 from beem_plugin.execution.engine import gather_decisions
 from beem_plugin.execution.fused_rule import fused_rule
 from beem_plugin.execution.fused_window import KernelsDisagree, cut_evenly, window_kernels
@@ -22,7 +23,7 @@ from beem_plugin.execution.ledger import Ledger
 from beem_plugin.execution.pooled_heads import BatchHeads
 from beem_plugin.execution.pooling import compare_kernels, make_up_samples, pool, run_to_end
 from beem_plugin.execution.precision import cast_network
-from beem_plugin.execution.samples import windows
+from beem_plugin.execution.windows import sorted_windows, windows
 from beem_plugin.exits.policies import Beem, Voting
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.signals import ExitSignals
@@ -192,7 +193,7 @@ def check_windows(policy: ExitPolicy, pooling: str, family: str, samples: int, p
     compare_kernels(made, policy, HERE, kernels)
     assert kernels.packs == packs
     heads = BatchHeads(made, policy, set())
-    for _, _, window in sorted_windows(windows(make_batches(samples, 7), 10**6), HERE):
+    for _, _, window in sorted_windows(windows(ragged_batches(make_batches(samples, 7)), 10**6), HERE):
         found, expected = (run_to_end(pool(made, policy, window, 40, 4, 0.0, heads, one)) for one in (kernels, None))
         same(found, expected)
 
@@ -232,8 +233,8 @@ def test_the_engine_uses_them(dtype: str) -> None:
     policy, batches = FUSED_POLICIES[0], make_batches(200, 16)
     engine, plain = DepthPools(), DepthPools(use_kernels=False)
     for _ in range(2):
-        _, found = gather_decisions(engine.run(made, policy, batches), 3, 200)
-    _, expected = gather_decisions(plain.run(made, policy, batches), 3, 200)
+        _, found = gather_decisions(engine.run(made, policy, ragged_batches(batches)), 3, 200)
+    _, expected = gather_decisions(plain.run(made, policy, ragged_batches(batches)), 3, 200)
     assert engine.use_kernels and engine._tried is not None and engine._tried[1] == (dtype == "float16")
     assert (found.exits == expected.exits).float().mean() > 0.98
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.data.ragged_batch import ragged_batches
 from beem_plugin.execution.engine import Engine, gather_decisions
 from beem_plugin.execution.fused_rule import fused_rule
 from beem_plugin.exits.policy import ExitPolicy
@@ -35,7 +36,7 @@ def test_values_and_exits_are_the_references(world: World, engine: str, name: st
     policy = ExitPolicy.from_params({"type": name, **POLICIES[name]})
     batches = make_batches(40, 7)
     expected = reference(world, policy, batches)
-    runs = Engine.from_params({"type": engine}).run(world, policy, batches)
+    runs = Engine.from_params({"type": engine}).run(world, policy, ragged_batches(batches))
     index, found = gather_decisions(runs, 1, 40)
     assert index.tolist() == list(range(40))
     assert found.exits.tolist() == expected.exits.tolist()
@@ -48,7 +49,7 @@ def test_values_and_exits_are_the_references(world: World, engine: str, name: st
 def test_a_rule_on_confidence_is_refused_before_anything_runs(world: World) -> None:
     policy = ExitPolicy.from_params({"type": "max_probability", "thresholds": 0.9})
     with pytest.raises(ConfigurationError, match="found a regression"):
-        next(iter(Engine.from_params({"type": "single"}).run(world, policy, make_batches(3, 2))))
+        next(iter(Engine.from_params({"type": "single"}).run(world, policy, ragged_batches(make_batches(3, 2)))))
 
 
 def test_the_fused_kernel_leaves_values_alone() -> None:

@@ -12,9 +12,9 @@ from torch import Tensor
 from beem_plugin.backbones import BackboneState
 from beem_plugin.calibration.replay import ExitDecisions, replay
 from beem_plugin.calibration.trace import ExitTrace
+from beem_plugin.data.ragged_batch import ragged_batches
 from beem_plugin.execution.engine import Engine, gather_decisions
 from beem_plugin.execution.metering.baselines import NeverLeaves
-from beem_plugin.execution.samples import unpad
 from beem_plugin.exits.policies import Beem, Entropy, Final, FixedExit, Margin, MaxProbability, Patience
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.signals import ExitSignals
@@ -109,11 +109,10 @@ def reference(network: World, policy: ExitPolicy, batches: Iterable[dict[str, Te
     """Every sample alone, without padding, at full depth; then replay. In the order of the index."""
     logits, extra, indices = [], [], []
     with torch.inference_mode():
-        for batch in batches:
-            samples = unpad(batch)
+        for samples in ragged_batches(batches):
             indices.append(samples.index)
             for number in range(len(samples)):
-                state = network.embed(samples.batch(number, number + 1))
+                state = network.embed(samples.padded(number, number + 1))
                 said = []
                 for exit_number in range(1, network.num_exits + 1):
                     state = network.advance(exit_number, state)
@@ -134,7 +133,7 @@ def check(engine: Engine, network: World, policy: ExitPolicy, batches: list[dict
     """The engine's answers, after they have been found equal to the reference's."""
     expected = reference(network, policy, batches)
     total = sum(len(batch["input_ids"]) for batch in batches)
-    index, found = gather_decisions(engine.run(network, policy, batches), network.num_labels, total)
+    index, found = gather_decisions(engine.run(network, policy, ragged_batches(batches)), network.num_labels, total)
     assert index.tolist() == list(range(total))
     same(found, expected)
     return found

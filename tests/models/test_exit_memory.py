@@ -18,13 +18,13 @@ from beem_plugin.calibration.replay import replay
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.data import Vocabulary
+from beem_plugin.data.ragged_batch import RaggedBatch, ragged_batches
 from beem_plugin.execution import Compaction, DepthPools, Engine, Single
 from beem_plugin.execution.captured import CapturedLanes
 from beem_plugin.execution.engine import gather_decisions
 from beem_plugin.execution.metering.macs import count_macs
 from beem_plugin.execution.onnx.export import export_network
 from beem_plugin.execution.precision import cast_network
-from beem_plugin.execution.samples import unpad
 from beem_plugin.execution.single import as_decisions
 from beem_plugin.exits.policies import Beem, Final
 from beem_plugin.exits.policy import ExitPolicy
@@ -102,7 +102,7 @@ def check(model: MultiExitClassifier, engine: Engine, count: int = 23) -> dict[s
     exits = {}
     for name, policy in policies_for(trace).items():
         expected = replay(policy, trace)
-        index, found = gather_decisions(engine.run(model.encoder, policy, batches), 3, count)
+        index, found = gather_decisions(engine.run(model.encoder, policy, ragged_batches(batches)), 3, count)
         assert index.tolist() == list(range(count)), name
         same(found, expected)
         exits[name] = sorted(set(expected.exits.tolist()))
@@ -147,7 +147,7 @@ def test_half_precision_layers(head: str, dtype: str) -> None:
     for name, values in half.signals.items():
         torch.testing.assert_close(values, whole.signals[name], atol=0.25, rtol=0.1)
     for engine in (Single(), Compaction(), DepthPools(tokens_per_chunk=24, min_leaving=0.0)):
-        _, found = gather_decisions(engine.run(model.encoder, Beem([0.1] * 4, 0.1), batches), 3, 8)
+        _, found = gather_decisions(engine.run(model.encoder, Beem([0.1] * 4, 0.1), ragged_batches(batches)), 3, 8)
         assert bool(torch.isfinite(found.log_probabilities).all())
     inputs = {name: batches[0][name] for name in ("input_ids", "attention_mask")}
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -170,7 +170,7 @@ def test_what_exit_signals_noted_is_not_computed_again(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(type(encoder), "exit_output", counted)
     policy = Final()
-    list(Compaction().run(encoder, policy, make_batches(3, 3)))
+    list(Compaction().run(encoder, policy, ragged_batches(make_batches(3, 3))))
     assert calls == [1, 2, 3, 4]
     calls.clear()
     state = encoder.embed({"input_ids": torch.tensor([[5, 6]])})
@@ -327,11 +327,11 @@ def test_lanes_of_captured_graphs_keep_the_order_in_which_exits_look_back(head: 
     model = build(head=HEADS[head], share_pooler=False, signals=SIGNALS)
     batches = make_batches(9, 9, shuffled=False)
     trace = trace_model(model, batches, None, "test")
-    samples = unpad(batches[0])
+    samples = RaggedBatch.from_padded(batches[0])
     for policy in policies_for(trace).values():
         expected = replay(policy, trace)
         lanes = CapturedLanes(model.encoder, policy, torch.device("cpu"), 4, 9, lookahead=True, make_recorder=OnTheSpot)
-        answers = [lanes.run(samples.batch(number, number + 1)) for number in range(len(samples))]
+        answers = [lanes.run(samples.padded(number, number + 1)) for number in range(len(samples))]
         same(as_decisions(answers), expected)  # type: ignore[arg-type]
 
 

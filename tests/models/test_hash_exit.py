@@ -16,6 +16,7 @@ from beem_plugin.calibration.replay import replay
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError, DataError
 from beem_plugin.data import Instance, Vocabulary
+from beem_plugin.data.ragged_batch import ragged_batches
 from beem_plugin.execution import Compaction, DepthPools, Engine, Single
 from beem_plugin.execution.captured import CapturedLanes
 from beem_plugin.execution.engine import gather_decisions
@@ -157,7 +158,7 @@ def test_every_engine_gives_what_the_trace_says(engine: Engine, pooler: Any) -> 
     model = build(pooler=pooler)
     batches = make_batches(17, 5)
     expected = replay(Final(), trace_model(model, batches, None, "test"))
-    _, found = gather_decisions(engine.run(model.encoder, model.exit_policy, batches), 3, 17)
+    _, found = gather_decisions(engine.run(model.encoder, model.exit_policy, ragged_batches(batches)), 3, 17)
     same(found, expected)
 
 

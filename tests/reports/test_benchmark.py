@@ -14,6 +14,7 @@ from torch import Tensor
 import beem_plugin.commands.benchmark  # noqa: F401  registers the command
 from beem_plugin.calibration.replay import ExitDecisions
 from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.data.ragged_batch import RaggedBatch
 from beem_plugin.execution import Compaction
 from beem_plugin.execution.engine import Engine, ExecutedBatch, SteppedNetwork
 from beem_plugin.exits.policies import FixedExit, MaxProbability
@@ -48,16 +49,16 @@ class Simulates(Engine):
     """Runs every layer for everybody and says afterwards where they would have left."""
 
     def run(
-        self, network: SteppedNetwork, policy: ExitPolicy, batches: Iterable[dict[str, Tensor]]
+        self, network: SteppedNetwork, policy: ExitPolicy, batches: Iterable[RaggedBatch]
     ) -> Iterator[ExecutedBatch]:
         self.prepare(network, policy)
         for batch in batches:
-            state = network.embed(batch)
+            state = network.embed(batch.padded())
             for exit_number in range(1, network.num_exits + 1):
                 state = network.advance(exit_number, state)
-            size = len(batch["input_ids"])
+            size = len(batch)
             output = torch.zeros(size, network.num_labels).double()
-            yield ExecutedBatch(batch["index"], ExitDecisions(torch.ones(size).long(), output.argmax(1), output, None))
+            yield ExecutedBatch(batch.index, ExitDecisions(torch.ones(size).long(), output.argmax(1), output, None))
 
 
 def test_simulated_seconds_are_refused() -> None:
@@ -71,10 +72,10 @@ class Pretends(Engine):
 
     @torch.inference_mode()
     def run(
-        self, network: SteppedNetwork, policy: ExitPolicy, batches: Iterable[dict[str, Tensor]]
+        self, network: SteppedNetwork, policy: ExitPolicy, batches: Iterable[RaggedBatch]
     ) -> Iterator[ExecutedBatch]:
         for batch in batches:
-            state = network.embed(batch)
+            state = network.embed(batch.padded())
             for exit_number in range(1, network.num_exits + 1):
                 state = network.advance(exit_number, state)
         yield from Compaction().run(getattr(network, "network", network), policy, batches)

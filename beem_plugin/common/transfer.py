@@ -1,0 +1,27 @@
+"""Copies between host and device that do not wait for work already queued on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """
+    A CPU tensor on `device`. Copies from pageable memory above 64 KiB synchronise with the device, hence the pinning.
+    """
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+
+
+def all_to_device(tensors: Sequence[Tensor], device: torch.device) -> tuple[Tensor, ...]:
+    """Several one-dimensional tensors of one dtype on `device`, in a single copy."""
+    if device.type != "cuda":
+        return tuple(tensor.to(device) for tensor in tensors)
+    return to_device(torch.cat(list(tensors)), device).split([len(tensor) for tensor in tensors])
+
+
+def to_pinned(tensor: Tensor) -> Tensor:
+    """Starts a copy of a device tensor into pinned memory. Synchronise with an event before reading it."""
+    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)

@@ -1,0 +1,224 @@
+"""Token ids of many samples in one flat tensor: what the engines take."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from beem_plugin.common.errors import DataError
+from beem_plugin.common.transfer import all_to_device, to_device
+
+TOKEN_FIELDS = ("input_ids", "token_type_ids")
+
+
+@dataclass
+class RaggedBatch:
+    """
+    Token ids of a number of samples, one after the other, without padding.
+
+    # Parameters
+
+    tokens : `dict[str, Tensor]`
+        `input_ids` and, where the encoder has them, `token_type_ids`: each `(all tokens,)` int64. There may be unused
+        tokens between two samples.
+    starts : `Tensor`
+        `(samples,)` int64 on the CPU: where each sample begins in `tokens`.
+    lengths : `Tensor`
+        `(samples,)` int64 on the CPU: tokens of each sample, 1 or more.
+    index : `Tensor`
+        `(samples,)` int64 on the CPU: positions in the input.
+    pad_token_id : `int`, optional (default = `0`)
+    """
+
+    tokens: dict[str, Tensor]
+    starts: Tensor
+    lengths: Tensor
+    index: Tensor
+    pad_token_id: int = 0
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @classmethod
+    def from_padded(cls, batch: Mapping[str, Tensor], pad_token_id: int = 0, position: int = 0) -> RaggedBatch:
+        """
+        # Parameters
+
+        batch : `Mapping[str, Tensor]`
+            As collated: `input_ids (batch, tokens)`, optionally `attention_mask`, `token_type_ids` and `index`. Other
+            entries are ignored.
+        pad_token_id : `int`, optional (default = `0`)
+        position : `int`, optional (default = `0`)
+            The index of the first sample if the batch has no `index`.
+
+        # Raises
+
+        `DataError`
+            If a sample is padded anywhere but on the right, or has no tokens.
+        """
+        size, longest = batch["input_ids"].shape
+        index = batch["index"].cpu() if "index" in batch else torch.arange(position, position + size)
+        fields = {name: batch[name].cpu() for name in TOKEN_FIELDS if name in batch}
+        starts = torch.arange(size) * longest
+        flat = {name: value.reshape(-1) for name, value in fields.items()}
+        if "attention_mask" not in batch:
+            return cls(flat, starts, torch.full((size,), longest), index, pad_token_id)
+        mask = as_array(batch["attention_mask"])
+        lengths = torch.from_numpy(lengths_of(mask))
+        # Removing padding costs a copy, which only pays off when more than half of the batch is padding.
+        if 2 * int(lengths.sum()) >= mask.size:
+            return cls(flat, starts, lengths, index, pad_token_id)
+        real = torch.from_numpy(mask).bool()
+        tokens = {name: value[real] for name, value in fields.items()}
+        return cls(tokens, lengths.cumsum(0) - lengths, lengths, index, pad_token_id)
+
+    @classmethod
+    def from_lists(
+        cls,
+        input_ids: Sequence[Sequence[int]],
+        token_type_ids: Sequence[Sequence[int]] | None = None,
+        index: Tensor | None = None,
+        pad_token_id: int = 0,
+        position: int = 0,
+    ) -> RaggedBatch:
+        """
+        # Parameters
+
+        input_ids : `Sequence[Sequence[int]]`
+            Token ids of each sample.
+        token_type_ids : `Sequence[Sequence[int]]`, optional (default = `None`)
+        index : `Tensor`, optional (default = `position`, `position + 1`, ...)
+        pad_token_id, position : `int`, optional (default = `0`)
+        """
+        lengths = torch.tensor([len(ids) for ids in input_ids], dtype=torch.int64)
+        total = int(lengths.sum())
+        given = {"input_ids": input_ids} | ({} if token_type_ids is None else {"token_type_ids": token_type_ids})
+        tokens = {
+            name: torch.from_numpy(np.fromiter(itertools.chain.from_iterable(rows), dtype=np.int64, count=total))
+            for name, rows in given.items()
+        }
+        index = torch.arange(position, position + len(lengths)) if index is None else index
+        return cls(tokens, lengths.cumsum(0) - lengths, lengths, index, pad_token_id)
+
+    @classmethod
+    def join(cls, parts: Sequence[RaggedBatch], pinned: bool = False) -> RaggedBatch:
+        """
+        The samples of all `parts`, in their order.
+
+        # Parameters
+
+        parts : `Sequence[RaggedBatch]`
+            One or more, their tokens on the CPU.
+        pinned : `bool`, optional (default = `False`)
+            Whether to put the tokens into pinned memory, from which a GPU copies asynchronously.
+        """
+        if len(parts) == 1 and not pinned:
+            return parts[0]
+        tokens = {}
+        for name in dict.fromkeys(name for part in parts for name in part.tokens):
+            # A part without token types has the first type throughout.
+            values = [part.tokens.get(name, torch.zeros_like(part.tokens["input_ids"])) for part in parts]
+            total = sum(len(value) for value in values)
+            tokens[name] = torch.cat(values, out=torch.empty(total, dtype=values[0].dtype, pin_memory=pinned))
+        offsets = itertools.accumulate((len(part.tokens["input_ids"]) for part in parts), initial=0)
+        starts = torch.cat([part.starts + offset for part, offset in zip(parts, offsets)])
+        lengths, index = (torch.cat([getattr(part, name) for part in parts]) for name in ("lengths", "index"))
+        return cls(tokens, starts, lengths, index, parts[0].pad_token_id)
+
+    def select(self, rows: Tensor) -> RaggedBatch:
+        """The samples at `rows`, `(selected,)` int64, in that order. Tokens are shared, not copied."""
+        return RaggedBatch(self.tokens, self.starts[rows], self.lengths[rows], self.index[rows], self.pad_token_id)
+
+    def narrow(self, first: int, last: int) -> RaggedBatch:
+        """Samples `first` to `last - 1` with no more of the tokens than they span."""
+        starts, lengths = self.starts[first:last], self.lengths[first:last]
+        begin, end = int(starts.min()), int((starts + lengths).max())
+        tokens = {name: value[begin:end] for name, value in self.tokens.items()}
+        return RaggedBatch(tokens, starts - begin, lengths, self.index[first:last], self.pad_token_id)
+
+    def to(self, device: torch.device) -> RaggedBatch:
+        """The same samples with their tokens on `device`."""
+        moved = {name: to_device(value, device) for name, value in self.tokens.items()}
+        return RaggedBatch(moved, self.starts, self.lengths, self.index, self.pad_token_id)
+
+    def padded(
+        self, first: int = 0, last: int | None = None, length: int | None = None, always_mask: bool = False
+    ) -> dict[str, Tensor]:
+        """
+        Samples `first` to `last - 1` as a batch that is padded on the right, on the device of the tokens.
+
+        # Parameters
+
+        first : `int`, optional (default = `0`)
+        last : `int`, optional (default = all samples)
+        length : `int`, optional (default = the longest sample)
+            Tokens to pad to.
+        always_mask : `bool`, optional (default = `False`)
+            Return an `attention_mask`, `(samples, length)` bool, also where nothing is padding. Attention is faster
+            without a mask.
+        """
+        lengths, starts = self.lengths[first:last], self.starts[first:last]
+        longest = int(lengths.max()) if length is None else length
+        is_full = int(lengths.min()) == longest and not always_mask
+        if is_full and len(lengths) == 1:
+            start = int(starts[0])
+            return {name: value[start : start + longest][None] for name, value in self.tokens.items()}
+        device = self.tokens["input_ids"].device
+        position = torch.arange(longest, device=device)
+        starts, lengths = all_to_device((starts, lengths), device)
+        where = starts[:, None] + position
+        if is_full:
+            return {name: value[where] for name, value in self.tokens.items()}
+        real = position < lengths[:, None]
+        where = torch.where(real, where, 0)
+        padded = {
+            name: value[where].masked_fill_(~real, self.pad_token_id if name == "input_ids" else 0)
+            for name, value in self.tokens.items()
+        }
+        return {**padded, "attention_mask": real}
+
+
+def ragged_batches(batches: Iterable[Mapping[str, Tensor]], pad_token_id: int = 0) -> Iterator[RaggedBatch]:
+    """Padded batches one by one; batches without an `index` are numbered in the order in which they come."""
+    position = 0
+    for batch in batches:
+        yield RaggedBatch.from_padded(batch, pad_token_id, position)
+        position += len(batch["input_ids"])
+
+
+def as_array(attention_mask: Tensor) -> np.ndarray:
+    """An attention mask of any dtype as int64 or bool. NumPy's calls are cheaper than torch's on small batches."""
+    mask = attention_mask.cpu()
+    # NumPy has no bfloat16, and sums uint8 to a dtype that torch cannot compare.
+    return (mask if mask.dtype in (torch.int64, torch.bool) else mask != 0).numpy()
+
+
+def lengths_of(mask: np.ndarray) -> np.ndarray:
+    """
+    Tokens of each sample, `(batch,)` int64.
+
+    # Parameters
+
+    mask : `np.ndarray`
+        `(batch, tokens)`, as `as_array` returns it.
+
+    # Raises
+
+    `DataError`
+        If a sample is padded anywhere but on the right, or has no tokens.
+    """
+    lengths: np.ndarray = mask.sum(1)
+    longest = mask.shape[1]
+    if int(lengths.sum()) == mask.size and longest:
+        return lengths
+    first_padding = mask.argmin(1) if mask.size else lengths
+    if (lengths == 0).any() or ((first_padding != lengths) & (lengths < longest)).any():
+        raise DataError(
+            "attention_mask: found padding before a token, or a sample without tokens; allowed: padding on the right"
+        )
+    return lengths
