@@ -241,9 +241,8 @@ def check_equality(subject: Subject, dtype: str, samples: int) -> dict[str, Any]
         try:
             engine = Engine.from_params(dict(config))
             for turn in ("first", "again"):
-                _, decisions = gather_decisions(
-                    engine.run(network, policy, ragged_batches(many)), network.num_labels, samples
-                )
+                runs = engine.run(network, policy, ragged_batches(many))
+                _, decisions = gather_decisions(runs, network.num_labels, samples)
                 other = decisions.exits != expected.exits
                 same = ~other
                 apart = (decisions.log_probabilities - expected.log_probabilities)[same].abs().max()

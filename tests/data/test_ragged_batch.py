@@ -20,9 +20,8 @@ ENGINES = [Single(), Compaction(), DepthPools(tokens_per_chunk=30)]
 
 def answers(engine: Engine, network: World, batches: list[dict[str, Tensor]]) -> ExitDecisions:
     total = sum(len(batch["input_ids"]) for batch in batches)
-    return gather_decisions(
-        engine.run(network, Beem(thresholds=0.15, weights=WEIGHTS), ragged_batches(batches)), 3, total
-    )[1]
+    policy = Beem(thresholds=0.15, weights=WEIGHTS)
+    return gather_decisions(engine.run(network, policy, ragged_batches(batches)), 3, total)[1]
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: type(engine).__name__)
