@@ -41,14 +41,14 @@ from beem_plugin.calibration.speed import depth_summary
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.registry import Params
 from beem_plugin.data.ragged_batch import RaggedBatch, ragged_batches
+from beem_plugin.evaluation.benchmark import batches_by_size
+from beem_plugin.evaluation.benchmark_cases import PLAIN, Case, engine_cases, plain_case
+from beem_plugin.evaluation.timing import Timing, measure, ratio
 from beem_plugin.execution.engine import Engine, gather_decisions
 from beem_plugin.execution.precision import cast_network
 from beem_plugin.exits.policies import Beem
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.models.multi_exit_encoder import MultiExitEncoder
-from beem_plugin.reports.benchmark import batches_by_size
-from beem_plugin.reports.benchmark_cases import PLAIN, Case, engine_cases, plain_case
-from beem_plugin.reports.timing import Timing, measure, ratio
 
 SHAPES = {
     "base": {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072},

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from beem_plugin.reports.calibration_plots import plots_available
+from beem_plugin.rendering.plots import plots_available
 from tests.ablation_in_process import train_in_process
 from tests.tiny_project import CONFIGS, run
 

@@ -43,6 +43,6 @@ class Ablate(Subcommand):
 
 
 def ablate_from_args(args: argparse.Namespace) -> int:
-    from beem_plugin.reports.ablation.ablate import ablate_from_args
+    from beem_plugin.comparison.ablation.ablate import ablate_from_args
 
     return ablate_from_args(args)

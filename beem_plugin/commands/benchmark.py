@@ -52,7 +52,7 @@ class Benchmark(Subcommand):
 
 def benchmark_from_args(args: argparse.Namespace) -> Any:
     from beem_plugin.common.outputs import check_outputs, check_writable
-    from beem_plugin.reports import benchmark
+    from beem_plugin.evaluation import benchmark
 
     if args.output_file:
         path = Path(args.output_file)

@@ -45,6 +45,6 @@ class Calibrate(Subcommand):
 
 
 def calibrate_from_args(args: argparse.Namespace) -> Any:
-    from beem_plugin.reports import calibrate
+    from beem_plugin.comparison import calibrate
 
     return calibrate.calibrate_from_args(args)

@@ -54,6 +54,6 @@ class Evaluate(Subcommand):
 
 
 def evaluate_from_args(args: argparse.Namespace) -> Any:
-    from beem_plugin.reports import evaluate
+    from beem_plugin.evaluation import evaluate
 
     return evaluate.evaluate_from_args(args)

@@ -62,6 +62,6 @@ class Replay(Subcommand):
 
 
 def replay_from_args(args: argparse.Namespace) -> Any:
-    import beem_plugin.reports.replay as replay
+    import beem_plugin.comparison.replay as replay
 
     return replay.replay_from_args(args)

@@ -29,7 +29,7 @@ class Trace(Subcommand):
 
 def trace_from_args(args: argparse.Namespace) -> Any:
     from beem_plugin.common.outputs import check_outputs
-    from beem_plugin.reports import trace
+    from beem_plugin.evaluation import trace
 
     check_outputs({"--output-file": args.output_file}, [args.archive_file, args.input_file, args.weights_file])
     return trace.trace_from_args(args)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from beem_plugin.calibration.trace import ExitTrace
-from beem_plugin.reports.calibration_plots import plots_available
+from beem_plugin.rendering.plots import plots_available
 from tests.tiny_project import CONFIGS, Result, run
 
 OVERRIDES = {

@@ -10,11 +10,11 @@ import torch
 
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.comparison.families import fit_families, judge_families
+from beem_plugin.comparison.policy_files import Variant
+from beem_plugin.comparison.policy_grid import expand
+from beem_plugin.comparison.replay import replay_policy
 from beem_plugin.exits.policies import ExitPolicy
-from beem_plugin.reports.families import fit_families, judge_families
-from beem_plugin.reports.replay import replay_policy
-from beem_plugin.reports.sweeps import expand
-from beem_plugin.reports.variants import Variant
 
 
 def said(config: dict[str, Any], with_ends: bool = True, exits: int = 4, labels: int = 2) -> str:

@@ -15,8 +15,15 @@ from beem_plugin.archival import load_weights, save_state
 from beem_plugin.calibration.replay import replay
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError, DataError
+from beem_plugin.comparison.ablation.judging import judge
+from beem_plugin.comparison.families import fit_families, judge_families
+from beem_plugin.comparison.policy_files import Variant
+from beem_plugin.comparison.policy_grid import expand
+from beem_plugin.comparison.replay import replay_policy
 from beem_plugin.data import Instance, Vocabulary
 from beem_plugin.data.ragged_batch import ragged_batches
+from beem_plugin.evaluation.benchmark import tokens_of
+from beem_plugin.evaluation.trace import trace_archive
 from beem_plugin.execution import Compaction, DepthPools, Engine, Single
 from beem_plugin.execution.captured import CapturedLanes
 from beem_plugin.execution.engine import gather_decisions
@@ -27,13 +34,6 @@ from beem_plugin.models import HashExitEncoder, Model, MultiExitClassifier, Mult
 from beem_plugin.models.token_depth import AllTokens
 from beem_plugin.models.token_hash import TokenHash
 from beem_plugin.models.tracing import trace_model
-from beem_plugin.reports.ablation.judging import judge
-from beem_plugin.reports.benchmark import tokens_of
-from beem_plugin.reports.families import fit_families, judge_families
-from beem_plugin.reports.replay import replay_policy
-from beem_plugin.reports.sweeps import expand
-from beem_plugin.reports.trace import trace_archive
-from beem_plugin.reports.variants import Variant
 from beem_plugin.training.callbacks.calibrate_exits import figures
 from tests.backbones.tiny_models import CONFIGS
 from tests.execution.worlds import make_batches, same
@@ -281,7 +281,7 @@ def test_the_shipped_config_counts_its_training_data_and_reports_by_token(
     import beem_plugin.components  # noqa: F401
     from beem_plugin.archival import load_archive
     from beem_plugin.common.params import load_config
-    from beem_plugin.reports.evaluate import evaluate_archive
+    from beem_plugin.evaluation.evaluate import evaluate_archive
     from beem_plugin.training.train import train_model
     from tests.tiny_project import CONFIGS
 

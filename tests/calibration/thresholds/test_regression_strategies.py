@@ -13,9 +13,9 @@ from beem_plugin.calibration.replay import replay
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.registry import Params
+from beem_plugin.comparison.calibration_evidence import calibration_evidence
 from beem_plugin.exits.policies import ExitPolicy
-from beem_plugin.reports.calibration_evidence import calibration_evidence
-from beem_plugin.reports.calibration_page import calibration_page
+from beem_plugin.rendering.calibration_page import calibration_page
 
 EXITS = 4
 

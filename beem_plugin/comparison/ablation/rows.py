@@ -1,0 +1,178 @@
+"""From judgements, one a seed, to the rows of the table: medians with their smallest and largest."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from beem_plugin.calibration.curves import Curve
+from beem_plugin.comparison.ablation.difference import Difference, at, flat, in_one_line, to_json
+from beem_plugin.comparison.ablation.variants import BASE, Variant
+
+CURVE_POINTS = 60
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The median over seeds, the smallest and the largest."""
+
+    median: float
+    min: float
+    max: float
+
+    def to_json(self) -> dict[str, float]:
+        return {"median": self.median, "min": self.min, "max": self.max}
+
+
+@dataclass
+class Row:
+    """
+    One line of the table.
+
+    # Parameters
+
+    variant : `Variant`
+    differences : `list[Difference]`
+        From the base.
+    training : `str`
+        The directory of its training.
+    results : `list[dict[str, Any]]`
+        One a seed: what `judging.judge` gives, with `seed`, `training_seconds`, `parameters`, `exit_parameters` and
+        `validation_score`.
+    errors : `list[str]`
+        What failed; with results as well if only some seeds did.
+    settings : `list[dict[str, Any]]`
+        Of a grid of which the best setting was kept: all settings with their validation scores.
+    """
+
+    variant: Variant
+    differences: list[Difference]
+    training: str
+    results: list[dict[str, Any]] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    settings: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return self.variant.name
+
+    @property
+    def main_metric(self) -> str:
+        return str(self.results[0]["main_metric"])
+
+    @property
+    def warnings(self) -> list[str]:
+        return list(dict.fromkeys(warning for result in self.results for warning in result["warnings"]))
+
+    def spread(self, name: str, inside: str | None = None) -> Spread | None:
+        """Of one of the results' numbers, or of one in their block `inside`; `None` where there is none."""
+        found = [(result if inside is None else result[inside]).get(name) for result in self.results]
+        values = [float(value) for value in found if value is not None]
+        return Spread(statistics.median(values), min(values), max(values)) if values else None
+
+    def curve(self) -> Curve | None:
+        """The median accuracy over seeds at each speed that all of them reach."""
+        curves = [result["curve"] for result in self.results]
+        if not curves or any(curve is None or len(curve) < 2 for curve in curves):
+            return None
+        low, high = max(c.speedup[0] for c in curves), min(c.speedup[-1] for c in curves)
+        if low >= high:
+            return None
+        # Even in the depth, not in the speed, which stretches the fast end.
+        speeds = (1 / np.linspace(1 / low, 1 / high, CURVE_POINTS)).clip(low, high)
+        values = np.array([[curve.at(float(speed)) for speed in speeds] for curve in curves], dtype=float)
+        return Curve(np.median(values, 0), speeds, [None] * len(speeds))
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, for `ablation.json`."""
+        content: dict[str, Any] = {
+            "name": self.name,
+            "diff": in_one_line(self.differences, whole_keys=True),
+            "differences": to_json(self.differences),
+            "training": self.training,
+            "errors": self.errors,
+        }
+        if self.settings:
+            content["settings"] = self.settings
+        if not self.results:
+            return content
+        first = self.results[0]
+        content.update({key: first[key] for key in ("judged_on", "calibrated_on", "samples", "main_metric")})
+        content["warnings"] = self.warnings
+        for block in ("metrics", "final_metrics"):
+            content[block] = {name: spread_json(self.spread(name, block)) for name in first[block]}
+        for name in ("layer_speedup", "average_exit", "average_layer", "training_seconds", "validation_score"):
+            content[name] = spread_json(self.spread(name))
+        content.update({name: first[name] for name in ("parameters", "exit_parameters")})
+        curve = self.curve()
+        content["curve"] = (
+            None if curve is None else {"layer_speedup": curve.speedup.tolist(), "accuracy": curve.accuracy.tolist()}
+        )
+        content["seeds"] = [{key: value for key, value in r.items() if key != "curve"} for r in self.results]
+        return content
+
+
+def spread_json(spread: Spread | None) -> dict[str, float] | None:
+    return None if spread is None else spread.to_json()
+
+
+@dataclass
+class Sweep:
+    """
+    Rows that differ from each other in one number only.
+
+    # Parameters
+
+    key : `str`
+        The number's dotted key.
+    name : `str`
+        What the rows have in common.
+    values : `list[float]`
+        Rising.
+    rows : `list[Row]`
+        One a value.
+    """
+
+    key: str
+    name: str
+    values: list[float]
+    rows: list[Row]
+
+
+def find_sweeps(rows: Sequence[Row]) -> list[Sweep]:
+    """Of three values or more, by whatever names the variants have; a base that fits in is among them."""
+    changed = {row.name: flat(row.differences) for row in rows if row.results}
+    keys = dict.fromkeys(key for values in changed.values() for key, value in values.items() if is_number(value))
+    sweeps = []
+    for key in keys:
+        groups: dict[str, dict[float, Row]] = {}
+        for row in rows:
+            value = at(row.variant.config, key)
+            if row.results and is_number(value):
+                others = sorted((name, other) for name, other in changed[row.name].items() if name != key)
+                rest = in_one_line([(name, None, other) for name, other in others])
+                groups.setdefault(rest, {}).setdefault(value, row)
+        found = {rest: members for rest, members in groups.items() if len(members) >= 3}
+        for rest, members in found.items():
+            families = naming_families(members.values())
+            # One family swept in two numbers gives several lines, told apart by the other number.
+            is_alone = sum(families[0] in {row.variant.family for row in m.values()} for m in found.values()) == 1
+            name = ", ".join(families) if is_alone else rest
+            ordered = sorted(members.items())
+            sweeps.append(Sweep(key, name, [value for value, _ in ordered], [row for _, row in ordered]))
+    return sweeps
+
+
+def naming_families(rows: Iterable[Row]) -> list[str]:
+    """The families that give `rows` more than one, without those that only happen to fit in; or all but the base."""
+    counts = Counter(row.variant.family for row in rows)
+    return [name for name, count in counts.items() if count > 1] or [name for name in counts if name != BASE]
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,186 @@
+"""Which trainings an ablation needs, where each lives, and whether it is done."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from beem_plugin.archival import ARCHIVE_NAME, CONFIG_NAME
+from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.files import write_json
+from beem_plugin.common.params import diff_configs
+from beem_plugin.comparison.ablation.variants import Variant, copied
+
+CALIBRATION = "calibrate_exits"
+SEEDS = {"random_seed": 13370, "numpy_seed": 1337, "pytorch_seed": 133}
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """
+    One training with one seed. Beside its serialization directory `seed_K` lie `seed_K.log` and `seed_K.json`, which
+    is there once it has ended well: an interrupted run has an archive, too.
+
+    # Parameters
+
+    directory : `Path`
+        The training's, that all seeds share.
+    config : `dict[str, Any]`
+        What is trained, seeds set.
+    seed : `int`
+        Counted from 1.
+    """
+
+    directory: Path
+    config: dict[str, Any]
+    seed: int
+
+    @property
+    def serialization_dir(self) -> Path:
+        return self.directory / f"seed_{self.seed}"
+
+    @property
+    def record_path(self) -> Path:
+        return self.directory / f"seed_{self.seed}.json"
+
+    @property
+    def log_path(self) -> Path:
+        return self.directory / f"seed_{self.seed}.log"
+
+    @property
+    def is_begun(self) -> bool:
+        return self.serialization_dir.is_dir() and any(self.serialization_dir.iterdir())
+
+    @property
+    def is_finished(self) -> bool:
+        return self.record_path.is_file() and (self.serialization_dir / ARCHIVE_NAME).is_file()
+
+    def check_config(self) -> None:
+        """Raises a `ConfigurationError` that names the keys if the run in the directory had another config."""
+        path = self.serialization_dir / CONFIG_NAME
+        if path.is_file():
+            check_same(f"the training in {self.serialization_dir}", json.loads(path.read_text("utf-8")), self.config)
+
+
+@dataclass
+class Training:
+    """
+    What some variants share: everything but exit policy, calibration and engine.
+
+    # Parameters
+
+    key : `str`
+        A hash of its config.
+    directory : `Path`
+        `NAME-KEY`, with the name of the first variant that needed it.
+    config : `dict[str, Any]`
+        Without seeds of its own.
+    variants : `list[Variant]`
+    """
+
+    key: str
+    directory: Path
+    config: dict[str, Any]
+    variants: list[Variant] = field(default_factory=list)
+
+    def run(self, seed: int) -> TrainingRun:
+        return TrainingRun(self.directory, seeded(self.config, seed), seed)
+
+
+def plan(variants: Sequence[Variant], folder: Path) -> list[Training]:
+    """The trainings that `variants` need below `folder`, in the variants' order."""
+    trainings: dict[str, Training] = {}
+    for variant in variants:
+        config = trained_part(variant.config)
+        key = hash_of(config)
+        if key not in trainings:
+            trainings[key] = Training(key, find_directory(folder, variant.name, key), config)
+        trainings[key].variants.append(variant)
+    return list(trainings.values())
+
+
+def find_directory(folder: Path, name: str, key: str) -> Path:
+    found = sorted(folder.glob(f"*-{key}"))
+    return found[0] if found else folder / f"{file_name(name)}-{key}"
+
+
+def trained_part(config: dict[str, Any]) -> dict[str, Any]:
+    """The config without what training does not depend on; its archive leaves at the last exit."""
+    part = copied(config)
+    part.pop("evaluation", None)
+    model, trainer = part.get("model"), part.get("trainer")
+    if isinstance(model, dict):
+        for key in ("exit_policy", "engine"):
+            model.pop(key, None)
+    if isinstance(trainer, dict) and trainer.get("callbacks") is not None:
+        trainer["callbacks"] = [callback for callback in trainer["callbacks"] if not is_calibration(callback)]
+        if not trainer["callbacks"]:
+            del trainer["callbacks"]
+    return part
+
+
+def is_calibration(callback: Any) -> bool:
+    return (callback.get("type") if isinstance(callback, dict) else callback) == CALIBRATION
+
+
+def calibration_block(config: dict[str, Any]) -> dict[str, Any]:
+    """The config's `calibrate_exits` callback; empty if there is none."""
+    trainer = config.get("trainer")
+    for callback in (trainer.get("callbacks") if isinstance(trainer, dict) else None) or []:
+        if is_calibration(callback):
+            return dict(callback) if isinstance(callback, dict) else {"type": callback}
+    return {}
+
+
+def seeded(config: dict[str, Any], seed: int) -> dict[str, Any]:
+    """Seed 1 is the config's own, or AllenNLP's; each further one adds 1 to all three."""
+    own = {name: default if config.get(name) is None else config[name] for name, default in SEEDS.items()}
+    return {**config, **{name: value + seed - 1 for name, value in own.items()}}
+
+
+def hash_of(config: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def file_name(text: str) -> str:
+    """`text` as a file's name."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", text).strip("_.-")[:60] or "variant"
+
+
+def remember(trainings: Sequence[Training], path: Path) -> None:
+    """
+    Keeps in `path` which training each variant has, and each training's config beside it.
+
+    # Raises
+
+    `ConfigurationError`
+        If a variant had a training with another config, and that has begun: the two would be mixed under one name.
+    """
+    known: dict[str, str] = json.loads(path.read_text("utf-8"))["variants"] if path.is_file() else {}
+    folder = path.parent / "trainings"
+    for training in trainings:
+        for variant in training.variants:
+            before = known.get(variant.name, training.key)
+            old = find_directory(folder, variant.name, before)
+            if before != training.key and any(entry.is_dir() and any(entry.iterdir()) for entry in old.glob("seed_*")):
+                config = json.loads((old / CONFIG_NAME).read_text("utf-8"))
+                check_same(f"variant {variant.name!r} in {path.parent}", config, training.config)
+            known[variant.name] = training.key
+    for training in trainings:
+        write_json(training.directory / CONFIG_NAME, training.config)
+    write_json(path, {"variants": known})
+
+
+def check_same(what: str, old: dict[str, Any], new: dict[str, Any]) -> None:
+    found = diff_configs(old, copied(new))
+    if found:
+        listed = "; ".join(f"{key}: {before!r} -> {after!r}" for key, before, after in found)
+        raise ConfigurationError(
+            f"{what} was trained with another config: {listed}; give the variant another name, use another directory, "
+            "or --force, which deletes all that is done"
+        )

@@ -1,0 +1,38 @@
+"""`allennlp trace`: what every exit of an archive says about a data set, as a file."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from tqdm import tqdm
+
+from beem_plugin.archival import Archive, load_archive
+from beem_plugin.calibration.trace import ExitTrace
+from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.evaluation.evaluate import evaluation_loader
+from beem_plugin.models.tracing import trace_any_model
+
+
+def trace_from_args(args: argparse.Namespace) -> ExitTrace:
+    """Runs the command; `args` as `commands/trace.py` parses them."""
+    archive = load_archive(
+        args.archive_file, cuda_device=args.cuda_device, overrides=args.overrides, weights_file=args.weights_file
+    )
+    trace = trace_archive(archive, args.input_file, args.batch_size)
+    trace.save(args.output_file)
+    print(
+        f"{args.output_file}: {len(trace)} samples, {trace.num_exits} exits, {trace.num_labels} labels", file=sys.stderr
+    )
+    return trace
+
+
+def trace_archive(archive: Archive, source: str, batch_size: int | None = None) -> ExitTrace:
+    """Runs all exits of an archive's model over what its validation reader reads from `source`."""
+    instances = archive.validation_dataset_reader.read(source)
+    if not instances:
+        raise ConfigurationError(f"{source}: found no sample to trace")
+    ids = [str(instance.id) for instance in instances] if instances[0].id is not None else None
+    loader = evaluation_loader(archive, instances, batch_size)
+    batches = tqdm(loader, total=len(loader), desc="tracing", unit=" batches", mininterval=0.5)
+    return trace_any_model(archive.model, batches, ids, source)

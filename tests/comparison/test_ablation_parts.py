@@ -1,0 +1,302 @@
+"""The parts of `allennlp ablate` that need no training: what variants mean, what is shared and shown."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from beem_plugin.calibration.curves import Curve
+from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.comparison.ablation.difference import differences, flat, in_one_line
+from beem_plugin.comparison.ablation.launcher import error_line
+from beem_plugin.comparison.ablation.rows import Row, find_sweeps
+from beem_plugin.comparison.ablation.selection import keep_best
+from beem_plugin.comparison.ablation.table import cells, columns, metric_names, notes, write_csv, write_markdown
+from beem_plugin.comparison.ablation.trainings import plan, remember, seeded, trained_part
+from beem_plugin.comparison.ablation.variants import Variant, read_variants
+
+
+def base() -> dict[str, Any]:
+    return {
+        "dataset_reader": {"type": "glue", "task": "rte", "data_dir": None},
+        "model": {
+            "type": "multi_exit_classifier",
+            "encoder": {"backbone": {"model_name": "x"}, "share_pooler": True},
+            "exit_policy": {"type": "beem", "weights": {"type": "accuracy"}, "thresholds": {"type": "error_rate"}},
+        },
+        "data_loader": {"batch_size": 16},
+        "trainer": {
+            "optimizer": {"type": "adamw", "lr": 3e-5},
+            "num_epochs": 3,
+            "callbacks": [{"type": "calibrate_exits"}, {"type": "track_epoch"}],
+        },
+    }
+
+
+def configs(document: Any) -> dict[str, dict[str, Any]]:
+    return {variant.name: variant.config for variant in read_variants(base(), document)}
+
+
+def test_blocks_are_merged_and_the_base_is_not_changed() -> None:
+    given = base()
+    found = {v.name: v.config for v in read_variants(given, {"a": {"trainer": {"optimizer": {"lr": 1e-3}}}})}
+    assert found["a"]["trainer"]["optimizer"] == {"type": "adamw", "lr": 1e-3}
+    assert found["a"]["trainer"]["num_epochs"] == 3
+    assert given == base() == found["base"]
+
+
+def test_a_block_of_another_type_is_replaced() -> None:
+    found = configs({"a": {"model": {"exit_policy": {"type": "patience", "patience": 2}}}})
+    assert found["a"]["model"]["exit_policy"] == {"type": "patience", "patience": 2}
+    assert found["a"]["model"]["encoder"] == base()["model"]["encoder"]
+
+
+def test_dotted_keys_change_one_value_on_any_level() -> None:
+    found = configs(
+        {
+            "top": {"trainer.optimizer.lr": 1.0, "model.exit_policy.weights": "cost"},
+            "inside": {"trainer": {"optimizer.lr": 2.0, "callbacks.0.data": "train[holdout]"}},
+            "diff": {"diff": {"trainer": {"num_epochs": 1}}, "overrides": {"data_loader.batch_size": 4}},
+        }
+    )
+    assert (
+        found["top"]["trainer"]["optimizer"]["lr"] == 1.0 and found["top"]["model"]["exit_policy"]["weights"] == "cost"
+    )
+    assert found["inside"]["trainer"]["optimizer"] == {"type": "adamw", "lr": 2.0}
+    assert found["inside"]["trainer"]["callbacks"][0] == {"type": "calibrate_exits", "data": "train[holdout]"}
+    assert found["diff"]["trainer"]["num_epochs"] == 1 and found["diff"]["data_loader"]["batch_size"] == 4
+
+
+def test_null_is_a_value() -> None:
+    found = configs({"a": {"trainer": {"callbacks": None}, "trainer.num_epochs": None}})
+    assert found["a"]["trainer"]["callbacks"] is None and found["a"]["trainer"]["num_epochs"] is None
+
+
+def test_a_list_of_variants_and_a_grid() -> None:
+    found = read_variants(
+        base(),
+        [
+            {"name": "one", "diff": {"data_loader": {"batch_size": 1}}},
+            {
+                "name": "g",
+                "trainer.num_epochs": 9,
+                "grid": {"data_loader.batch_size": [8, 32], "trainer.optimizer.lr": [2e-5]},
+            },
+            {"name": "h", "grid": {"trainer.optimizer": [{"type": "sgd"}]}, "select": "all"},
+        ],
+    )
+    names = ["base", "one", "g[batch_size=8, lr=2e-05]", "g[batch_size=32, lr=2e-05]", 'h[optimizer={"type": "sgd"}]']
+    assert [variant.name for variant in found] == names
+    assert found[3].setting == {"data_loader.batch_size": 32, "trainer.optimizer.lr": 2e-5}
+    assert found[3].config["trainer"]["num_epochs"] == 9 and found[3].is_candidate and found[3].family == "g"
+    assert not found[4].is_candidate and found[4].config["trainer"]["optimizer"] == {"type": "sgd"}
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ({"a": {"trainer.optimiser.lr": 1}}, "variant 'a'.*trainer.optimiser.lr.*trainer.optimizer.lr"),
+        ({"base": {}}, "two of this name"),
+        ([{"diff": {}}], r"variants.0.*a `name`"),
+        ([{"name": "a"}, {"name": "a"}], "variant 'a': two"),
+        ({"a": 3}, "variant 'a': found 3"),
+        ({"a": {"grid": {"x.y": 3}}}, "grid.x.y: found 3, allowed: a list"),
+        ({"a": {"grid": {}}}, "grid: found {}"),
+        ({"a": {"grid": {"data_loader.batch_size": [1]}, "select": "worst"}}, "select: found 'worst', allowed: "),
+        ({"a": {"select": "best"}}, "with a `grid` only"),
+        ("text", "variants: found a str"),
+    ],
+)
+def test_errors_name_the_variant(document: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        read_variants(base(), document)
+
+
+def test_variants_that_differ_in_policy_calibration_or_engine_share_a_training(tmp_path: Path) -> None:
+    variants = read_variants(
+        base(),
+        {
+            "policy": {"model": {"exit_policy": {"type": "patience", "patience": 2}}},
+            "engine": {"model": {"engine": "single"}},
+            "calibration": {"trainer.callbacks.0.data": "validation"},
+            "same": {"data_loader": {"batch_size": 16}},
+            "lr": {"trainer.optimizer.lr": 1e-5},
+            "lr, policy": {"trainer.optimizer.lr": 1e-5, "model.exit_policy": "final"},
+        },
+    )
+    first, second = plan(variants, tmp_path)
+    assert [v.name for v in first.variants] == ["base", "policy", "engine", "calibration", "same"]
+    assert [v.name for v in second.variants] == ["lr", "lr, policy"]
+    assert first.config["trainer"]["callbacks"] == [{"type": "track_epoch"}]
+    assert "exit_policy" not in first.config["model"] and "exit_policy" in base()["model"]
+
+
+def test_no_callback_left_equals_none_given() -> None:
+    with_one, without = base(), base()
+    with_one["trainer"]["callbacks"] = ["calibrate_exits"]
+    del without["trainer"]["callbacks"]
+    assert trained_part(with_one) == trained_part(without)
+
+
+def test_seed_1_is_the_configs_own() -> None:
+    assert seeded({"random_seed": 5}, 1) == {"random_seed": 5, "numpy_seed": 1337, "pytorch_seed": 133}
+    assert seeded({"random_seed": 5, "numpy_seed": None}, 3) == {
+        "random_seed": 7,
+        "numpy_seed": 1339,
+        "pytorch_seed": 135,
+    }
+
+
+def test_another_config_under_a_trained_name_is_an_error_that_names_the_keys(tmp_path: Path) -> None:
+    def trainings(lr: float) -> list[Any]:
+        return plan(read_variants(base(), {"a": {"trainer.optimizer.lr": lr}}), tmp_path / "trainings")
+
+    state = tmp_path / "variants.json"
+    first = trainings(1.0)
+    remember(first, state)
+    remember(trainings(2.0), state)  # nothing was trained, so there is nothing to mix up
+    remember(first, state)
+    run = first[1].run(1)
+    run.serialization_dir.mkdir()
+    (run.serialization_dir / "config.json").write_text("{}")
+    with pytest.raises(ConfigurationError, match=r"variant 'a' .*trainer.optimizer.lr: 1.0 -> 2.0; give the variant"):
+        remember(trainings(2.0), state)
+    remember(first, state)
+
+
+def test_a_diff_shows_a_block_whose_type_changed_as_a_whole() -> None:
+    changed = configs(
+        {"a": {"model": {"exit_policy": {"weights": {"type": "cost", "scale": 0.2}}}, "trainer.num_epochs": 1}}
+    )
+    found = differences(base(), changed["a"])
+    assert in_one_line(found) == "exit_policy.weights={type: cost, scale: 0.2}; trainer.num_epochs=1"
+    assert flat(found) == {
+        "model.exit_policy.weights.type": "cost", "model.exit_policy.weights.scale": 0.2, "trainer.num_epochs": 1,
+    }  # fmt: skip
+    without = base()
+    del without["trainer"]["num_epochs"]
+    assert in_one_line(differences(base(), without)) == "-trainer.num_epochs"
+    assert in_one_line(differences(base(), base())) == "nothing"
+
+
+def result(seed: int, accuracy: float, speed: float = 2.0, score: float | None = None) -> dict[str, Any]:
+    return {
+        "seed": seed, "metrics": {"accuracy": accuracy}, "final_metrics": {"accuracy": 0.9}, "main_metric": "accuracy",
+        "samples": 10, "layer_speedup": speed, "average_exit": 3.0, "average_layer": 3.0, "judged_on": "validation",
+        "calibrated_on": "train[holdout]", "policy": {"type": "final"}, "warnings": ["few samples"],
+        "curve": Curve(np.array([accuracy, accuracy - 0.1]), np.array([1.0, 3.0]), [None, None]),
+        "training_seconds": 10.0 * seed, "parameters": 2_000_000, "exit_parameters": 10_000, "validation_score": score,
+    }  # fmt: skip
+
+
+def rows_of(document: Any, **accuracies: list[float]) -> list[Row]:
+    rows = []
+    for variant in read_variants(base(), document):
+        row = Row(variant, differences(base(), variant.config), "trainings/x")
+        values = accuracies.get(variant.family, [0.8])
+        row.results = [result(seed, value) for seed, value in enumerate(values, 1)]
+        rows.append(row)
+    return rows
+
+
+def test_spread_is_median_smallest_and_largest(tmp_path: Path) -> None:
+    rows = rows_of({"a|b": {"trainer.num_epochs": 1}}, **{"a|b": [0.7, 0.9, 0.71]})
+    spread = rows[1].spread("accuracy", "metrics")
+    assert spread is not None and (spread.median, spread.min, spread.max) == (0.71, 0.7, 0.9)
+    line = cells(rows[1], metric_names(rows))
+    assert line[2] == "71.00 [70.00, 90.00]" and line[4] == "2.00x" and len(line) == len(columns(rows))
+    curve = rows[1].curve()
+    assert curve is not None and curve.at(3.0) == pytest.approx(0.61) and curve.at(1.0) == pytest.approx(0.71)
+    write_markdown(rows, tmp_path / "t.md", "title")
+    text = (tmp_path / "t.md").read_text()
+    assert "| a\\|b | trainer.num_epochs=1 |" in text and "train[holdout]" in text and "Median over 3 seeds" in text
+    table = [line for line in text.splitlines() if line.startswith("|")]
+    assert len({line.replace("\\|", "").count("|") for line in table}) == 1
+    write_csv(rows, tmp_path / "t.csv")
+    head, first, second = (tmp_path / "t.csv").read_text().splitlines()
+    assert head.startswith("name,diff,training,seeds,error") and "accuracy,accuracy_min,accuracy_max" in head
+    assert second.startswith("a|b,trainer.num_epochs=1,trainings/x,3,")
+    json.dumps(rows[1].to_json(), default=float)
+
+
+def test_a_failed_variant_has_a_line_of_the_same_length() -> None:
+    rows = rows_of({"a": {"trainer.num_epochs": 1}})
+    rows[1].results, rows[1].errors = [], ["seed 1: out of memory"]
+    assert len(cells(rows[1], metric_names(rows))) == len(columns(rows)) and "failed" in cells(rows[1], ["accuracy"])
+    assert "a: error: seed 1: out of memory" in notes(rows)
+    assert notes(rows)[-1] == "warning: base, seed 1: few samples"
+    for row in rows:
+        row.results = []
+    assert {len(cells(row, metric_names(rows))) for row in rows} == {len(columns(rows))}
+
+
+def test_the_best_of_a_grid_is_chosen_on_validation_data() -> None:
+    rows = rows_of({"g": {"grid": {"data_loader.batch_size": [8, 16, 32]}}, "other": {"trainer.num_epochs": 1}})
+    for row, score in zip(rows[1:4], [0.5, 0.7, 0.6]):
+        row.results = [result(1, 0.9 - score, score=score)]
+    rows[1].errors = ["seed 2: lost"]
+
+    def never(row: Row) -> list[float]:
+        raise AssertionError("scores differ, so nothing else is asked")
+
+    kept = keep_best(rows, never)
+    assert [row.name for row in kept] == ["base", "g[batch_size=16]", "other"]
+    assert [entry["validation_score"] for entry in kept[1].settings] == [0.5, 0.7, 0.6]
+    assert kept[1].errors == ["g[batch_size=8]: seed 2: lost"]
+
+
+def test_settings_of_one_training_are_told_apart_by_early_exit_on_validation_data() -> None:
+    rows = rows_of(
+        {"g": {"model.exit_policy": {"type": "patience"}, "grid": {"model.exit_policy.patience": [1, 2, 3]}}}
+    )
+    for row in rows[1:]:
+        row.results = [result(1, 0.5, score=0.7)]
+    early = {1: [0.6, 0.6], 2: [0.9, 0.9], 3: [0.9, 0.9]}
+    kept = keep_best(rows, lambda row: early[row.variant.setting["model.exit_policy.patience"]])
+    assert kept[1].name == "g[patience=2]"
+
+
+def test_a_grid_of_which_all_failed_keeps_its_errors() -> None:
+    rows = rows_of({"g": {"grid": {"data_loader.batch_size": [8, 32]}}})
+    for row in rows[1:]:
+        row.results, row.errors = [], ["seed 1: no"]
+    kept = keep_best(rows, lambda row: [])
+    assert len(kept) == 2 and kept[1].errors == ["seed 1: no", "g[batch_size=32]: seed 1: no"]
+
+
+def test_sweeps_are_found_whatever_the_variants_are_called() -> None:
+    rows = rows_of(
+        {
+            "low": {"trainer.optimizer.lr": 1e-5},
+            "high": {"trainer.optimizer.lr": 1e-4},
+            "s": {"grid": {"data_loader.batch_size": [8, 32], "trainer.num_epochs": [1, 2, 4]}, "select": "all"},
+            "once": {"model": {"exit_policy": {"weights": {"type": "cost", "scale": 0.2}}}},
+        }
+    )
+    sweeps = find_sweeps(rows)
+    assert {(sweep.key, sweep.name): sweep.values for sweep in sweeps} == {
+        ("trainer.optimizer.lr", "low, high"): [1e-5, 3e-5, 1e-4],
+        ("trainer.num_epochs", "data_loader.batch_size=8"): [1, 2, 4],
+        ("trainer.num_epochs", "data_loader.batch_size=32"): [1, 2, 4],
+    }
+    assert [row.name for row in sweeps[0].rows] == ["low", "base", "high"]
+
+
+def test_the_last_error_of_this_attempt_is_reported(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("error: earlier\n")
+    start = log.stat().st_size
+    with open(log, "a") as file:
+        file.write("reading\nerror: trainer.x: found 1\nbye\n")
+    assert error_line(log, start) == "trainer.x: found 1"
+    log.write_text("Traceback\nValueError: broken\n")
+    assert error_line(log) == "ValueError: broken"
+
+
+def test_a_variant_without_results_counts_as_no_sweep() -> None:
+    rows = [Row(Variant(str(n), {"a": n}, str(n)), differences({"a": 9}, {"a": n}), "") for n in range(4)]
+    assert find_sweeps(rows) == []
