@@ -22,8 +22,8 @@ class CombinedSchedulers(LearningRateScheduler):
 
         { type: 'combined', schedulers: [[2, { type: 'constant_with_warmup', warmup_steps: 100 }], [8, 'exponential']] }
 
-    A scheduler's base rate is what the one before left behind, and its `num_epochs` those given to it. The last one
-    stays when all epochs are used up. As in AllenNLP, the step at the end of an epoch is one of the next epoch's
+    A scheduler's base rate is the last rate of the one before, and its `num_epochs` the number given here. The last one
+    continues when all epochs are used up. As in AllenNLP, the step at the end of an epoch belongs to the next epoch's
     scheduler.
 
     Registered as a `LearningRateScheduler` with name "combined".
@@ -49,9 +49,9 @@ class CombinedSchedulers(LearningRateScheduler):
         self.schedulers = schedulers
         self.num_steps_per_epoch = num_steps_per_epoch
         self.epochs = 0
-        # Built once on something else, so that what is wrong with a later one is found before training.
-        rehearsed = [self._make(number, _stand_in(optimizer)) for number in range(len(schedulers))]
-        self.needs_validation_metric = any(scheduler.needs_validation_metric for scheduler in rehearsed)
+        # All are built once for a stand-in, so that errors in a later one are raised before training.
+        built = [self._make(number, _stand_in(optimizer)) for number in range(len(schedulers))]
+        self.needs_validation_metric = any(scheduler.needs_validation_metric for scheduler in built)
         self.number = 0
         self.current = self._make(0, optimizer)
 
@@ -69,7 +69,7 @@ class CombinedSchedulers(LearningRateScheduler):
             self.number = number
             self.current = self._make(number, self.optimizer)
         with warnings.catch_warnings():
-            # torch's schedulers count the optimizer's steps from their own construction, which may be just now.
+            # torch's schedulers warn if no optimizer step was made since their construction.
             warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
             self.current.step(metric)
 
@@ -83,7 +83,7 @@ class CombinedSchedulers(LearningRateScheduler):
     def _make(self, number: int, optimizer: torch.optim.Optimizer) -> LearningRateScheduler:
         epochs, scheduler = self.schedulers[number]
         for group in optimizer.param_groups:
-            # torch's schedulers would take the base rate of the first of them from here.
+            # torch's schedulers would take this as base rate, which is that of the first of them.
             group.pop("initial_lr", None)
         return scheduler.construct(optimizer=optimizer, num_epochs=epochs, num_steps_per_epoch=self.num_steps_per_epoch)
 
@@ -99,7 +99,7 @@ class CombinedSchedulers(LearningRateScheduler):
         self.epochs, self.number = state["epochs"], state["number"]
         self.current = self._make(self.number, self.optimizer)
         self.current.load_state_dict(state["current"])
-        # Construction has changed the rates that the optimizer's own state brought back.
+        # The construction changed the rates that the optimizer's state restored.
         for group, rate in zip(self.optimizer.param_groups, state["rates"], strict=True):
             group["lr"] = rate
 

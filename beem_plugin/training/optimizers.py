@@ -1,25 +1,37 @@
-"""Optimizers by AllenNLP's names: torch's own, over the parameter groups of a config."""
+"""Optimizers of torch and transformers under AllenNLP's names."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.nn import Parameter
+from transformers.optimization import Adafactor
 
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.registry import Registrable
+from beem_plugin.common.signatures import EMPTY
 from beem_plugin.training.parameter_groups import ParameterGroups, make_parameter_groups
+from beem_plugin.training.trainer_keys import describe_keys, with_keys_of
 
 NamedParameters = list[tuple[str, Parameter]]
+Check = Callable[[dict[str, Any]], None]
+
+#: Options of torch's optimizers that make no sense in a config.
+_PROGRAM_ONLY = ("self", "params", "capturable", "differentiable", "maximize")
 
 
 class Optimizer(torch.optim.Optimizer, Registrable):
     """
-    What changes the weights.
+    Base class of the optimizers, all of which take these keys beside their own.
 
-    Every implementation takes `model_parameters` from the trainer and, from the config, `parameter_groups`
-    (see `make_parameter_groups`) beside its own options.
+    # Parameters
+
+    model_parameters : `list[tuple[str, Parameter]]`
+        Given by the trainer.
+    parameter_groups : `list[tuple[list[str], dict]]`, optional (default = `None`)
+        See `make_parameter_groups`.
     """
 
     default_implementation = "adam"
@@ -33,273 +45,100 @@ class Optimizer(torch.optim.Optimizer, Registrable):
         return groups
 
 
-@Optimizer.register("adam")
-class AdamOptimizer(Optimizer, torch.optim.Adam):
+def make_optimizer_class(name: str, wrapped: type, about: str, check: Check | None = None, **defaults: Any) -> Any:
     """
-    Registered as an `Optimizer` with name "adam", the default.
+    An `Optimizer` around a class of another library, whose constructor defines the config keys.
 
     # Parameters
 
-    lr : `float`, optional (default = `0.001`)
-    betas : `tuple[float, float]`, optional (default = `(0.9, 0.999)`)
-    eps : `float`, optional (default = `1e-8`)
-    weight_decay : `float`, optional (default = `0.0`)
-    amsgrad : `bool`, optional (default = `False`)
+    name : `str`
+        The registered name, for the docstring.
+    wrapped : `type`
+        A subclass of `torch.optim.Optimizer`.
+    about : `str`
+        First sentences of the docstring.
+    check : `Callable`, optional (default = `None`)
+        Raises `ConfigurationError` if the options of a parameter group contradict each other.
+    defaults : `Any`
+        Defaults that differ from those of `wrapped`; `EMPTY` makes a key required.
     """
 
+    @with_keys_of(wrapped.__init__, _PROGRAM_ONLY, defaults)  # type: ignore[misc]
     def __init__(
-        self,
-        model_parameters: NamedParameters,
-        parameter_groups: ParameterGroups | None = None,
-        lr: float = 0.001,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-        amsgrad: bool = False,
+        self: Any, model_parameters: NamedParameters, parameter_groups: ParameterGroups | None = None, **options: Any
     ) -> None:
-        torch.optim.Adam.__init__(
-            self,
-            self.groups(model_parameters, parameter_groups),
-            lr=lr,
-            betas=betas,
-            eps=eps,
-            weight_decay=weight_decay,
-            amsgrad=amsgrad,
-        )
+        options = {**{key: value for key, value in defaults.items() if value is not EMPTY}, **options}
+        groups = Optimizer.groups(model_parameters, parameter_groups)
+        if check is not None:
+            known = {key: item.default for key, item in __init__.__signature__.parameters.items()}  # type: ignore[attr-defined]
+            for group in ({}, *groups):
+                check({**known, **options, **group})
+        wrapped.__init__(self, groups, **options)  # type: ignore[misc]
+
+    doc = (
+        f'{about}\n\nRegistered as an `Optimizer` with name "{name}". The keys are those of '
+        f"`{wrapped.__module__}.{wrapped.__qualname__}`.\n\n{describe_keys(__init__)}"
+    )
+    members = {"__init__": __init__, "__doc__": doc, "__module__": __name__}
+    return type(f"{wrapped.__name__}Optimizer", (Optimizer, wrapped), members)
 
 
-@Optimizer.register("adamw")
-class AdamWOptimizer(Optimizer, torch.optim.AdamW):
-    """
-    Adam with decoupled weight decay.
+def _check_adafactor(options: dict[str, Any]) -> None:
+    lr, relative_step = options["lr"], options["relative_step"]
+    if relative_step and lr is not None:
+        raise ConfigurationError(f"lr: found {lr!r}, allowed: null, or a number with relative_step false")
+    if not relative_step and lr is None:
+        raise ConfigurationError("lr: found null, allowed: a number, or null with relative_step true")
+    if not relative_step and options["warmup_init"]:
+        raise ConfigurationError("warmup_init: found true, allowed: false, or true with relative_step true")
 
-    Registered as an `Optimizer` with name "adamw" and, since transformers' own has gone, "huggingface_adamw" (whose
-    defaults, `eps` 1e-6 and no decay, differ).
 
-    # Parameters
+_TABLE: tuple[tuple[str, type, str, Check | None, dict[str, Any]], ...] = (
+    ("adam", torch.optim.Adam, "Adam (Kingma and Ba, 2015), the default.", None, {}),
+    ("adamw", torch.optim.AdamW, "Adam with decoupled weight decay (Loshchilov and Hutter, 2019).", None, {}),
+    ("sgd", torch.optim.SGD, "Stochastic gradient descent, with optional momentum.", None, {"lr": EMPTY}),
+    ("rmsprop", torch.optim.RMSprop, "RMSprop (Hinton, 2012).", None, {}),
+    ("adagrad", torch.optim.Adagrad, "Adagrad (Duchi et al., 2011).", None, {}),
+    ("adadelta", torch.optim.Adadelta, "Adadelta (Zeiler, 2012).", None, {}),
+    ("adamax", torch.optim.Adamax, "Adamax (Kingma and Ba, 2015).", None, {}),
+    (
+        "averaged_sgd",
+        torch.optim.ASGD,
+        "Averaged SGD (Polyak and Juditsky, 1992). As in AllenNLP, the averages stay in the optimizer's state: the "
+        "weights that are evaluated and archived are not averaged.",
+        None,
+        {},
+    ),
+    (
+        "huggingface_adafactor",
+        Adafactor,
+        "Adafactor (Shazeer and Stern, 2018), whose state is much smaller than Adam's. By default it computes its own "
+        "learning rate, which excludes a `learning_rate_scheduler`; a fixed `lr` needs `relative_step: false`.",
+        _check_adafactor,
+        {},
+    ),
+)
+for _name, _wrapped, _about, _check, _defaults in _TABLE:
+    Optimizer.register(_name)(make_optimizer_class(_name, _wrapped, _about, _check, **_defaults))
 
-    lr : `float`, optional (default = `0.001`)
-    betas : `tuple[float, float]`, optional (default = `(0.9, 0.999)`)
-    eps : `float`, optional (default = `1e-8`)
-    weight_decay : `float`, optional (default = `0.01`)
-    amsgrad : `bool`, optional (default = `False`)
-    """
 
-    def __init__(
-        self,
-        model_parameters: NamedParameters,
-        parameter_groups: ParameterGroups | None = None,
-        lr: float = 0.001,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.01,
-        amsgrad: bool = False,
-    ) -> None:
-        torch.optim.AdamW.__init__(
-            self,
-            self.groups(model_parameters, parameter_groups),
-            lr=lr,
-            betas=betas,
-            eps=eps,
-            weight_decay=weight_decay,
-            amsgrad=amsgrad,
-        )
+_FormerAdamW: Any = make_optimizer_class("huggingface_adamw", torch.optim.AdamW, "AdamW.", lr=1e-5, weight_decay=0.0)
 
 
 @Optimizer.register("huggingface_adamw")
-class HuggingfaceAdamWOptimizer(AdamWOptimizer):
+class HuggingfaceAdamWOptimizer(_FormerAdamW):
     """
-    `adamw` with the defaults that configs written for transformers' AdamW rely on.
+    `adamw` with the defaults of transformers' former AdamW: `lr` 1e-5, no weight decay.
 
-    Registered as an `Optimizer` with name "huggingface_adamw".
+    Registered as an `Optimizer` with name "huggingface_adamw". The keys are those of `adamw`, and:
 
     # Parameters
 
-    lr : `float`, optional (default = `1e-5`)
-    betas : `tuple[float, float]`, optional (default = `(0.9, 0.999)`)
-    eps : `float`, optional (default = `1e-8`)
-    weight_decay : `float`, optional (default = `0.0`)
     correct_bias : `bool`, optional (default = `True`)
-        Only `True` is possible.
+        Only `True` is allowed.
     """
 
-    def __init__(
-        self,
-        model_parameters: NamedParameters,
-        parameter_groups: ParameterGroups | None = None,
-        lr: float = 1e-5,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-        correct_bias: bool = True,
-    ) -> None:
+    def __init__(self, correct_bias: bool = True, **options: Any) -> None:
         if not correct_bias:
-            raise ConfigurationError("optimizer.correct_bias: found False, allowed: True")
-        super().__init__(model_parameters, parameter_groups, lr, betas, eps, weight_decay)
-
-
-@Optimizer.register("sgd")
-class SgdOptimizer(Optimizer, torch.optim.SGD):
-    """
-    Registered as an `Optimizer` with name "sgd".
-
-    # Parameters
-
-    lr : `float`
-    momentum : `float`, optional (default = `0.0`)
-    dampening : `float`, optional (default = `0.0`)
-    weight_decay : `float`, optional (default = `0.0`)
-    nesterov : `bool`, optional (default = `False`)
-    """
-
-    def __init__(
-        self,
-        model_parameters: NamedParameters,
-        lr: float,
-        parameter_groups: ParameterGroups | None = None,
-        momentum: float = 0.0,
-        dampening: float = 0.0,
-        weight_decay: float = 0.0,
-        nesterov: bool = False,
-    ) -> None:
-        torch.optim.SGD.__init__(
-            self,
-            self.groups(model_parameters, parameter_groups),
-            lr=lr,
-            momentum=momentum,
-            dampening=dampening,
-            weight_decay=weight_decay,
-            nesterov=nesterov,
-        )
-
-
-@Optimizer.register("rmsprop")
-class RmsPropOptimizer(Optimizer, torch.optim.RMSprop):
-    """
-    Registered as an `Optimizer` with name "rmsprop".
-
-    # Parameters
-
-    lr : `float`, optional (default = `0.01`)
-    alpha : `float`, optional (default = `0.99`)
-    eps : `float`, optional (default = `1e-8`)
-    weight_decay : `float`, optional (default = `0.0`)
-    momentum : `float`, optional (default = `0.0`)
-    centered : `bool`, optional (default = `False`)
-    """
-
-    def __init__(
-        self,
-        model_parameters: NamedParameters,
-        parameter_groups: ParameterGroups | None = None,
-        lr: float = 0.01,
-        alpha: float = 0.99,
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-        momentum: float = 0.0,
-        centered: bool = False,
-    ) -> None:
-        torch.optim.RMSprop.__init__(
-            self,
-            self.groups(model_parameters, parameter_groups),
-            lr=lr,
-            alpha=alpha,
-            eps=eps,
-            weight_decay=weight_decay,
-            momentum=momentum,
-            centered=centered,
-        )
-
-
-@Optimizer.register("adagrad")
-class AdagradOptimizer(Optimizer, torch.optim.Adagrad):
-    """
-    Registered as an `Optimizer` with name "adagrad".
-
-    # Parameters
-
-    lr : `float`, optional (default = `0.01`)
-    lr_decay : `float`, optional (default = `0.0`)
-    weight_decay : `float`, optional (default = `0.0`)
-    initial_accumulator_value : `float`, optional (default = `0.0`)
-    eps : `float`, optional (default = `1e-10`)
-    """
-
-    def __init__(
-        self,
-        model_parameters: NamedParameters,
-        parameter_groups: ParameterGroups | None = None,
-        lr: float = 0.01,
-        lr_decay: float = 0.0,
-        weight_decay: float = 0.0,
-        initial_accumulator_value: float = 0.0,
-        eps: float = 1e-10,
-    ) -> None:
-        torch.optim.Adagrad.__init__(
-            self,
-            self.groups(model_parameters, parameter_groups),
-            lr=lr,
-            lr_decay=lr_decay,
-            weight_decay=weight_decay,
-            initial_accumulator_value=initial_accumulator_value,
-            eps=eps,
-        )
-
-
-@Optimizer.register("adadelta")
-class AdadeltaOptimizer(Optimizer, torch.optim.Adadelta):
-    """
-    Registered as an `Optimizer` with name "adadelta".
-
-    # Parameters
-
-    lr : `float`, optional (default = `1.0`)
-    rho : `float`, optional (default = `0.9`)
-    eps : `float`, optional (default = `1e-6`)
-    weight_decay : `float`, optional (default = `0.0`)
-    """
-
-    def __init__(
-        self,
-        model_parameters: NamedParameters,
-        parameter_groups: ParameterGroups | None = None,
-        lr: float = 1.0,
-        rho: float = 0.9,
-        eps: float = 1e-6,
-        weight_decay: float = 0.0,
-    ) -> None:
-        torch.optim.Adadelta.__init__(
-            self, self.groups(model_parameters, parameter_groups), lr=lr, rho=rho, eps=eps, weight_decay=weight_decay
-        )
-
-
-@Optimizer.register("adamax")
-class AdamaxOptimizer(Optimizer, torch.optim.Adamax):
-    """
-    Registered as an `Optimizer` with name "adamax".
-
-    # Parameters
-
-    lr : `float`, optional (default = `0.002`)
-    betas : `tuple[float, float]`, optional (default = `(0.9, 0.999)`)
-    eps : `float`, optional (default = `1e-8`)
-    weight_decay : `float`, optional (default = `0.0`)
-    """
-
-    def __init__(
-        self,
-        model_parameters: NamedParameters,
-        parameter_groups: ParameterGroups | None = None,
-        lr: float = 0.002,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-    ) -> None:
-        torch.optim.Adamax.__init__(
-            self,
-            self.groups(model_parameters, parameter_groups),
-            lr=lr,
-            betas=betas,
-            eps=eps,
-            weight_decay=weight_decay,
-        )
+            raise ConfigurationError("correct_bias: found false, allowed: true")
+        super().__init__(**options)

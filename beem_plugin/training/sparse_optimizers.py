@@ -10,17 +10,18 @@ import torch
 from torch import Tensor
 
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.training.optimizers import NamedParameters, Optimizer
-from beem_plugin.training.parameter_groups import ParameterGroups
+from beem_plugin.training.optimizers import NamedParameters, Optimizer, make_optimizer_class
+
+_TorchSparseAdam: Any = make_optimizer_class("sparse_adam", torch.optim.SparseAdam, "Sparse Adam.")
 
 
 @Optimizer.register("sparse_adam")
-class SparseAdamOptimizer(Optimizer, torch.optim.SparseAdam):
+class SparseAdamOptimizer(_TorchSparseAdam):
     """
-    torch's SparseAdam: rows without a gradient, and their moments, stay as they are. All gradients must be sparse; for
-    a model that has both kinds there are "dense_sparse_adam" and "multi".
+    torch's SparseAdam: rows without a gradient keep their values and moments. All gradients must be sparse; for a model
+    with dense gradients too, use "dense_sparse_adam" or "multi".
 
-    Registered as an `Optimizer` with name "sparse_adam".
+    Registered as an `Optimizer` with name "sparse_adam". The keys are those of `torch.optim.SparseAdam`.
 
     # Parameters
 
@@ -29,21 +30,11 @@ class SparseAdamOptimizer(Optimizer, torch.optim.SparseAdam):
     eps : `float`, optional (default = `1e-8`)
     """
 
-    def __init__(
-        self,
-        model_parameters: NamedParameters,
-        parameter_groups: ParameterGroups | None = None,
-        lr: float = 0.001,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-    ) -> None:
-        torch.optim.SparseAdam.__init__(
-            self, self.groups(model_parameters, parameter_groups), lr=lr, betas=betas, eps=eps
-        )
+    def __init__(self, model_parameters: NamedParameters, **options: Any) -> None:
+        super().__init__(model_parameters, **options)
         self._names = {parameter: name for name, parameter in model_parameters}
 
-    # torch's own decorator, as on every optimizer's step, is not repeated: super().step has it.
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None and not parameter.grad.is_sparse:
@@ -51,43 +42,24 @@ class SparseAdamOptimizer(Optimizer, torch.optim.SparseAdam):
                         f'optimizer.type: found "sparse_adam", but the gradient of {self._names[parameter]!r} is '
                         'dense; allowed for it: "dense_sparse_adam" or "adam"'
                     )
-        return torch.optim.SparseAdam.step(self, closure)
+        return super().step(closure)
 
 
 @Optimizer.register("dense_sparse_adam")
-class DenseSparseAdamOptimizer(Optimizer):
+class DenseSparseAdamOptimizer(SparseAdamOptimizer):
     """
-    Adam for dense gradients and SparseAdam for sparse ones, whichever a parameter has.
+    Adam for dense gradients and SparseAdam for sparse ones, parameter by parameter.
 
     Registered as an `Optimizer` with name "dense_sparse_adam".
 
     # Parameters
 
-    lr : `float`, optional (default = `0.001`)
-    betas : `tuple[float, float]`, optional (default = `(0.9, 0.999)`)
-    eps : `float`, optional (default = `1e-8`)
+    lr, betas, eps
+        As of "sparse_adam".
     """
 
-    def __init__(
-        self,
-        model_parameters: NamedParameters,
-        parameter_groups: ParameterGroups | None = None,
-        lr: float = 0.001,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-    ) -> None:
-        for key, value, is_allowed, allowed in (
-            ("lr", lr, lr > 0, "above 0"),
-            ("eps", eps, eps > 0, "above 0"),
-            ("betas", betas, all(0 <= beta < 1 for beta in betas), "from 0, below 1"),
-        ):
-            if not is_allowed:
-                raise ConfigurationError(f"{key}: found {value!r}, allowed: {allowed}")
-        groups = self.groups(model_parameters, parameter_groups)
-        torch.optim.Optimizer.__init__(self, groups, {"lr": lr, "betas": betas, "eps": eps})
-
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -95,10 +67,10 @@ class DenseSparseAdamOptimizer(Optimizer):
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    self._change(parameter, parameter.grad, group)
+                    self._update(parameter, parameter.grad, group)
         return loss
 
-    def _change(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+    def _update(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
         state = self.state[parameter]
         if not state:
             state.update(step=0, exp_avg=torch.zeros_like(parameter), exp_avg_sq=torch.zeros_like(parameter))
@@ -112,11 +84,9 @@ class DenseSparseAdamOptimizer(Optimizer):
             parameter.addcdiv_(mean, square.sqrt().add_(group["eps"]), value=-size)
             return
         gradient = gradient.coalesce()
-        rows, values = gradient.indices(), gradient.values()
-        if not len(values):
-            return
-        # Only the rows that have a gradient move, and only their moments decay.
-        index = tuple(rows)
+        values = gradient.values()
+        # Rows without a gradient keep their values and moments.
+        index = tuple(gradient.indices())
         new_mean = mean[index].lerp_(values, 1 - first)
         new_square = square[index].mul_(second).addcmul_(values, values, value=1 - second)
         mean[index], square[index] = new_mean, new_square

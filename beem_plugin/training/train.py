@@ -26,6 +26,7 @@ from beem_plugin.training.gradient_descent_trainer import GradientDescentTrainer
 from beem_plugin.training.launch import join_processes, launched_processes, launched_rank
 from beem_plugin.training.metrics_file import write_metrics
 from beem_plugin.training.random_state import prepare_environment
+from beem_plugin.training.schedules import constant  # noqa: F401  registers the schedules
 from beem_plugin.training.serialization import (
     METRICS_NAME,
     VOCABULARY_DIR,

@@ -1,35 +1,57 @@
-"""One constructor that takes the config keys of another."""
+"""A constructor whose `**kwargs` stand for the arguments of another function."""
 
 from __future__ import annotations
 
+import functools
 import inspect
+import operator
+import types
 import typing
-from collections.abc import Callable, Collection
-from typing import Any, TypeVar
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypeVar, Union
+
+from torch import Tensor
+
+from beem_plugin.common.signatures import EMPTY, Argument, signature_of
+from beem_plugin.common.values import bare
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def with_keys_of(source: Callable[..., Any], without: Collection[str]) -> Callable[[F], F]:
+def with_keys_of(
+    source: Callable[..., Any],
+    without: Collection[str] = (),
+    defaults: Mapping[str, Any] = types.MappingProxyType({}),
+    annotations: Mapping[str, Any] = types.MappingProxyType({}),
+) -> Callable[[F], F]:
     """
-    Makes the `**kwargs` of a constructor stand for the arguments of `source`, with their types and defaults, so that
-    configs are checked against them.
+    Replaces the `**kwargs` in a constructor's signature by the arguments of `source`, so that configs are checked
+    against their types. A tensor is not a config value: it is removed from the types. An argument without annotation
+    has the type of its default.
 
     # Parameters
 
     source : `Callable`
-    without : `Collection[str]`
-        Arguments of `source` that are left out; those that the constructor names itself are its own in any case.
+    without : `Collection[str]`, optional (default = `()`)
+        Arguments of `source` to leave out. Those that the constructor names itself are always its own.
+    defaults : `Mapping[str, Any]`, optional (default = `{}`)
+        Defaults that differ from those of `source`; `EMPTY` makes an argument required.
+    annotations : `Mapping[str, Any]`, optional (default = `{}`)
+        Types that differ from those of `source`.
     """
 
     def decorate(function: F) -> F:
         signature = inspect.signature(function)
         own = [parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
         left_out = {parameter.name for parameter in own}.union(without)
-        hints = typing.get_type_hints(source)
         taken = [
-            parameter.replace(kind=parameter.KEYWORD_ONLY, annotation=hints.get(name, Any))
-            for name, parameter in inspect.signature(source).parameters.items()
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=defaults.get(name, argument.default),
+                annotation=annotations.get(name, _annotation(argument)),
+            )
+            for name, argument in signature_of(source).arguments.items()
             if name not in left_out
         ]
         function.__signature__ = signature.replace(parameters=[*own, *taken])  # type: ignore[attr-defined]
@@ -37,3 +59,35 @@ def with_keys_of(source: Callable[..., Any], without: Collection[str]) -> Callab
         return function
 
     return decorate
+
+
+def describe_keys(constructor: Callable[..., Any]) -> str:
+    """The "# Parameters" section of the arguments that `with_keys_of` added to a constructor."""
+    lines = ["# Parameters", ""]
+    for parameter in inspect.signature(constructor).parameters.values():
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            hint = parameter.annotation
+            kind = hint.__name__ if isinstance(hint, type) and not typing.get_args(hint) else str(hint)
+            ending = "" if parameter.default is EMPTY else f", optional (default = `{parameter.default!r}`)"
+            lines.append(f"{parameter.name} : `{kind.replace('typing.', '')}`{ending}")
+    return "\n".join(lines)
+
+
+def _annotation(argument: Argument) -> Any:
+    if argument.annotation is not EMPTY:
+        return _without_tensors(argument.annotation)
+    if argument.default is None:
+        return float | None
+    if isinstance(argument.default, tuple):
+        return tuple[tuple(type(item) for item in argument.default)]  # type: ignore[misc]
+    return Any if argument.default is EMPTY else type(argument.default)
+
+
+def _without_tensors(annotation: Any) -> Any:
+    annotation = bare(annotation)
+    origin, members = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in (Union, types.UnionType):
+        return functools.reduce(operator.or_, (_without_tensors(item) for item in members if item is not Tensor))
+    if origin is tuple:
+        return tuple[tuple(_without_tensors(item) if item is not Ellipsis else item for item in members)]  # type: ignore[misc]
+    return annotation

@@ -141,7 +141,7 @@ def test_dense_sparse_adam_is_adam_and_sparse_adam() -> None:
     steps(make_optimizer(dense, type="dense_sparse_adam", lr=0.1), dense, batches)
     steps(make_optimizer(adam, type="adam", lr=0.1), adam, batches)
     assert apart(dense, adam) < 1e-4  # AllenNLP adds eps before the correction of the bias
-    with pytest.raises(ConfigurationError, match=r"betas: found \(0.9, 1.0\)"):
+    with pytest.raises(ValueError, match="beta"):
         make_optimizer(both, type="dense_sparse_adam", betas=[0.9, 1.0])
 
 

@@ -125,5 +125,8 @@ def test_checkpoints_hold_no_code(tmp_path: Path) -> None:
     """Every file loads with `weights_only=True`, also with torch's own schedulers, whose state holds a Counter."""
     scheduler = {"type": "multi_step", "milestones": [1, 2]}
     train_model(params(trainer__learning_rate_scheduler=scheduler), tmp_path / "run")
-    for path in (tmp_path / "run").glob("*.th"):
-        torch.load(path, weights_only=True)
+    loaded = {path.name: torch.load(path, weights_only=True) for path in (tmp_path / "run").glob("*.th")}
+    kinds = {name.split("_e")[0] for name in loaded}
+    assert kinds == {"best.th", "model_state", "training_state"}
+    newest = max((name for name in loaded if name.startswith("training_state")), key=lambda name: int(name[16]))
+    assert loaded[newest]["learning_rate_scheduler"]["milestones"] == {1: 1, 2: 1}
