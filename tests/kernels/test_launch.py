@@ -1,4 +1,4 @@
-"""Kernels that were compiled are found again, by what makes one kind of argument differ from another."""
+"""Compiled kernels are cached by the properties of their arguments that Triton specialises on."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from beem_plugin.common import kernel_launch
-from beem_plugin.common.kernel_launch import launch
+from beem_plugin.kernels import launch as launch_module
+from beem_plugin.kernels.launch import launch
 
 
 class Compiled:
@@ -26,30 +26,30 @@ class Compiled:
 
 
 class Kernel:
-    """As a Triton function: gives back what it compiled."""
+    """Stands for a Triton function: returns the compiled kernel."""
 
     def __init__(self, compiles: bool = True, takes_constants: bool = True) -> None:
         self.calls: list[Any] = []
-        self.made = Compiled(self.calls, takes_constants) if compiles else None
+        self.compiled = Compiled(self.calls, takes_constants) if compiles else None
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., Any]:
         def run(*values: Any, num_warps: int, **constants: Any) -> Any:
             self.calls.append(("compile", grid, values, num_warps, constants))
-            return self.made
+            return self.compiled
 
         return run
 
     @property
-    def kinds(self) -> list[str]:
+    def calls_by_name(self) -> list[str]:
         return [call[0] for call in self.calls]
 
 
 @pytest.fixture(autouse=True)
-def nothing_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel_launch, "_compiled", {})
+def empty_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch_module, "_compiled", {})
 
 
-def test_the_same_kind_is_compiled_once() -> None:
+def test_arguments_of_one_specialization_compile_once() -> None:
     kernel, tensor = Kernel(), torch.zeros(64)
     for count in (5, 7, 9):
         launch(kernel, (count,), tensor, count, 0.5, BLOCK=16)
@@ -60,12 +60,12 @@ def test_the_same_kind_is_compiled_once() -> None:
     ]
 
 
-def test_another_kind_is_compiled_anew() -> None:
+def test_another_specialization_compiles_again() -> None:
     kernel, tensor = Kernel(), torch.zeros(64)
     launch(kernel, (2, 3), tensor, 5, 0.5, BLOCK=16)
     others: list[tuple[Any, ...]] = [
         (tensor.half(), 5, 0.5, 16, 4),
-        (tensor[1:], 5, 0.5, 16, 4),  # begins at another multiple
+        (tensor[1:], 5, 0.5, 16, 4),  # not aligned to 16 bytes
         (tensor, 1, 0.5, 16, 4),
         (tensor, 32, 0.5, 16, 4),
         (tensor, 2**40 + 1, 0.5, 16, 4),
@@ -75,13 +75,13 @@ def test_another_kind_is_compiled_anew() -> None:
     for first, count, number, block, warps in others:
         launch(kernel, (2, 3), first, count, number, num_warps=warps, BLOCK=block)
     launch(Kernel(), (2, 3), tensor, 5, 0.5, BLOCK=16)
-    assert kernel.kinds == ["compile"] * 8
+    assert kernel.calls_by_name == ["compile"] * 8
     launch(kernel, (2, 3), tensor, 6, 0.7, BLOCK=16)
-    assert kernel.kinds[-1] == "again"
+    assert kernel.calls_by_name[-1] == "again"
 
 
-def test_where_nothing_is_compiled_or_is_called_otherwise() -> None:
+def test_without_a_compiled_kernel_or_with_another_call_convention_triton_launches() -> None:
     for kernel in (Kernel(compiles=False), Kernel(takes_constants=False)):
         for _ in range(3):
             launch(kernel, (2,), torch.zeros(64), 5, BLOCK=16)
-        assert kernel.kinds == ["compile"] * 3
+        assert kernel.calls_by_name == ["compile"] * 3
