@@ -128,7 +128,7 @@ class Lane:
             if exit_number in segment.decisions and not is_beside:
                 aside |= self._queue_decision(exit_number)
         if aside:
-            self.recorder.together()
+            self.recorder.join()
 
     def _stage(self) -> None:
         if self.fused is not None and self.fused.is_direct:

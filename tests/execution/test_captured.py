@@ -11,7 +11,7 @@ from torch import Tensor
 
 from beem_plugin.data.ragged_batch import RaggedBatch
 from beem_plugin.execution.captured import CapturedLanes, fingerprint
-from beem_plugin.execution.recorder import uncollected
+from beem_plugin.execution.compiled.capture import without_collection
 from beem_plugin.execution.segments import Segment, plan_segments
 from beem_plugin.execution.single import as_decisions
 from beem_plugin.exits.policies import Beem, FixedExit, MaxProbability
@@ -42,7 +42,7 @@ class OnTheSpot:
         self.decided += 1
         work()
 
-    def together(self) -> None: ...
+    def join(self) -> None: ...
 
     def enter(self) -> None: ...
 
@@ -52,7 +52,7 @@ class OnTheSpot:
 def test_nothing_is_collected_during_a_capture() -> None:
     for enabled in (True, False):
         (gc.enable if enabled else gc.disable)()
-        with pytest.raises(KeyError), uncollected():
+        with pytest.raises(KeyError), without_collection():
             assert not gc.isenabled()
             raise KeyError
         assert gc.isenabled() == enabled

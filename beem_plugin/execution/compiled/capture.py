@@ -1,0 +1,152 @@
+"""CUDA graphs: capturing work, replaying it, and waiting for what it writes to pinned memory."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+WARM_UPS = 2
+"""Runs before a capture: kernels are compiled and workspaces allocated on first use, which cannot be captured."""
+POLLS_PER_CLOCK = 100_000
+TIMEOUT_SECONDS = 2.0
+
+
+class Recorder(Protocol):
+    """Captures work on one stream, with parts of it on a second stream beside it."""
+
+    def pinned(self, *shape: int, dtype: torch.dtype) -> Tensor: ...
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]: ...
+
+    def aside(self, work: Callable[[], None]) -> None: ...
+
+    def join(self) -> None: ...
+
+    def enter(self) -> None: ...
+
+    def wait(self) -> None: ...
+
+
+class CudaRecorder:
+    """
+    Two streams and a memory pool, shared by graphs of which one runs at a time.
+
+    # Parameters
+
+    device : `torch.device`
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.main, self.side = torch.cuda.Stream(device), torch.cuda.Stream(device)
+        self.pool = torch.cuda.graph_pool_handle()
+
+    def pinned(self, *shape: int, dtype: torch.dtype) -> Tensor:
+        """Zeros in pinned host memory."""
+        return torch.zeros(*shape, dtype=dtype, pin_memory=True)
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        """Captures `work`; the function returned replays it on the current stream."""
+        self.main.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.main):
+            for _ in range(WARM_UPS):
+                work()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with (
+            without_collection(),
+            torch.cuda.graph(graph, pool=self.pool, stream=self.main, capture_error_mode="thread_local"),
+        ):
+            work()
+        with torch.cuda.stream(self.main):
+            graph.replay()  # later captures may read what this work leaves in static buffers
+        torch.cuda.synchronize()
+        return graph.replay
+
+    def aside(self, work: Callable[[], None]) -> None:
+        """Queues `work` on the second stream. It starts when everything queued before is done."""
+        self.side.wait_stream(self.main)
+        with torch.cuda.stream(self.side):
+            work()
+
+    def join(self) -> None:
+        """Work queued from now on starts when the second stream is done."""
+        self.main.wait_stream(self.side)
+
+    def enter(self) -> None:
+        """Makes the first stream the current one."""
+        torch.cuda.set_stream(self.main)
+
+    def wait(self) -> None:
+        """Blocks until the first stream is done."""
+        self.main.synchronize()
+
+
+class EagerRecorder:
+    """A `Recorder` that runs work at once and again at each replay: graph-based code on a device without graphs."""
+
+    def pinned(self, *shape: int, dtype: torch.dtype) -> Tensor:
+        return torch.zeros(*shape, dtype=dtype)
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        work()
+        return work
+
+    def aside(self, work: Callable[[], None]) -> None:
+        work()
+
+    def join(self) -> None: ...
+
+    def enter(self) -> None: ...
+
+    def wait(self) -> None: ...
+
+
+class CaptureError(Exception):
+    """Work cannot be captured. It still runs uncaptured."""
+
+
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """Turns garbage collection off: destroying another graph during a capture would invalidate the capture."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def await_pinned(is_ready: Callable[[], bool], wait: Callable[[], None]) -> bool:
+    """
+    Polls pinned memory. Polling notices a result some 10 us earlier than an event.
+
+    # Parameters
+
+    is_ready : `Callable[[], bool]`
+        Reads the pinned memory.
+    wait : `Callable[[], None]`
+        Blocks until no work is queued; called when nothing has arrived for two seconds, so that errors on the device
+        are raised.
+
+    # Returns
+
+    `bool`
+        Whether `is_ready`; false if the work is done and has not written what was expected, such as NaN.
+    """
+    deadline: float | None = None
+    while True:
+        for _ in range(POLLS_PER_CLOCK):
+            if is_ready():
+                return True
+        now = time.monotonic()
+        deadline = now + TIMEOUT_SECONDS if deadline is None else deadline
+        if now > deadline:
+            wait()
+            return is_ready()
