@@ -1,13 +1,16 @@
-"""Files that are whole or not there, and text read from wherever it lies."""
+"""Atomic writes, and text input with its encoding."""
 
 from __future__ import annotations
 
+import codecs
+import errno
 import gzip
 import io
 import json
 import os
 import sys
 import tempfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,20 +18,30 @@ from typing import IO, Any
 
 from beem_plugin.common.errors import ConfigurationError, DataError
 
+try:
+    import fcntl
+except ImportError:  # not on Windows, where leftovers of killed runs stay
+    fcntl = None  # type: ignore[assignment]
+
 
 @contextmanager
 def atomic_write(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
     """
-    A file object for `path`. What is written goes to a temporary file in the same directory, which takes the name of
-    `path` when the block ends and is removed when it raises: nobody ever sees half a file. What is no file of its own,
-    a device such as /dev/null or a pipe, is written to as it is; a link keeps pointing where it did.
+    A file object for `path`. Output goes to a temporary file in the same directory, which is renamed to `path` when the
+    block ends and removed when it raises, so that a reader never sees a partial file. A device or a pipe, such as
+    /dev/null, is written directly; a symbolic link is kept and its target replaced. Temporary files of the same name
+    that killed processes left behind are removed.
 
     # Parameters
 
     path : `str` or `Path`
-        Its directory is made if need be.
+        Missing parent directories are created.
     mode : `str`, optional (default = `"w"`)
         `"w"` (UTF-8 text) or `"wb"`.
+
+    # Raises
+
+    `OSError` with the path as `filename` if the file cannot be written.
     """
     if mode not in ("w", "wb"):
         raise ValueError(f"mode is {mode!r}, not 'w' or 'wb'")
@@ -37,7 +50,7 @@ def atomic_write(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
         raise ConfigurationError(f"{path}: is a directory, a file is to be written")
     text = {"encoding": "utf-8", "newline": "\n"} if mode == "w" else {}
     if path.exists() and not path.is_file():
-        with open(path, mode, **text) as file:  # type: ignore[call-overload]
+        with write_errors_named(path), open(path, mode, **text) as file:  # type: ignore[call-overload]
             yield file
         return
     if path.is_symlink():
@@ -47,17 +60,60 @@ def atomic_write(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
     except (FileExistsError, NotADirectoryError):
         in_the_way = next((parent for parent in path.parents if parent.exists()), path.parent)
         raise ConfigurationError(f"{path}: {in_the_way} is a file, a directory is needed there") from None
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    remove_leftovers(path.parent, path.name)
+    temporary = None
     try:
-        with open(descriptor, mode, **text) as file:  # type: ignore[call-overload]
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, _permissions(path))
-        os.replace(temporary, path)
+        with write_errors_named(path):
+            descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+            with open(descriptor, mode, **text) as file:  # type: ignore[call-overload]
+                if fcntl is not None:
+                    with suppress(OSError):  # file systems without locks
+                        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+                os.chmod(temporary, _permissions(path))
+                os.replace(temporary, path)
     except BaseException:
-        with suppress(FileNotFoundError):
-            os.unlink(temporary)
+        if temporary is not None:
+            with suppress(FileNotFoundError):
+                os.unlink(temporary)
+        raise
+
+
+def remove_leftovers(folder: Path, name: str = "") -> None:
+    """
+    Removes temporary files of `atomic_write` that killed processes left in `folder`: those of target `name`, or all.
+    A file that is still being written is locked, and stays.
+    """
+    if fcntl is None:
+        return
+    prefix = f".{name}."
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if not (entry.name.startswith(prefix if name else ".") and entry.name.endswith(".tmp")):
+                continue
+            with suppress(OSError), open(entry.path, "rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.unlink(entry.path)
+
+
+@contextmanager
+def write_errors_named(path: str | Path) -> Iterator[None]:
+    """An `OSError` inside gets `path` as its file name; libraries' own errors for a full disk become one."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None and not str(error.filename).endswith(".tmp"):
+            raise
+        raise OSError(error.errno or errno.EIO, error.strerror or str(error), str(path)) from error
+    except Exception as error:
+        # torch.save raises RuntimeError, safetensors an error of its own; neither names the file.
+        text = str(error)
+        if "PytorchStreamWriter failed" in text or "unexpected pos" in text:
+            raise OSError(errno.EIO, "could not be written completely (is the disk full?)", str(path)) from error
+        if type(error).__name__ == "SafetensorError" and "os error" in text:
+            raise OSError(errno.EIO, text.splitlines()[0], str(path)) from error
         raise
 
 
@@ -69,33 +125,80 @@ def write_json(path: str | Path, obj: Any) -> None:
 
 
 @contextmanager
-def open_text(path: str | Path) -> Iterator[IO[str]]:
-    """Text to read, as UTF-8 (a byte order mark is dropped): a file, gzipped or not, or standard input (`-`)."""
+def open_text(path: str | Path, encoding: str = "utf-8", newline: str | None = None) -> Iterator[IO[str]]:
+    """
+    Text to read from a file or standard input (`-`), gzipped or not.
+
+    # Parameters
+
+    path : `str` or `Path`
+    encoding : `str`, optional (default = `"utf-8"`)
+        Of UTF-8 a byte order mark is dropped.
+    newline : `str`, optional (default = `None`)
+        As of `open`: `None` makes every line end `\n`, `""` keeps line ends as they are.
+    """
     if str(path) == "-":
-        yield _standard_input()
-        return
+        if not hasattr(sys.stdin, "buffer"):  # replaced by a program
+            yield sys.stdin
+            return
+        binary: Any = sys.stdin.buffer
+        if not hasattr(binary, "peek"):
+            binary = io.BufferedReader(binary)
+    else:
+        try:
+            binary = open(path, "rb")  # noqa: SIM115
+        except OSError as error:
+            raise DataError(f"{path}: {error.strerror or error}") from error
     try:
-        binary = open(path, "rb")  # noqa: SIM115
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror or error}") from error
-    with binary:
         is_gzip = binary.peek(2)[:2] == b"\x1f\x8b"
         raw: Any = gzip.GzipFile(fileobj=binary) if is_gzip else binary
-        with io.TextIOWrapper(raw, encoding="utf-8-sig", newline=None) as text:
-            try:
-                yield text
-            except (UnicodeDecodeError, gzip.BadGzipFile, EOFError) as error:
-                raise DataError(f"{path}: cannot be read as UTF-8 text: {error}") from error
+        text = io.TextIOWrapper(raw, encoding=_with_byte_order_mark(encoding), newline=newline)
+        try:
+            yield text
+        except UnicodeError as error:
+            raise DataError(f"{_undecodable(path, encoding)}: not {encoding.upper()} text: {error}") from error
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise DataError(f"{path}: a damaged gzip file: {error}") from error
+        finally:
+            with suppress(ValueError):
+                text.detach()
+    finally:
+        if str(path) != "-":
+            binary.close()
 
 
-def _standard_input() -> IO[str]:
-    if isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(encoding="utf-8")
-    return sys.stdin
+def check_encoding(encoding: str, key: str = "encoding") -> None:
+    """Raises a `ConfigurationError` unless Python has a text encoding of that name."""
+    try:
+        "".encode(encoding)
+    except (LookupError, ValueError):
+        raise ConfigurationError(f"{key}: found {encoding!r}, allowed: utf-8, latin-1, cp1252, utf-16, ...") from None
+
+
+def _with_byte_order_mark(encoding: str) -> str:
+    return "utf-8-sig" if codecs.lookup(encoding).name == "utf-8" else encoding
+
+
+def _undecodable(path: str | Path, encoding: str) -> str:
+    """The path, with the number of the first line that cannot be decoded where lines can be told apart by bytes."""
+    if str(path) != "-" and codecs.lookup(encoding).name == "utf-8":
+        opener = gzip.open if _is_gzip(path) else open
+        with opener(path, "rb") as lines:
+            for number, line in enumerate(lines, 1):
+                try:
+                    line.decode("utf-8")
+                except UnicodeDecodeError:
+                    return f"{path}:{number}"
+    return str(path)
+
+
+def _is_gzip(path: str | Path) -> bool:
+    with open(path, "rb") as file:
+        return file.read(2) == b"\x1f\x8b"
 
 
 def _permissions(path: Path) -> int:
-    """Those of the file that is replaced, or what a new file would get; a temporary file alone is private."""
+    """Those of the file that is replaced, or those a new file would get; a temporary file is private."""
     with suppress(FileNotFoundError):
         return path.stat().st_mode & 0o777
     mask = os.umask(0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -12,7 +12,9 @@ from beem_plugin.common.registry import Registrable
 from beem_plugin.data.caption_tokenizer import CaptionTokenizer
 from beem_plugin.data.collate import Collator, LabelledTexts
 from beem_plugin.data.instance import Instance
+from beem_plugin.data.labels import LabelRules
 from beem_plugin.data.slices import PARTS, Slicing, split_source
+from beem_plugin.data.table_file import TableFormat, TableRow, read_table
 from beem_plugin.data.tokenizer import TextEncoder
 from beem_plugin.data.vocabulary import Vocabulary
 
@@ -43,6 +45,9 @@ class DatasetReader(Registrable):
     is_regression : `bool`
     parts : `tuple[str, ...]`
         The slices that a source may name in brackets.
+    table : `TableFormat`
+        How its files are written.
+    labels : `LabelRules`
     """
 
     text_fields: tuple[str, ...] = ("text",)
@@ -50,6 +55,7 @@ class DatasetReader(Registrable):
     metric: str = "accuracy"
     is_regression: bool = False
     parts: tuple[str, ...] = ("fit", "holdout")
+    table: TableFormat = TableFormat()
 
     def __init__(
         self,
@@ -62,6 +68,7 @@ class DatasetReader(Registrable):
         self.tokenizer = tokenizer
         self.max_instances = max_instances
         self.slicing = slicing or Slicing()
+        self.labels = LabelRules()
 
     def read(self, source: str) -> list[Instance]:
         """
@@ -84,6 +91,37 @@ class DatasetReader(Registrable):
         self._encode(result)
         logger.info("read %d instances from %s", len(result), source)
         return result
+
+    def rows(self, source: str, format: str | None = None) -> Iterator[TableRow]:
+        """
+        The rows of a file, or of standard input (`-`), to be predicted: read as `read` reads them, with or without
+        labels; plain text is read too.
+
+        # Parameters
+
+        source : `str`
+        format : `str`, optional (default: the reader's, or by the file's name, or by its first line)
+        """
+        return read_table(source, self.table.given(format), self.text_fields)
+
+    def limit_length(self, max_tokens: int | None, instances: Sequence[Instance] = ()) -> None:
+        """
+        Bounds the tokenizer's `max_length` by what the model takes, and cuts `instances` that are longer.
+
+        # Parameters
+
+        max_tokens : `int`, optional
+            `None` for a model without a limit.
+        instances : `Sequence[Instance]`, optional
+            Read before the model was built.
+        """
+        if max_tokens is None or not isinstance(self.tokenizer, TextEncoder):
+            return
+        self.tokenizer.limit_length(max_tokens)
+        longer = [instance for instance in instances if len(instance) > max_tokens]
+        if longer:
+            logger.info("cut %d texts to the model's limit of %d tokens", len(longer), max_tokens)
+            self._encode(longer)
 
     def text_to_instance(self, **fields: Any) -> Instance:
         """One tokenized instance from the fields of a JSON line; fields that the reader does not know are kept."""

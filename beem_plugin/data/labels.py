@@ -1,54 +1,106 @@
-"""What stands in a label column, turned into a label's name or a value."""
+"""From the value in a label column to a label's name or a score."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from beem_plugin.common.errors import DataError, not_allowed
 
 
-def parse_label(value: Any, label_names: Sequence[str] | None, what: str) -> str | None:
+@dataclass
+class LabelRules:
     """
-    A label's name; `None` for an empty or missing one.
+    What a reader's label column may hold.
 
     # Parameters
 
-    value : `Any`
-        A name, or the index of one: whole numbers stand for the names in their order where `label_names` has them.
-    label_names : `Sequence[str] | None`
-        The names allowed; `None` allows any.
-    what : `str`
-        File, line and column, for errors.
+    names : `Sequence[str]`, optional (default = `None`)
+        The names allowed, in their order; a whole number stands for the name at that position. `None` allows any name.
+    regression : `bool`, optional (default = `False`)
+        Labels are finite numbers.
+    mapping : `dict[str, str]`, optional (default = `{}`)
+        Name in the file -> label.
+    skipped : `Sequence[str]`, optional (default = `[]`)
+        Names in the file whose rows are left out.
+    known : `Sequence[str]`, optional (default = `None`)
+        The labels of a trained model, set when an archive is loaded: others are refused.
     """
-    name = _as_text(value)
-    if not name:
-        return None
-    if label_names is None or name in label_names:
+
+    names: Sequence[str] | None = None
+    regression: bool = False
+    mapping: Mapping[str, str] = field(default_factory=dict)
+    skipped: Sequence[str] = ()
+    known: Sequence[str] | None = None
+
+    def parse(self, value: Any, what: str) -> str | float | None:
+        """
+        The label; `None` for an empty or missing one.
+
+        # Parameters
+
+        value : `Any`
+            From a file or JSON.
+        what : `str`
+            File, line and column, for errors.
+
+        # Raises
+
+        `DataError` for a value that is no label.
+        """
+        text = self.text(value, what)
+        if not text:
+            return None
+        if self.regression:
+            return parse_score(text, what)
+        label = parse_label(self.mapping.get(text, text), self.names, what)
+        if label is not None and self.known is not None and label not in self.known:
+            raise DataError(f"{not_allowed(what, label, self.known)}; dataset_reader.label_map renames labels")
+        return label
+
+    def skips(self, value: Any, what: str) -> bool:
+        """Whether the row of this label is left out."""
+        return bool(self.skipped) and self.text(value, what) in self.skipped
+
+    def text(self, value: Any, what: str) -> str:
+        """The value as text, empty for a missing one."""
+        if value is None or (isinstance(value, float) and math.isnan(value)):
+            return ""
+        if isinstance(value, (list, dict)):
+            raise DataError(f"{what}: found a {type(value).__name__}, allowed: one label, a name or a number")
+        if isinstance(value, str):
+            return value.strip()
+        # pandas writes whole numbers as 1.0 where the column has missing values.
+        is_whole = isinstance(value, float) and not self.regression and value.is_integer()
+        return json.dumps(int(value) if is_whole else value)
+
+
+def parse_label(name: str, label_names: Sequence[str] | None, what: str) -> str | None:
+    """The label's name for `name`, which may be its position in `label_names`; `None` for pandas' `nan`."""
+    if name in (label_names or ()):
         return name
-    if name.isdigit() and int(name) < len(label_names):
-        return label_names[int(name)]
+    if name.lower() == "nan":  # pandas' missing value; a label only where `label_names` lists it
+        return None
+    if label_names is None:
+        return name
+    if re.fullmatch(r"[0-9]{1,9}(\.0)?", name) and int(float(name)) < len(label_names):
+        return label_names[int(float(name))]
     raise DataError(not_allowed(what, name, label_names))
 
 
-def parse_score(value: Any, what: str) -> float | None:
-    """The label of a regression task; `None` for an empty or missing one."""
-    text = _as_text(value)
-    if not text:
-        return None
+def parse_score(text: str, what: str) -> float | None:
+    """A finite number; `None` for pandas' `nan`."""
     try:
         score = float(text)
-    except ValueError:
-        score = math.nan
-    if not math.isfinite(score):
-        raise DataError(f"{what}: found {text!r}, a number is expected")
-    # The hub holds STS-B in float32, where 3.8 is 3.799999952: to be the same as 3.8 of the files.
+    except (ValueError, OverflowError):
+        score = math.inf
+    if math.isnan(score):
+        return None
+    if math.isinf(score):
+        raise DataError(f"{what}: found {text[:40]!r}, a number is expected")
+    # The hub stores STS-B in float32: 3.799999952 must equal the 3.8 of the files.
     return round(score, 5)
-
-
-def _as_text(value: Any) -> str:
-    if value is None:
-        return ""
-    return value.strip() if isinstance(value, str) else json.dumps(value)

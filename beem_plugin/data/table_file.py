@@ -1,55 +1,114 @@
-"""Rows of a CSV, TSV or JSON lines file, each with its line number, so that errors can name the line."""
+"""The one reading of CSV, TSV, JSON lines and text files: rows by column name, each with its place for errors."""
 
 from __future__ import annotations
 
-import csv
-import json
+import itertools
 import logging
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from beem_plugin.common.errors import ConfigurationError, DataError, not_allowed
-from beem_plugin.common.files import open_text
+from beem_plugin.common.files import check_encoding, open_text
+from beem_plugin.common.strict_json import JSON_DECODER, parse_json
+from beem_plugin.data.csv_records import csv_records, whole_lines
 
 logger = logging.getLogger(__name__)
 
-FORMATS = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".json": "jsonl", ".ndjson": "jsonl"}
+_QUOTED = re.compile(r'""|"[^"\r]*((""|\r)[^"\r]*)+"')
+"""A cell that a writer had to quote: empty, or with doubled quotation marks or a carriage return inside."""
+
+_BETWEEN_ITEMS = re.compile(r"\s*[\[,]?\s*")
+
+SUFFIXES = {
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".jsonl": "jsonl",
+    ".json": "jsonl",
+    ".ndjson": "jsonl",
+    ".txt": "text",
+    ".text": "text",
+}
+FORMATS = ("csv", "jsonl", "tsv", "text")
+TABLES = FORMATS[:3]
+"""Those that have columns, and so labels."""
 
 
 @dataclass(frozen=True)
 class TableRow:
-    """A row by column name, and where it stands."""
+    """A row by column name; `place` is its file and line."""
 
     place: str
     values: dict[str, Any]
 
 
+@dataclass(frozen=True)
+class TableFormat:
+    """
+    How a reader's files are written. One object is used by training, `evaluate`, `trace` and `predict`.
+
+    # Parameters
+
+    format : `str`, optional (default: by the file's name)
+        `"csv"`, `"tsv"`, `"jsonl"` (a JSON object a line, or one JSON array of objects) or `"text"` (a text a line).
+    delimiter : `str`, optional (default: a comma for CSV, a tab for TSV)
+        One character, such as `;`. Given without `format`, files with other names than the above are CSV.
+    quoting : `bool`, optional (default: `True` for CSV, `False` for TSV)
+        Whether `"` encloses cells. GLUE's TSV files contain single quotation marks that enclose nothing.
+    columns : `Sequence[str]`, optional (default: the first line names them)
+        The columns of CSV and TSV files without a header.
+    encoding : `str`, optional (default = `"utf-8"`)
+    """
+
+    format: str | None = None
+    delimiter: str | None = None
+    quoting: bool | None = None
+    columns: Sequence[str] | None = None
+    encoding: str = "utf-8"
+
+    def __post_init__(self) -> None:
+        if self.format is not None and self.format not in FORMATS:
+            raise ConfigurationError(not_allowed("format", self.format, FORMATS))
+        if self.delimiter is not None and (len(self.delimiter) != 1 or self.delimiter in '"\r\n'):
+            raise ConfigurationError(f"delimiter: found {self.delimiter!r}, allowed: one character, such as ';'")
+        if self.columns is not None and len(set(self.columns)) < len(self.columns):
+            raise ConfigurationError(f"columns: found a name twice: {', '.join(self.columns)}")
+        check_encoding(self.encoding)
+
+    def of(self, path: str | Path) -> str | None:
+        """The format of the file at `path`; `None` if its name does not tell."""
+        found = self.format or table_format(path)
+        return "csv" if self.delimiter is not None and found in (None, "text") else found
+
+    def given(self, format: str | None) -> TableFormat:
+        """These settings with another format; what belongs to one format alone is not taken over to another."""
+        if format is None or format == self.format:
+            return self
+        return replace(self, format=format, delimiter=None, quoting=None)
+
+
 def table_format(path: str | Path) -> str | None:
-    """`"csv"`, `"tsv"` or `"jsonl"` by the file's name, `.gz` aside; `None` for any other name."""
-    name = str(path).lower().removesuffix(".gz")
-    return FORMATS.get(Path(name).suffix)
+    """The format by the file's name, without `.gz`; `None` for a name that does not tell."""
+    return SUFFIXES.get(Path(str(path).lower().removesuffix(".gz")).suffix)
 
 
 def read_table(
     path: str | Path,
-    format: str | None = None,
-    columns: Sequence[str] | None = None,
-    quoting: bool | None = None,
+    table: TableFormat | None = None,
+    text_fields: Sequence[str] | None = None,
     skip_ragged: bool = False,
 ) -> Iterator[TableRow]:
     """
     # Parameters
 
     path : `str | Path`
-        `.gz` is read transparently; UTF-8, with or without a byte order mark.
-    format : `str`, optional (default: by the file's name)
-        `"csv"`, `"tsv"` or `"jsonl"`.
-    columns : `Sequence[str]`, optional (default: the first line names them)
-        The names of the columns of a CSV or TSV file without a header.
-    quoting : `bool`, optional (default: `True` for CSV, `False` for TSV)
-        Whether `"` encloses fields. GLUE's TSV files contain single quotes that enclose nothing.
+        `.gz` is read transparently; `-` is standard input.
+    table : `TableFormat`, optional
+    text_fields : `Sequence[str]`, optional (default = `None`)
+        The columns that a line of plain text is, several separated by tabs. Without them plain text is refused; with
+        them, a file whose name does not tell its format is JSON if it begins with a bracket, otherwise text.
     skip_ragged : `bool`, optional (default = `False`)
         Leave out rows with the wrong number of columns, and log how many, instead of raising.
 
@@ -57,79 +116,137 @@ def read_table(
 
     `DataError` for a missing, empty or undecodable file, bad JSON, and rows with the wrong number of columns.
     """
-    path = Path(path)
-    if not path.is_file():
+    table = table or TableFormat()
+    format = table.of(path)
+    if str(path) != "-" and not Path(path).exists():
         raise DataError(f"{path}: no such file")
-    format = format or table_format(path)
-    if format is None or format not in FORMATS.values():
-        allowed = sorted(set(FORMATS.values()))
-        raise ConfigurationError(not_allowed(f"{path}: format", format or path.suffix, allowed))
-    if format == "jsonl":
-        rows = _json_rows(path)
-    else:
-        rows = _delimited_rows(path, format, columns, format == "csv" if quoting is None else quoting, skip_ragged)
+    if text_fields is None and format not in TABLES:
+        raise ConfigurationError(not_allowed(f"{path}: format", format or Path(path).suffix, TABLES))
     found = False
-    for row in rows:
-        found = True
-        yield row
-    if not found:
+    with open_text(path, table.encoding, newline="") as file:
+        for row in _rows(whole_lines(iter(file)), str(path), format, table, text_fields or (), skip_ragged):
+            found = True
+            yield row
+    if not found and str(path) != "-":
         raise DataError(f"{path}: the file has no rows")
 
 
-def first_row(path: str | Path) -> list[str]:
+def first_cells(path: str | Path) -> list[str]:
     """The cells of the first line of a TSV file without quotes; empty for an empty file."""
-    for line in _lines(Path(path)):
-        return line.rstrip("\r\n").split("\t")
-    return []
-
-
-def _lines(path: Path) -> Iterator[str]:
     with open_text(path) as file:
-        yield from file
+        first = next(iter(file), "")
+    return first.rstrip("\n").split("\t") if first else []
 
 
-def _json_rows(path: Path) -> Iterator[TableRow]:
-    for number, line in enumerate(_lines(path), start=1):
-        if not line.strip():
+def _rows(
+    lines: Iterator[str],
+    source: str,
+    format: str | None,
+    table: TableFormat,
+    text_fields: Sequence[str],
+    skip_ragged: bool,
+) -> Iterator[TableRow]:
+    if format in (None, "jsonl"):
+        head = list(_up_to_text(lines))
+        begin = head[-1].lstrip()[:1] if head else ""
+        lines = itertools.chain(head, lines)
+        if format == "jsonl" or begin in ("{", "["):
+            return _array_rows("".join(lines), source) if begin == "[" else _json_rows(lines, source)
+    if format in ("csv", "tsv"):
+        return _delimited_rows(lines, source, format, table, skip_ragged)
+    return _text_rows(lines, source, text_fields)
+
+
+def _up_to_text(lines: Iterator[str]) -> Iterator[str]:
+    for line in lines:
+        yield line
+        if not line.isspace():
+            return
+
+
+def _json_rows(lines: Iterable[str], source: str) -> Iterator[TableRow]:
+    for number, line in enumerate(lines, start=1):
+        if not line.isspace():
+            place = f"{source}:{number}"
+            try:
+                values = parse_json(line, place)
+            except DataError as error:
+                raise DataError(f"{error}; a JSON object a line, or one array of objects, is expected") from None
+            yield _object_row(values, place)
+
+
+def _array_rows(text: str, source: str) -> Iterator[TableRow]:
+    """The objects of one JSON array, each with the line on which it begins."""
+    parse_json(text, source)  # of valid JSON the items are found by skipping blanks and commas
+    line, at = 1, 0
+    while True:
+        begin = _BETWEEN_ITEMS.match(text, at).end()  # type: ignore[union-attr]  # matches the empty string
+        line += text.count("\n", at, begin)
+        if text.startswith("]", begin):
+            return
+        place = f"{source}:{line}"
+        values, at = JSON_DECODER.raw_decode(text, begin)
+        yield _object_row(values, place)
+        line += text.count("\n", begin, at)
+
+
+def _object_row(values: Any, place: str) -> TableRow:
+    if not isinstance(values, dict):
+        raise DataError(f"{place}: one JSON object a line is expected, found {type(values).__name__}")
+    return TableRow(place, values)
+
+
+def _text_rows(lines: Iterable[str], source: str, names: Sequence[str]) -> Iterator[TableRow]:
+    for number, line in enumerate(lines, start=1):
+        text = line.rstrip("\r\n")
+        if not text.strip():
             continue
-        place = f"{path}:{number}"
-        try:
-            values = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise DataError(f"{place}: not valid JSON: {error.msg} at column {error.colno}") from error
-        if not isinstance(values, dict):
-            raise DataError(f"{place}: one JSON object a line is expected, found {type(values).__name__}")
-        yield TableRow(place, values)
+        texts = text.split("\t") if len(names) > 1 else [text]
+        if len(texts) != len(names):
+            raise DataError(
+                f"{source}:{number}: found {len(texts)} text(s) separated by tabs, allowed: {len(names)} "
+                f"({', '.join(names)})"
+            )
+        yield TableRow(f"{source}:{number}", dict(zip(names, texts, strict=True)))
 
 
 def _delimited_rows(
-    path: Path, format: str, columns: Sequence[str] | None, quoting: bool, skip_ragged: bool
+    lines: Iterator[str], source: str, format: str, table: TableFormat, skip_ragged: bool
 ) -> Iterator[TableRow]:
-    reader = csv.reader(
-        _lines(path),
-        delimiter="," if format == "csv" else "\t",
-        quoting=csv.QUOTE_MINIMAL if quoting else csv.QUOTE_NONE,
-        strict=True,
-    )
-    names = list(columns) if columns is not None else None
+    is_undecided = format == "tsv" and table.quoting is None
+    quoting = format == "csv" if table.quoting is None else table.quoting
+    if is_undecided and table.columns is None:
+        first = next(lines, "")
+        lines = itertools.chain([first], lines)
+        quoting = first.startswith('"')  # no column is named so: a writer quotes every text
+    delimiter = table.delimiter or ("," if format == "csv" else "\t")
+    names = list(table.columns) if table.columns is not None else None
     skipped = 0
-    try:
-        for cells in reader:
-            if not cells:
-                continue
-            place = f"{path}:{reader.line_num}"
-            if names is None:
-                names = [cell.strip() for cell in cells]
-                if len(set(names)) < len(names):
-                    raise DataError(f"{place}: a column name stands twice in the header: {', '.join(names)}")
-            elif len(cells) == len(names):
-                yield TableRow(place, dict(zip(names, cells, strict=True)))
-            elif skip_ragged:
-                skipped += 1
-            else:
-                raise DataError(f"{place}: found {len(cells)} columns, expected {len(names)}: {', '.join(names)}")
-    except csv.Error as error:
-        hint = "; is a quotation mark left open?" if quoting else ""
-        raise DataError(f"{path}:{reader.line_num}: {error}{hint}") from error
+    for number, cells in csv_records(lines, delimiter, quoting, source):
+        place = f"{source}:{number}"
+        if is_undecided and not quoting:
+            _check_unquoted(cells, place)
+        if names is None:
+            names = [cell.strip() for cell in cells]
+            if len(set(names)) < len(names):
+                raise DataError(f"{place}: a column name stands twice in the header: {', '.join(names)}")
+        elif len(cells) == len(names):
+            yield TableRow(place, dict(zip(names, cells, strict=True)))
+        elif skip_ragged:
+            skipped += 1
+        else:
+            raise DataError(f"{place}: found {len(cells)} columns, expected {len(names)}: {', '.join(names)}")
     if skipped:
-        logger.warning("%s: left out %d rows with the wrong number of columns", path, skipped)
+        logger.warning("%s: left out %d rows with the wrong number of columns", source, skipped)
+
+
+def _check_unquoted(cells: Sequence[str], place: str) -> None:
+    """Raises a `DataError` for a cell of a TSV file that Python's csv module or pandas has quoted."""
+    for cell in cells:
+        # Of a table with one column, the first line of a quoted text of several lines would pass for a row.
+        if cell.startswith('"') and (_QUOTED.fullmatch(cell) or (len(cells) == 1 and cell.count('"') % 2)):
+            shown = cell if len(cell) < 40 else f"{cell[:36]} ..."
+            raise DataError(
+                f"{place}: found the cell {shown}; dataset_reader.quoting must say whether its quotation marks enclose "
+                "the text (true) or belong to it (false)"
+            )

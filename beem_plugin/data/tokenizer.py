@@ -43,6 +43,10 @@ class TextEncoder(FromParams):
         if self.max_length is not None and self.max_length < 4:
             raise ConfigurationError(f"max_length: found {max_length}, allowed: at least 4")
 
+    def limit_length(self, max_tokens: int) -> None:
+        """Bounds `max_length` by the longest input that the model takes."""
+        self.max_length = max_tokens if self.max_length is None else min(self.max_length, max_tokens)
+
     @property
     def pad_token_id(self) -> int:
         """Padding is masked, so that a tokenizer without a padding token may pad with 0."""
@@ -84,8 +88,8 @@ def load_tokenizer(model_name: str) -> Any:
 
     folder_or_name = resolve_model_name(model_name, KEY)
     try:
-        return AutoTokenizer.from_pretrained(folder_or_name, **hub_options())
-    except (OSError, ValueError, ImportError, KeyError) as error:
+        return AutoTokenizer.from_pretrained(folder_or_name, trust_remote_code=False, **hub_options())
+    except Exception as error:  # a damaged file fails in the libraries in any way
         if not Path(folder_or_name).is_dir():
             raise hub_error(KEY, model_name, error) from error
         found = ", ".join(sorted(path.name for path in Path(folder_or_name).iterdir())) or "nothing"

@@ -1,7 +1,10 @@
-"""The labels of a task and their order: the only vocabulary there is, since tokens are the tokenizer's."""
+"""The labels of a task and their order. Tokens belong to the tokenizer."""
 
 from __future__ import annotations
 
+import logging
+import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -9,8 +12,13 @@ from beem_plugin.common.errors import DataError, not_allowed
 from beem_plugin.common.files import atomic_write
 from beem_plugin.data.instance import Instance
 
+logger = logging.getLogger(__name__)
+
 _LABELS_FILE = "labels.txt"
 _NAMESPACES_FILE = "non_padded_namespaces.txt"
+_MANY_LABELS = 10
+"""Fewer labels are never taken for scores."""
+
 _NEWLINE = "@@NEWLINE@@"  # AllenNLP's escape: one label a line
 
 
@@ -26,7 +34,7 @@ class Vocabulary:
         self.labels = list(labels)
         self._indices = {name: index for index, name in enumerate(self.labels)}
         if len(self._indices) < len(self.labels):
-            raise DataError(f"a label name stands twice: {', '.join(self.labels)}")
+            raise DataError(f"a label name occurs twice: {', '.join(self.labels)}")
 
     @classmethod
     def from_instances(cls, instances: Iterable[Instance], label_names: Sequence[str] | None = None) -> Vocabulary:
@@ -36,16 +44,17 @@ class Vocabulary:
         instances : `Iterable[Instance]`
             Usually the training data. Float labels mean regression.
         label_names : `Sequence[str]`, optional (default = `None`)
-            The order, where the reader knows it; otherwise names are sorted, whole numbers by value.
+            The order, where the reader fixes it; otherwise names are sorted, whole numbers by value.
         """
         if label_names is not None:
             return cls(label_names)
-        found = {instance.label for instance in instances} - {None}
+        found = Counter(instance.label for instance in instances if instance.label is not None)
         if any(isinstance(label, float) for label in found):
             return cls([])
         names = sorted((str(label) for label in found), key=_natural_order)
         if len(names) < 2:
             raise DataError(f"a classifier needs two labels or more; the training data have {names or 'none'}")
+        _warn_of_scores(names, found.total())
         return cls(names)
 
     @classmethod
@@ -54,8 +63,16 @@ class Vocabulary:
         path = Path(directory) / _LABELS_FILE
         if not path.is_file():
             raise DataError(f"{path}: no such file; a vocabulary folder holds {_LABELS_FILE}")
-        lines = path.read_text(encoding="utf-8").split("\n")
-        return cls([line.replace(_NEWLINE, "\n") for line in lines if line])
+        try:
+            lines = [line for line in path.read_bytes().decode("utf-8").split("\n") if line]
+        except UnicodeDecodeError:
+            raise DataError(f"vocabulary/{path.name}: not UTF-8 text") from None
+        if lines and all(line.endswith("\r") for line in lines):  # an editor changed the line ends
+            lines = [line[:-1] for line in lines]
+        try:
+            return cls([line.replace(_NEWLINE, "\n") for line in lines])
+        except DataError as error:
+            raise DataError(f"vocabulary/{path.name}: {error}") from None
 
     def save_to_files(self, directory: str | Path) -> None:
         """AllenNLP's layout: `labels.txt`, one name a line, and `non_padded_namespaces.txt`."""
@@ -76,7 +93,7 @@ class Vocabulary:
 
     def label_index(self, name: str) -> int:
         if name not in self._indices:
-            raise DataError(not_allowed("label that the training data do not have", name, self.labels))
+            raise DataError(not_allowed("label", name, self.labels))
         return self._indices[name]
 
     def label_name(self, index: int) -> str:
@@ -88,3 +105,26 @@ def _natural_order(name: str) -> tuple[bool, int, str]:
         return (False, int(name), name)
     except ValueError:
         return (True, 0, name)
+
+
+def _warn_of_scores(names: Sequence[str], rows: int) -> None:
+    """Many labels for few rows are scores, or the wrong column."""
+    if len(names) < _MANY_LABELS:
+        return
+    values = [_as_number(name) for name in names]
+    has_fractions = not all(value.is_integer() for value in values)
+    if all(map(math.isfinite, values)) and (has_fractions or 2 * len(names) > rows):
+        logger.warning(
+            "%d labels, all of them numbers, in %d rows: dataset_reader.regression true reads them as scores",
+            len(names),
+            rows,
+        )
+    elif 2 * len(names) > rows:
+        logger.warning("%d labels in %d rows: is dataset_reader.label_field the right column?", len(names), rows)
+
+
+def _as_number(name: str) -> float:
+    try:
+        return float(name)
+    except ValueError:
+        return math.inf

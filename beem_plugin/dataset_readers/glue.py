@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,9 @@ from typing import Any
 from beem_plugin.common.errors import ConfigurationError, DataError, not_allowed
 from beem_plugin.data.dataset_reader import DatasetReader, text_value
 from beem_plugin.data.instance import Instance
-from beem_plugin.data.labels import parse_label, parse_score
+from beem_plugin.data.labels import LabelRules
 from beem_plugin.data.slices import Slicing
-from beem_plugin.data.table_file import TableRow, table_format
+from beem_plugin.data.table_file import TABLES, TableRow, table_format
 from beem_plugin.data.tokenizer import TextEncoder
 from beem_plugin.dataset_readers.glue_sources import file_rows, split_rows, task_folder
 from beem_plugin.dataset_readers.glue_tasks import GLUE_TASKS
@@ -43,6 +44,8 @@ class GlueReader(DatasetReader):
         The share of `train` that is `train[holdout]`, stratified by label.
     holdout_max_size : `int`, optional (default = `5000`)
     holdout_seed : `int`, optional (default = `0`)
+    label_map, skip_labels
+        See `TextClassificationReader`: HANS, for example, with `{"non-entailment": "not_entailment"}`.
     skip_malformed_rows : `bool`, optional (default = `False`)
         Leave out rows of TSV files with the wrong number of columns, as the hub's copy does (QQP has a few).
     """
@@ -57,6 +60,8 @@ class GlueReader(DatasetReader):
         holdout_max_size: int = 5000,
         holdout_seed: int = 0,
         skip_malformed_rows: bool = False,
+        label_map: dict[str, str] | None = None,
+        skip_labels: list[str] | None = None,
     ) -> None:
         slicing = Slicing(holdout_fraction=holdout_fraction, holdout_max_size=holdout_max_size, seed=holdout_seed)
         super().__init__(tokenizer, max_instances, slicing)
@@ -70,6 +75,7 @@ class GlueReader(DatasetReader):
         self.label_names = list(self.task.label_names) or None
         self.metric = self.task.metric
         self.is_regression = self.task.is_regression
+        self.labels = LabelRules(self.label_names, self.is_regression, label_map or {}, skip_labels or ())
 
     def _read(self, source: str) -> Iterator[Instance]:
         if source in self.task.splits:
@@ -79,6 +85,8 @@ class GlueReader(DatasetReader):
             rows = file_rows(self._file(source), self.task, self.skip_malformed_rows)
             needs_label = False
         for number, row in enumerate(rows):
+            if self.labels.skipped and self._is_skipped(row):
+                continue
             instance = self._from_row(row, number)
             if needs_label and instance.label is None:
                 raise DataError(f"{row.place}: no label")
@@ -100,18 +108,34 @@ class GlueReader(DatasetReader):
             raise ConfigurationError(message)
         raise ConfigurationError(not_allowed(f"{self.task_name}: split", source, allowed))
 
+    def rows(self, source: str, format: str | None = None) -> Iterator[TableRow]:
+        is_table = (format or table_format(source)) in TABLES
+        rows = file_rows(Path(source), self.task, format=format) if is_table else super().rows(source, format)
+        return (TableRow(row.place, self._renamed(row.values)) for row in rows)
+
+    def _renamed(self, values: dict[str, Any]) -> dict[str, Any]:
+        """The row with its text columns named as the hub names them."""
+        if all(name in values for name in self.text_fields):
+            return values
+        names = dict(zip(self.task.tsv_text_columns, self.text_fields, strict=True))
+        return {names.get(name, name): value for name, value in values.items()}
+
+    def _is_skipped(self, row: TableRow) -> bool:
+        return any(
+            self.labels.skips(row.values[name], f"{row.place}: {name}")
+            for name in ("label", self.task.tsv_label_column)
+            if name in row.values
+        )
+
     def _from_row(self, row: TableRow, number: int) -> Instance:
-        values = row.values
-        columns = self.task.text_fields
-        if not all(name in values for name in columns) and all(name in values for name in self.task.tsv_text_columns):
-            columns = self.task.tsv_text_columns
-        texts = [text_value(values, column, row.place) for column in columns]
+        values = self._renamed(row.values)
+        fields = {name: text_value(values, name, row.place) for name in self.text_fields}
         id_value = next((values[name] for name in _ID_COLUMNS if name in values), number)
-        id_value = int(id_value) if isinstance(id_value, str) and id_value.isdigit() else id_value
+        if isinstance(id_value, str) and re.fullmatch(r"[0-9]{1,18}", id_value):
+            id_value = int(id_value)
         label_column = next((name for name in ("label", self.task.tsv_label_column) if name in values), None)
         label = self._label(values[label_column], f"{row.place}: {label_column}") if label_column else None
-        fields = {"id": id_value, **dict(zip(self.text_fields, texts, strict=True))}
-        return Instance(fields=fields, label=label, id=id_value)
+        return Instance(fields={"id": id_value, **fields}, label=label, id=id_value)
 
     def _instance(self, fields: dict[str, Any]) -> Instance:
         for name in self.text_fields:
@@ -121,6 +145,4 @@ class GlueReader(DatasetReader):
 
     def _label(self, value: Any, what: str) -> str | float | None:
         # The hub marks the test rows' unknown labels with -1.
-        if value in (-1, -1.0, "-1"):
-            return None
-        return parse_score(value, what) if self.is_regression else parse_label(value, self.label_names, what)
+        return None if value in (-1, -1.0, "-1") else self.labels.parse(value, what)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from beem_plugin.common.errors import ConfigurationError, DataError
 from beem_plugin.data.hub import offline_if_unreachable
-from beem_plugin.data.table_file import TableRow, first_row, read_table, table_format
+from beem_plugin.data.table_file import TableFormat, TableRow, first_cells, read_table, table_format
 from beem_plugin.dataset_readers.glue_tasks import GlueTask
 
 HUB_NAME = "nyu-mll/glue"
@@ -45,24 +46,32 @@ def task_folder(name: str, task: GlueTask, root: Path) -> Path:
     return own[0] if own else root
 
 
-def file_rows(path: Path, task: GlueTask, skip_malformed: bool = False) -> Iterator[TableRow]:
-    """The rows of a TSV, CSV or JSON lines file, with the columns of GLUE's files or with the hub's."""
-    columns = None
-    if table_format(path) == "tsv" and path.is_file():
-        header = set(first_row(path))
-        known = [set(names) <= header for names in (task.text_fields, task.tsv_text_columns)]
-        if not any(known):
-            # Without a header the number of columns is what there is to go by.
-            if len(first_row(path)) != len(task.headerless_columns) and header:
-                expected = ", ".join(task.tsv_text_columns)
-                raise DataError(f"{path}:1: no header with the columns {expected}; found {', '.join(header)[:200]}")
-            columns = task.headerless_columns
+def file_rows(
+    path: Path, task: GlueTask, skip_malformed: bool = False, format: str | None = None
+) -> Iterator[TableRow]:
+    """The rows of a TSV, CSV or JSON lines file, or of standard input, with GLUE's columns or the hub's."""
+    table = TableFormat(format or table_format(path))
+    if table.format == "tsv":
+        # GLUE's quotation marks enclose nothing.
+        table = replace(table, quoting=False, columns=_headerless_columns(path, task) if path.is_file() else None)
     try:
-        yield from read_table(path, columns=columns, skip_ragged=skip_malformed)
+        yield from read_table(path, table, skip_ragged=skip_malformed)
     except DataError as error:
         if "columns, expected" not in str(error):
             raise
         raise DataError(f"{error}; dataset_reader.skip_malformed_rows leaves such rows out, as the hub does") from error
+
+
+def _headerless_columns(path: Path, task: GlueTask) -> tuple[str, ...] | None:
+    """The task's columns for a file without a header; `None` for one with a header."""
+    first = first_cells(path)
+    if not first or any(set(names) <= set(first) for names in (task.text_fields, task.tsv_text_columns)):
+        return None
+    # Without a header only the number of columns tells what they are.
+    if len(first) != len(task.headerless_columns):
+        expected = ", ".join(task.tsv_text_columns)
+        raise DataError(f"{path}:1: no header with the columns {expected}; found {', '.join(first)[:200]}")
+    return task.headerless_columns
 
 
 def _hub_rows(name: str, split: str) -> Iterator[TableRow]:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import logging
+from collections.abc import Iterator
 from typing import Any
 
 from beem_plugin.common.errors import ConfigurationError, DataError, nearest_first, not_allowed
 from beem_plugin.common.metrics import METRICS
 from beem_plugin.data.dataset_reader import DatasetReader, text_value
 from beem_plugin.data.instance import Instance
-from beem_plugin.data.labels import parse_label, parse_score
+from beem_plugin.data.labels import LabelRules
 from beem_plugin.data.slices import PARTS, Slicing, split_source
-from beem_plugin.data.table_file import FORMATS, TableRow, read_table
+from beem_plugin.data.table_file import TableFormat, TableRow, read_table
 from beem_plugin.data.tokenizer import TextEncoder
 from beem_plugin.dataset_readers.movie_reviews import PREFIX, movie_review_rows
+
+logger = logging.getLogger(__name__)
 
 
 @DatasetReader.register("text_classification")
@@ -36,6 +39,10 @@ class TextClassificationReader(DatasetReader):
     id_field : `str`, optional (default: the column `id` if there is one, otherwise the row's number from 0)
     label_names : `list[str]`, optional (default: the names found, sorted)
         The order of the labels. Whole numbers in the file stand for the names in this order.
+    label_map : `dict[str, str]`, optional (default = `{}`)
+        Name in the file -> label, such as `{"non-entailment": "not_entailment"}`.
+    skip_labels : `list[str]`, optional (default = `[]`)
+        Names in the file whose rows are left out, such as SNLI's `-`.
     regression : `bool`, optional (default = `False`)
         Labels are numbers to be predicted.
     metric : `str`, optional (default = `"accuracy"`, for regression `"pearson_spearman"`)
@@ -43,10 +50,8 @@ class TextClassificationReader(DatasetReader):
         The names of the columns, for a CSV or TSV file without a header.
     header : `bool`, optional (default = `True`)
         `false` needs `columns`; with `true`, `columns` are not allowed.
-    format : `str`, optional (default: by the file's name)
-        `csv`, `tsv` or `jsonl`.
-    quoting : `bool`, optional (default: `true` for CSV, `false` for TSV)
-        Whether quotation marks enclose fields.
+    format, delimiter, quoting, encoding
+        See `TableFormat`. `predict`, `evaluate` and `trace` read their input in the same way.
     max_instances : `int`, optional (default = `None`)
         Read only the first so many.
     test_fraction : `float`, optional (default = `0.0`)
@@ -66,12 +71,16 @@ class TextClassificationReader(DatasetReader):
         label_field: str | None = "label",
         id_field: str | None = None,
         label_names: list[str] | None = None,
+        label_map: dict[str, str] | None = None,
+        skip_labels: list[str] | None = None,
         regression: bool = False,
         metric: str | None = None,
         columns: list[str] | None = None,
         header: bool = True,
         format: str | None = None,
+        delimiter: str | None = None,
         quoting: bool | None = None,
+        encoding: str = "utf-8",
         max_instances: int | None = None,
         test_fraction: float = 0.0,
         holdout_fraction: float = 0.1,
@@ -88,8 +97,6 @@ class TextClassificationReader(DatasetReader):
             raise ConfigurationError("label_names: allowed: two names or more, none twice, no regression")
         if header == (columns is not None):
             raise ConfigurationError("header: false needs columns, and columns need header false")
-        if format is not None and format not in FORMATS.values():
-            raise ConfigurationError(not_allowed("format", format, sorted(set(FORMATS.values()))))
         self.is_regression = regression
         self.metric = metric or ("pearson_spearman" if regression else "accuracy")
         if self.metric not in METRICS:
@@ -97,9 +104,8 @@ class TextClassificationReader(DatasetReader):
         self.label_field = label_field
         self.id_field = id_field
         self.label_names = label_names
-        self.columns = columns
-        self.format = format
-        self.quoting = quoting
+        self.labels = LabelRules(label_names, regression, label_map or {}, skip_labels or ())
+        self.table = TableFormat(format, delimiter, quoting, columns, encoding)
 
     def read(self, source: str) -> list[Instance]:
         if split_source(str(source), self.parts)[1] == "test" and not self.slicing.test_fraction:
@@ -107,37 +113,41 @@ class TextClassificationReader(DatasetReader):
         return super().read(source)
 
     def _read(self, source: str) -> Iterator[Instance]:
-        for number, row in enumerate(self._rows(source)):
+        skipped = 0
+        for number, row in enumerate(self._labelled_rows(source)):
             values = dict(row.values)
             for name in self.text_fields:
                 text_value(values, name, row.place)
             label = None
             if self.label_field is not None:
-                label = self._label(values, row.place)
+                value, what = self._label_value(values, row.place), f"{row.place}: {self.label_field}"
+                if self.labels.skips(value, what):
+                    skipped += 1
+                    continue
+                label = self.labels.parse(value, what)
+                if label is None:
+                    raise DataError(f"{what}: no label; label_field null reads files without labels")
             id_value = self._id(values, row.place)
             if id_value is None:
                 id_value = number
             yield Instance(fields={"id": id_value, **values}, label=label, id=id_value)
+        if skipped:
+            logger.info("%s: left out %d rows by skip_labels", source, skipped)
 
-    def _rows(self, source: str) -> Iterable[TableRow]:
+    def _labelled_rows(self, source: str) -> Iterator[TableRow]:
         if source.startswith(PREFIX):
             return movie_review_rows(source)
-        return read_table(source, self.format, self.columns, self.quoting)
+        return read_table(source, self.table, self.text_fields if self.label_field is None else None)
 
-    def _label(self, values: dict[str, Any], place: str) -> str | float:
-        assert self.label_field is not None
+    def _label_value(self, values: dict[str, Any], place: str) -> Any:
+        """Takes the label out of a row."""
         if self.label_field not in values:
             found = ", ".join(nearest_first(self.label_field, values))
             raise DataError(
                 f"{place}: no label column {self.label_field!r}; found: {found}; "
                 "label_field null reads files without labels"
             )
-        what = f"{place}: {self.label_field}"
-        value = values.pop(self.label_field)
-        label = parse_score(value, what) if self.is_regression else parse_label(value, self.label_names, what)
-        if label is None:
-            raise DataError(f"{what}: no label; label_field null reads files without labels")
-        return label
+        return values.pop(self.label_field)
 
     def _id(self, values: dict[str, Any], place: str) -> str | int | None:
         if self.id_field is None:
@@ -150,7 +160,7 @@ class TextClassificationReader(DatasetReader):
     def _instance(self, fields: dict[str, Any]) -> Instance:
         for name in self.text_fields:
             text_value(fields, name, "input")
-        value = fields.pop(self.label_field, None) if self.label_field is not None else None
-        what = f"input: {self.label_field}"
-        label = parse_score(value, what) if self.is_regression else parse_label(value, self.label_names, what)
+        label = None
+        if self.label_field is not None:
+            label = self.labels.parse(fields.pop(self.label_field, None), f"input: {self.label_field}")
         return Instance(fields=fields, label=label, id=fields.get(self.id_field or "id"))

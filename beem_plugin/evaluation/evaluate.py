@@ -19,6 +19,7 @@ from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.files import atomic_write, write_json
 from beem_plugin.common.metrics import METRICS
 from beem_plugin.common.outputs import check_outputs, check_writable
+from beem_plugin.common.strict_json import json_line
 from beem_plugin.data.collate import label_value
 from beem_plugin.data.data_loader import DataLoader
 from beem_plugin.data.instance import Instance
@@ -199,4 +200,4 @@ def write_predictions(path: str, instances: list[Instance], decisions: ExitDecis
                 line[gold] = instance.label
             if decisions.scores is not None:
                 line["score"] = float(decisions.scores[row])
-            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+            file.write(json_line(line))

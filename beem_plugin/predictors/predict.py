@@ -16,11 +16,12 @@ from tqdm import tqdm
 
 from beem_plugin.archival import load_archive
 from beem_plugin.common.errors import BeemError, ConfigurationError, DataError
-from beem_plugin.common.files import atomic_write, open_text
+from beem_plugin.common.files import atomic_write
 from beem_plugin.data import Instance
+from beem_plugin.data.table_file import TableRow
 from beem_plugin.execution.file_engine import check_engine, file_engine
 from beem_plugin.models.multi_exit_model import MultiExitModel
-from beem_plugin.predictors.inputs import format_of, read_records
+from beem_plugin.predictors.inputs import count_inputs, input_rows
 from beem_plugin.predictors.predictor import JsonDict, Predictor
 
 WINDOW_BATCHES = 64
@@ -67,15 +68,15 @@ def predict_from_args(args: argparse.Namespace) -> None:
                 write_parts(write, predictor, part)
         else:
             own = predictor.input_records(args.input_file)
-            # A line number is told of files that have lines.
-            source = args.input_file if own is None else None
             if own is None:
-                listed: Iterable[tuple[int, JsonDict]] = records(args, predictor, write.bar)
+                reader = predictor.dataset_reader
+                write.bar.reset(count_inputs(reader, args.input_file, args.format))
+                listed: Iterable[TableRow] = input_rows(reader, args.input_file, args.format, args.input_field)
             else:
-                listed = found = list(own)
+                listed = found = [TableRow("", record) for _, record in own]  # not of a file with lines
                 write.bar.reset(len(found))
             for part in windows(listed, args.batch_size):
-                instances, error = usable(predictor, part, source)
+                instances, error = usable(predictor, part)
                 write_parts(write, predictor, instances)
                 if error is not None:
                     raise error
@@ -98,51 +99,18 @@ def predictor_arguments(args: argparse.Namespace) -> dict[str, Any]:
     return extra
 
 
-def usable(
-    predictor: Predictor, part: list[tuple[int, JsonDict]], source: str | None
-) -> tuple[list[Instance], DataError | None]:
-    """
-    The instances of `(line number, record)` pairs up to the first record that cannot be used, and the error that names
-    its line in the file `source`, if there is one.
-    """
+def usable(predictor: Predictor, rows: list[TableRow]) -> tuple[list[Instance], DataError | None]:
+    """The instances up to the first row that cannot be used, and the error that names its place."""
     try:
-        return predictor._batch_json_to_instances([record for _, record in part]), None
+        return predictor._batch_json_to_instances([row.values for row in rows]), None
     except DataError:
         instances: list[Instance] = []
-        for number, record in part:
+        for row in rows:
             try:
-                instances.append(predictor._json_to_instance(record))
+                instances.append(predictor._json_to_instance(row.values))
             except DataError as error:
-                return instances, error if source is None else DataError(f"{source}:{number}: {error}")
+                return instances, DataError(f"{row.place}: {error}") if row.place else error
         raise
-
-
-def records(args: argparse.Namespace, predictor: Predictor, bar: Any) -> Iterator[tuple[int, JsonDict]]:
-    """The file's records, counted beforehand so that the progress bar knows the end."""
-    fields = (args.input_field,) if args.input_field else predictor.dataset_reader.text_fields
-    format = format_of(args.input_file, args.format)
-    if args.input_file != "-":
-        bar.reset(count_lines(args.input_file))
-    with open_text(args.input_file) as file:
-        for number, record in read_records(file, args.input_file, format, fields):
-            yield number, rename_field(record, args.input_field, predictor, args.input_file, number)
-
-
-def rename_field(record: JsonDict, field: str | None, predictor: Predictor, source: str, number: int) -> JsonDict:
-    """With `--input-field NAME`, the column NAME is the reader's one text column."""
-    if field is None:
-        return record
-    names = predictor.dataset_reader.text_fields
-    if len(names) != 1:
-        raise ConfigurationError(f"--input-field: allowed for one text column, found the reader's {list(names)}")
-    if field not in record:
-        raise DataError(f"{source}:{number}: the input lacks {field!r} (--input-field); found {sorted(record)}")
-    return {names[0] if name == field else name: value for name, value in record.items()}
-
-
-def count_lines(path: str) -> int:
-    with open_text(path) as file:
-        return sum(1 for _ in file)
 
 
 def windows(items: Iterable[Any], batch_size: int) -> Iterator[list[Any]]:

@@ -10,6 +10,7 @@ from typing import Any
 from beem_plugin.archival import Archive, load_archive
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.registry import Registrable
+from beem_plugin.common.strict_json import json_line
 from beem_plugin.data import DatasetReader
 from beem_plugin.data.instance import Instance
 from beem_plugin.models import Model
@@ -67,7 +68,7 @@ class Predictor(Registrable):
 
     def dump_line(self, outputs: JsonDict) -> str:
         """One line of an output file, newline included."""
-        return json.dumps(outputs, ensure_ascii=False) + "\n"
+        return json_line(outputs)
 
     def predict_json(self, inputs: JsonDict) -> JsonDict:
         return self.predict_batch_json([inputs])[0]

@@ -1,17 +1,21 @@
 from __future__ import annotations
 
+import csv
 import gzip
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from beem_plugin.common.errors import ConfigurationError, DataError
-from beem_plugin.data.table_file import read_table
+from beem_plugin.data.table_file import TableFormat, read_table, table_format
 
 
 def rows(path: Path, **options: Any) -> list[dict[str, Any]]:
-    return [row.values for row in read_table(path, **options)]
+    outer = {name: options.pop(name) for name in ("text_fields", "skip_ragged") if name in options}
+    return [row.values for row in read_table(path, TableFormat(**options), **outer)]
 
 
 def test_csv_with_quotes_newlines_and_byte_order_mark(tmp_path: Path) -> None:
@@ -45,9 +49,18 @@ def test_jsonl_gzipped_and_columns_without_header(tmp_path: Path) -> None:
         ("a.csv", "text,label\n", "has no rows"),
         ("a.csv", "text,label\na,b\nc\n", "a.csv:3: found 1 columns, expected 2: text, label"),
         ("a.csv", "text,text\na,b\n", "a.csv:1: a column name stands twice"),
-        ("a.csv", 'text,label\n"a,b\nc,d\n', "is a quotation mark left open"),
+        ("a.csv", 'text,label\n"a,b\nc,d\n', "a.csv:2: a quotation mark left open"),
+        ("a.csv", 'text,label\n"a,b\nc,"d\n', "a.csv:2: a quotation mark left open"),
         ("a.jsonl", '{"a": 1}\n{"a": \n', "a.jsonl:2: not valid JSON"),
-        ("a.jsonl", "[1]\n", "a.jsonl:1: one JSON object a line is expected, found list"),
+        ("a.jsonl", "[1]\n", "a.jsonl:1: one JSON object a line is expected, found int"),
+        ("a.jsonl", '{"a": 1}\n[2]\n', "a.jsonl:2: one JSON object a line is expected, found list"),
+        ("a.json", '[{"a": 1},\n{"a" 2}]', "a.json: not valid JSON: .* at line 2, column 6"),
+        ("a.jsonl", '{"a": Infinity}\n', "a.jsonl:1: not valid JSON: found Infinity"),
+        ("a.jsonl", '{"a": 1e999}\n', "a.jsonl:1: not valid JSON: found the number 1e999"),
+        ("a.jsonl", '{"a": ' + "1" * 5000 + "}\n", "a.jsonl:1: not valid JSON: Exceeds the limit"),
+        ("a.jsonl", "[" * 100_000, "a.jsonl: not valid JSON: nested too deeply"),
+        ("a.tsv", 'text\tlabel\n"a ""good"" film"\tx\n', "a.tsv:2: .*dataset_reader.quoting must say"),
+        ("a.tsv", 'text\n"two\nlines"\n', "a.tsv:2: .*dataset_reader.quoting must say"),
     ],
 )
 def test_malformed_files_name_the_line(tmp_path: Path, name: str, content: str, message: str) -> None:
@@ -72,3 +85,136 @@ def test_ragged_rows_can_be_left_out(tmp_path: Path, caplog: pytest.LogCaptureFi
     path.write_text("a\tb\n1\t2\n3\n4\t5\n", encoding="utf-8")
     assert len(rows(path, skip_ragged=True)) == 2
     assert "left out 1 rows" in caplog.text
+
+
+def test_cells_that_only_begin_with_a_quotation_mark_stay_as_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text('id,text\n1,a "good" movie\n2,"bad" plot\n3,"it is 5" long" they said\n4,"a ""b"", c"\n')
+    assert [row["text"] for row in rows(path)] == [
+        'a "good" movie',
+        '"bad" plot',
+        '"it is 5" long" they said',
+        'a "b", c',
+    ]
+
+
+def test_empty_cells_and_cells_of_any_size(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text('text\ngood\n""\n' + f'"{"long, " * 40_000}"\n')
+    assert [len(row["text"]) for row in rows(path)] == [4, 0, 240_000]
+
+
+def test_delimiter_encoding_and_a_header_in_quotes(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes('text;label\n"caf\xe9; bar";x\n'.encode("latin-1"))
+    assert rows(path, delimiter=";", encoding="latin-1") == [{"text": "caf\xe9; bar", "label": "x"}]
+    other = tmp_path / "a.dat"
+    other.write_bytes(path.read_bytes().decode("latin-1").encode("utf-16"))
+    assert rows(other, delimiter=";", encoding="utf-16") == rows(path, delimiter=";", encoding="latin-1")
+    path = tmp_path / "a.tsv"
+    path.write_text('"text"\t"label"\n"two\nlines"\t"x"\n')
+    assert rows(path) == [{"text": "two\nlines", "label": "x"}]
+
+
+@pytest.mark.parametrize("text", ['[{"a": 1}, {"a": 2}]', '\n[\n {\n "a": 1\n },\n {"a": 2}\n]\n', '{"a":1}\n{"a":2}'])
+def test_json_lines_and_arrays(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(text)
+    assert rows(path) == [{"a": 1}, {"a": 2}]
+
+
+def test_an_array_names_the_line_of_each_object(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text('[\n {"a":\n  1},\n\n {"a": 2}]')
+    assert [row.place for row in read_table(path)] == [f"{path}:2", f"{path}:5"]
+
+
+def test_the_value_that_pandas_writes_for_a_missing_one(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"a": NaN}\n')
+    assert rows(tmp_path / "a.jsonl") == [{"a": None}]
+
+
+def test_formats_are_told_by_name_or_by_the_first_line(tmp_path: Path) -> None:
+    assert table_format("a.jsonl.gz") == "jsonl" and table_format("a.TSV") == "tsv" and table_format("-") is None
+    path = tmp_path / "a.dat"
+    for text, expected in (
+        ('{"sentence": "a"}\n', [{"sentence": "a"}]),
+        ("\n a\n", [{"sentence": " a"}]),
+        ('\n\n[{"sentence": "a"}]', [{"sentence": "a"}]),
+    ):
+        path.write_text(text)
+        assert rows(path, text_fields=("sentence",)) == expected
+    path.write_text("one\ttwo\n")
+    assert rows(path, text_fields=("a", "b")) == [{"a": "one", "b": "two"}]
+    path.write_text("one\n")
+    with pytest.raises(DataError, match=r"a.dat:1: found 1 text\(s\) separated by tabs, allowed: 2"):
+        rows(path, text_fields=("a", "b"))
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"format": "xls"}, "format: found 'xls'"),
+        ({"delimiter": ";;"}, "delimiter: found ';;', allowed: one character"),
+        ({"encoding": "utf-99"}, "encoding: found 'utf-99'"),
+        ({"encoding": "hex"}, "encoding: found 'hex'"),
+        ({"columns": ["a", "a"]}, "columns: found a name twice"),
+    ],
+)
+def test_wrong_settings_are_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        TableFormat(**options)
+
+
+CELLS = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=8)
+TABLES = st.lists(st.tuples(CELLS, CELLS), min_size=1, max_size=5)
+
+
+@given(table=TABLES, quoting=st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]), end=st.sampled_from(["\r\n", "\n"]))
+@settings(max_examples=150, deadline=None)
+def test_what_the_csv_module_writes_comes_back(
+    table: list[tuple[str, str]], quoting: Any, end: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "by_csv"
+    for delimiter, format in ((",", "csv"), ("\t", "tsv"), (";", "csv")):
+        for width in (1, 2):
+            with open(path, "w", newline="", encoding="utf-8") as file:
+                writer = csv.writer(file, delimiter=delimiter, quoting=quoting, lineterminator=end)
+                writer.writerow(["a", "b"][:width])
+                writer.writerows([row[:width] for row in table])
+            found = rows(path, format=format, delimiter=delimiter, quoting=True)
+            assert [tuple(row.values()) for row in found] == [row[:width] for row in table]
+
+
+@given(table=TABLES)
+@settings(max_examples=60, deadline=None)
+def test_what_pandas_writes_comes_back(table: list[tuple[str, str]], tmp_path_factory: pytest.TempPathFactory) -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(table, columns=["a", "b"])
+    expected = [{"a": a, "b": b} for a, b in table]
+    path = tmp_path_factory.getbasetemp() / "by_pandas"
+    for delimiter, format in ((",", "csv"), ("\t", "tsv"), (";", "csv")):
+        frame.to_csv(path, sep=delimiter, index=False)
+        assert rows(path, format=format, delimiter=delimiter, quoting=True) == expected
+    for lines in (True, False):
+        frame.to_json(path, orient="records", lines=lines)
+        assert rows(path, format="jsonl") == expected
+
+
+@given(table=TABLES)
+@settings(max_examples=60, deadline=None)
+def test_a_tsv_file_without_a_setting_is_read_right_or_refused(
+    table: list[tuple[str, str]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "undecided.tsv"
+    for width in (1, 2):
+        with open(path, "w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file, delimiter="\t")
+            writer.writerow(["a", "b"][:width])
+            writer.writerows([row[:width] for row in table])
+        try:
+            found = [tuple(row.values()) for row in rows(path)]
+        except DataError as error:
+            assert str(path) in str(error)
+        else:
+            assert found == [row[:width] for row in table]

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-import io
 import json
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import pytest
 from beem_plugin.archival import load_archive
 from beem_plugin.common.errors import DataError
 from beem_plugin.predictors import EarlyExitPredictor, Predictor
-from beem_plugin.predictors.inputs import format_of, read_records
 from tests.tiny_project import run, sentences
 
 TEXTS = [text for text, _ in sentences(70, seed=5)]
@@ -100,7 +98,7 @@ def test_a_bad_line_is_named_and_what_was_predicted_is_kept(trained: Path, tmp_p
     source.write_text('{"sentence": "the film"}\n{"sentence": "a story"}\n{"sentence": \n')
     command = ["predict", str(trained / "model.tar.gz"), str(source), "--output-file", str(output), "--batch-size", "1"]
     result = run(*command, check=False)
-    assert result.returncode == 1 and "in.jsonl:3: not JSON" in result.stderr and "Traceback" not in result.stderr
+    assert result.returncode == 1 and "in.jsonl:3: not valid JSON" in result.stderr and "Traceback" not in result.stderr
     assert not output.exists()
     part = tmp_path / "out.jsonl.part"
     assert f"2 predictions before it are in {part}" in result.stderr
@@ -127,27 +125,3 @@ def test_an_output_named_gz_is_compressed(trained: Path, tmp_path: Path) -> None
 def test_silent_without_a_file_does_nothing(trained: Path) -> None:
     result = run("predict", str(trained / "model.tar.gz"), "-", "--silent", stdin="the film\n")
     assert len(result.stdout.splitlines()) == 2
-
-
-def records(text: str, format: str | None, fields: tuple[str, ...] = ("sentence",)) -> list[dict[str, object]]:
-    return [record for _, record in read_records(io.StringIO(text), "in", format, fields)]
-
-
-def test_formats_are_told_by_name_or_by_the_first_line() -> None:
-    assert format_of("a.jsonl.gz", None) == "jsonl" and format_of("a.tsv", None) == "tsv"
-    assert format_of("-", None) is None and format_of("x", "csv") == "csv"
-    assert records('{"sentence": "a"}\n', None) == records("a\n", None) == [{"sentence": "a"}]
-    assert records("one\ttwo\n", None, ("a", "b")) == [{"a": "one", "b": "two"}]
-
-
-@pytest.mark.parametrize(
-    "text, format, message",
-    [
-        ("[1]\n", "jsonl", "in:1: found a JSON list"),
-        ("a\nb\tc\n", "tsv", "in:1: the header lacks"),
-        ("sentence,id\nx\n", "csv", "in:2: found 1 columns, allowed: 2"),
-    ],
-)
-def test_bad_records_are_named_by_line(text: str, format: str, message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        records(text, format)

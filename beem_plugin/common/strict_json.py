@@ -1,0 +1,76 @@
+"""JSON from outside and to outside: strict, with one-line errors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from beem_plugin.common.errors import DataError
+
+
+def json_line(obj: Any) -> str:
+    """`obj` as one line of strict JSON, in UTF-8 where it can be encoded. NaN and infinity are a `ValueError`."""
+    text = json.dumps(obj, ensure_ascii=False, allow_nan=False)
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:  # a lone surrogate, which JSON can escape
+        text = json.dumps(obj, allow_nan=False)
+    return text + "\n"
+
+
+def parse_json(text: str, place: str) -> Any:
+    """
+    JSON from outside. NaN, which pandas and Python write for a missing value, becomes `None`.
+
+    # Raises
+
+    `DataError`, which begins with `place`, for anything that strict JSON does not allow.
+    """
+    try:
+        return JSON_DECODER.decode(text)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{place}: not valid JSON: {json_problem(error)}") from None
+
+
+def json_problem(error: Exception) -> str:
+    """A parser's error in a few words."""
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    if isinstance(error, json.JSONDecodeError):
+        line = f"line {error.lineno}, " if error.lineno > 1 else ""
+        return f"{error.msg} at {line}column {error.colno}"
+    return str(error).split(";")[0]
+
+
+def read_json(path: Path, name: str | None = None) -> Any:
+    """The content of a JSON file of UTF-8 text; errors call it `name`."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise DataError(f"{name or path}: not UTF-8 text") from None
+    return parse_json(text, str(name or path))
+
+
+def read_json_object(path: Path, name: str | None = None) -> dict[str, Any]:
+    """`read_json` of a file that must hold an object."""
+    content = read_json(path, name)
+    if not isinstance(content, dict):
+        found = "null" if content is None else type(content).__name__
+        raise DataError(f"{name or path}: found {found}, allowed: a JSON object")
+    return content
+
+
+def _constant(name: str) -> None:
+    if name != "NaN":
+        raise ValueError(f"found {name}")
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if value in (float("inf"), float("-inf")):
+        raise ValueError(f"found the number {digits[:20]}, which is too large")
+    return value
+
+
+JSON_DECODER = json.JSONDecoder(parse_constant=_constant, parse_float=_finite)

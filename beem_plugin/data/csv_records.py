@@ -1,0 +1,130 @@
+"""Records of delimiter-separated text. No row is lost, joined or added, and a cell may have any size."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+from beem_plugin.common.errors import DataError
+
+_LINES_AHEAD = 1000
+"""How many lines are looked at for the kind of line end."""
+
+
+def whole_lines(lines: Iterator[str]) -> Iterator[str]:
+    """
+    Lines with their line ends, from a file that was opened with `newline=""`. A carriage return alone ends a line only
+    in a file without line feeds: Python and pandas write such a character in a cell without quotes.
+    """
+    head: list[str] = []
+    for line in lines:
+        head.append(line)
+        if not line.endswith("\r") or len(head) == _LINES_AHEAD:
+            break
+    if not head or not head[-1].endswith("\n"):
+        yield from itertools.chain(head, lines)
+        return
+    pending = ""
+    for line in itertools.chain(head, lines):
+        pending += line
+        if not line.endswith("\r"):
+            yield pending
+            pending = ""
+    if pending:
+        yield pending
+
+
+def csv_records(lines: Iterator[str], delimiter: str, quoting: bool, source: str) -> Iterator[tuple[int, list[str]]]:
+    """
+    The number of the last line of each record, and its cells. Empty lines are skipped.
+
+    With `quoting`, a cell that begins and ends with a quotation mark is quoted as in RFC 4180; a cell such as
+    `"bad" plot` is text as it stands.
+
+    # Parameters
+
+    lines : `Iterator[str]`
+        From `whole_lines`.
+    delimiter : `str`
+    quoting : `bool`
+    source : `str`
+        For messages.
+
+    # Raises
+
+    `DataError` for a quotation mark that is left open.
+    """
+    line_end = ""
+    number = 0
+    for line in lines:
+        number += 1
+        if number == 1:
+            line_end = line[len(line.rstrip("\r\n")) :]
+        text = _without_end(line, line_end)
+        if not text:
+            continue
+        if not quoting or '"' not in text:
+            yield number, text.split(delimiter)
+            continue
+        cells: list[str] = []
+        start = 0
+        while True:
+            if not line.startswith('"', start):
+                cell, start = _plain_cell(line, start, delimiter, line_end)
+                cells.append(cell)
+            else:
+                opened, cell_start, at = number, start, start + 1
+                parts: list[str] = []
+                while (end := _closing_quote(line, at)) < 0:
+                    parts.append(line[cell_start + 1 if not parts else 0 :])
+                    following = next(lines, None)
+                    if following is None:
+                        raise _left_open(source, opened)
+                    line, at = following, 0
+                    number += 1
+                rest = end + 1
+                is_last = not line[rest:].strip("\r\n")
+                if is_last or line.startswith(delimiter, rest):
+                    parts.append(line[cell_start + 1 if not parts else 0 : end])
+                    cells.append("".join(parts).replace('""', '"'))
+                    start = -1 if is_last else rest + len(delimiter)
+                elif parts:
+                    raise _left_open(source, opened)
+                else:
+                    cell, start = _plain_cell(line, cell_start, delimiter, line_end)
+                    cells.append(cell)
+            if start < 0:
+                break
+        yield number, cells
+
+
+def _plain_cell(line: str, start: int, delimiter: str, line_end: str) -> tuple[str, int]:
+    """A cell without quotes, and where the next one begins: -1 if it is the last."""
+    end = line.find(delimiter, start)
+    if end < 0:
+        return _without_end(line[start:], line_end), -1
+    return line[start:end], end + len(delimiter)
+
+
+def _closing_quote(line: str, at: int) -> int:
+    """The position of the quotation mark that closes a cell, from `at` on; -1 if the cell goes on in the next line."""
+    while (at := line.find('"', at)) >= 0:
+        if not line.startswith('""', at):
+            return at
+        at += 2
+    return -1
+
+
+def _without_end(text: str, line_end: str) -> str:
+    """Without its line end. In a file whose lines end with `\\n` alone, a carriage return belongs to the cell."""
+    if text.endswith("\n"):
+        text = text[:-1]
+        return text[:-1] if line_end != "\n" and text.endswith("\r") else text
+    return text[:-1] if line_end == "\r" and text.endswith("\r") else text
+
+
+def _left_open(source: str, number: int) -> DataError:
+    return DataError(
+        f"{source}:{number}: a quotation mark left open: it begins a cell that no other one closes; allowed: a closed "
+        "cell with inner marks doubled, or dataset_reader.quoting false, where marks are text"
+    )
