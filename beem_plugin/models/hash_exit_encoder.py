@@ -16,7 +16,8 @@ from beem_plugin.common.registry import Lazy
 from beem_plugin.data.instance import Instance
 from beem_plugin.exits.outputs import HeadOutput
 from beem_plugin.exits.poolers import BertPooler
-from beem_plugin.models.multi_exit_encoder import MEMORY, MultiExitEncoder, with_memory
+from beem_plugin.models.exit_memory import MEMORY, with_memory
+from beem_plugin.models.multi_exit_encoder import MultiExitEncoder
 from beem_plugin.models.token_depth import depth_of_samples
 from beem_plugin.models.token_hash import FrequencyHash, TokenHash
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, cast
 
 import torch
@@ -15,18 +15,14 @@ from beem_plugin.calibration.token_depth import TokenDepth
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.registry import Lazy, Registrable
 from beem_plugin.data.instance import Instance
-from beem_plugin.exits.gradients import scale_gradient
+from beem_plugin.exits.branches import Branch, BranchedHead, with_branches
+from beem_plugin.exits.forks import EquilibriumFork, Fork, SumFork
 from beem_plugin.exits.heads import ExitHead, HeadFamily, HeadSizes, PooledHeads
 from beem_plugin.exits.outputs import ExitOutputs, HeadOutput, collect
 from beem_plugin.exits.poolers import BertPooler
 from beem_plugin.exits.signal_modules import ExitView, SignalModule
 from beem_plugin.exits.signals import ExitSignals
-
-MEMORY = "exit_memory."
-"""Names in `BackboneState.batched` that begin so are an exit's notes for later exits, not the backbone's."""
-
-NOTES = "exit_notes."
-"""Names in `BackboneState.batched` that begin so become the memory when the state moves on to the next exit."""
+from beem_plugin.models.exit_memory import MEMORY, NOTES, memory_of, remembering, with_memory
 
 
 class MultiExitEncoder(torch.nn.Module, Registrable):
@@ -34,9 +30,9 @@ class MultiExitEncoder(torch.nn.Module, Registrable):
     Steps a backbone layer by layer and classifies at its exits. Exits are numbered from 1; exit e reads the output of
     layer `exit_layers[e - 1]`, and the last exit is the network's ordinary classifier on its last layer.
 
-    Heads and signal modules may look back at earlier exits. What they need of them travels with each sample in the
-    state's `batched` tensors, under names that begin with `MEMORY`, so that every engine can regroup samples as it
-    likes. `exit_signals` leaves there, as `NOTES`, what `advance` would otherwise have to compute again.
+    Heads and signal modules may read the outputs of earlier exits. These are stored per sample in the state's `batched`
+    tensors, under names that begin with `MEMORY`, so that engines regroup them with the samples. `exit_signals` stores
+    them there as `NOTES`, so that `advance` need not compute them again.
 
     Registered as a `MultiExitEncoder` with name "multi_exit".
 
@@ -55,25 +51,28 @@ class MultiExitEncoder(torch.nn.Module, Registrable):
     dropout : `float`, optional (default = `0.1`)
         Before every classifier.
     head : `HeadFamily`, optional (default = `"pooled"`)
-        What an exit is made of.
+        Pooler and classifier of the exits.
     share_classifier : `bool`, optional (default = `False`)
         One classifier for all exits, as PALBERT and MuE.
     signals : `list[SignalModule]`, optional (default = `None`)
-        What the exits say beside their logits, for policies that read it: `"similarity"`, `"predicted_error"`,
+        Outputs of the exits beside their logits, for policies that read them: `"similarity"`, `"predicted_error"`,
         `"halt"`, `"gate"`.
+    branch : `Branch` or `list[Branch]`, optional (default = `None`)
+        Layers of an exit's own before its pooler, such as `{"type": "transformer", "width": 384}`: for every exit but
+        the last, or a list with one block an exit (`null`: none).
+    fork : `Fork`, optional (default = `"sum"`)
+        In training, the gradient that goes down where an exit and the next layer read the same hidden states.
     gradient_equilibrium : `bool`, optional (default = `False`)
-        ElasticBERT: in training, the gradient that reaches the output of exit i's layer is divided by L - i + 1 and the
-        part of it that comes from deeper exits is multiplied by L - i first, so that each block gets the mean of the
-        gradients of the exits above it rather than their growing sum.
+        The same as `fork: "equilibrium"`.
     gradual_unfreezing : `int`, optional (default = `None`)
-        Global Past-Future: in training, the layers above this one give no gradient to it and to the layers below it,
-        in each step with probability 1 - step / steps. Exits up to this layer train their layers as ever.
+        Global Past-Future: in each training step, with probability 1 - step / steps, the layers above this one pass no
+        gradient to it and the layers below it.
     """
 
     default_implementation = "multi_exit"
 
     tokens_leave: ClassVar[bool] = False
-    """Whether the tokens of a sample leave one by one, so that speed-ups are theirs and not the samples'."""
+    """Whether tokens exit one by one, so that speed-ups are counted over tokens."""
 
     def __init__(
         self,
@@ -88,6 +87,8 @@ class MultiExitEncoder(torch.nn.Module, Registrable):
         signals: list[Lazy[SignalModule]] | None = None,
         gradient_equilibrium: bool = False,
         gradual_unfreezing: int | None = None,
+        branch: Lazy[Branch] | list[Lazy[Branch] | None] | None = None,
+        fork: Fork | None = None,
     ) -> None:
         super().__init__()
         if not 0 <= dropout < 1:
@@ -95,7 +96,9 @@ class MultiExitEncoder(torch.nn.Module, Registrable):
         self.backbone = backbone
         self.num_labels = num_labels
         self.exit_layers = check_exit_layers(exit_layers, backbone.num_layers)
-        self.gradient_equilibrium = gradient_equilibrium
+        if gradient_equilibrium and fork is not None:
+            raise ConfigurationError("gradient_equilibrium: found true beside a fork, allowed: one of the two")
+        self.fork = EquilibriumFork() if gradient_equilibrium else fork if fork is not None else SumFork()
         if gradual_unfreezing is not None and not 1 <= gradual_unfreezing < backbone.num_layers:
             raise ConfigurationError(
                 f"gradual_unfreezing: found {gradual_unfreezing}, allowed: 1 to {backbone.num_layers - 1}, or null"
@@ -112,7 +115,8 @@ class MultiExitEncoder(torch.nn.Module, Registrable):
             share_pooler,
             share_classifier,
         )
-        self.exits = torch.nn.ModuleList((head if head is not None else PooledHeads()).build(sizes))
+        heads = (head if head is not None else PooledHeads()).build(sizes)
+        self.exits = torch.nn.ModuleList(with_branches(heads, branch, backbone.hidden_size))
         self.signal_modules = torch.nn.ModuleDict()
         for lazy in signals or []:
             module = lazy.construct(num_exits=count, pooled_size=self._pooled_size(), num_labels=num_labels)
@@ -149,36 +153,38 @@ class MultiExitEncoder(torch.nn.Module, Registrable):
 
     @property
     def looks_back(self) -> bool:
-        """Whether an exit needs something of the exits before it, so that samples carry a memory."""
+        """Whether an exit reads outputs of earlier exits, so that samples carry a memory."""
         remembers = any(cast(ExitHead, head).remembers for head in self.exits)
         return remembers or self._keeps_pooled or self._keeps_hidden_states
 
     @property
     def obstacle(self) -> str | None:
-        """Why the steps of this network cannot be written down once for all samples of a length; `None` if they can."""
+        """Why the layers of this network cannot be captured for all samples of a length; `None` if they can."""
         return None
 
     @property
     def looking_back(self) -> list[str]:
-        """The heads and signals that make exits look back, by name."""
-        heads = {type(head).__name__ for head in self.exits if cast(ExitHead, head).remembers}
+        """Names of the heads and signals that read outputs of earlier exits."""
+        bare = [head.head if isinstance(head, BranchedHead) else head for head in self.exits]
+        heads = {type(head).__name__ for head in bare if cast(ExitHead, head).remembers}
         modules = ((name, cast(SignalModule, module)) for name, module in self.signal_modules.items())
         signals = [name for name, each in modules if each.needs_previous_pooled or each.needs_previous_hidden_states]
         return sorted(heads) + signals
 
     def prepare(self, instances: Iterable[Instance]) -> None:
-        """Called with the training data before training, for what is counted rather than trained."""
+        """Called with the training data before training, to compute statistics of it."""
 
     def start_step(self, step: int, total_steps: int) -> None:
         """See `Model.start_step`."""
+        self.fork.start_step(step, total_steps)
         if self.gradual_unfreezing is not None:
-            # A function of the step alone: all processes draw alike, and so does a run that is resumed.
+            # A function of the step alone, so that all processes and a resumed run agree.
             drawn = random.Random(f"gradual unfreezing {step}").random()
             self._is_frozen = drawn < 1 - step / max(total_steps, 1)
 
     def depth_of_tokens(self, samples: Iterable[Sequence[int]]) -> dict[str, Any]:
         """
-        Speed-ups that come from the tokens of the samples, where they leave at depths of their own; else nothing.
+        Speed-ups counted over tokens where these exit one by one; else empty.
 
         # Parameters
 
@@ -189,7 +195,7 @@ class MultiExitEncoder(torch.nn.Module, Registrable):
         return {} if depth is None else depth.summary()
 
     def token_depth(self, samples: Iterable[Sequence[int]]) -> TokenDepth | None:
-        """How deep the tokens of each sample go, where `tokens_leave`; else `None`. Parameters as `depth_of_tokens`."""
+        """The depth of each token where `tokens_leave`; else `None`. Parameters as of `depth_of_tokens`."""
         return None
 
     def embed(self, batch: dict[str, Tensor]) -> BackboneState:
@@ -204,13 +210,13 @@ class MultiExitEncoder(torch.nn.Module, Registrable):
         return self._advance(exit_number, state, last_output)
 
     def _leaves_notes(self, exit_number: int) -> bool:
-        """Whether later exits need something that this one says."""
+        """Whether later exits read outputs of this one."""
         if not 1 <= exit_number < self.num_exits:
             return False
         return self._keeps_pooled or bool(cast(ExitHead, self.exits[exit_number - 1]).remembers)
 
     def _advance(self, exit_number: int, state: BackboneState, last_output: HeadOutput | None) -> BackboneState:
-        """`advance`, with what the exit before said where it is known and has left no notes."""
+        """`advance`, given the output of the exit before where it was computed and left no notes."""
         if last_output is not None and self._leaves_notes(exit_number - 1):
             state = with_memory(state, self._notes(exit_number - 1, state, last_output))
         if self.looks_back:
@@ -234,7 +240,7 @@ class MultiExitEncoder(torch.nn.Module, Registrable):
         return kept
 
     def exit_output(self, exit_number: int, state: BackboneState) -> HeadOutput:
-        """What exit `exit_number` says about the samples of `state`, logits and signals in float32."""
+        """The output of exit `exit_number`, logits and signals in float32."""
         memory = memory_of(state)
         output = cast(ExitHead, self.exits[exit_number - 1])(state.hidden_states, state.attention_mask, memory)
         output.logits = output.logits.float()
@@ -251,28 +257,28 @@ class MultiExitEncoder(torch.nn.Module, Registrable):
         return head(state.hidden_states, state.attention_mask, memory_of(state)).logits.float()
 
     def exit_signals(self, exit_number: int, state: BackboneState) -> ExitSignals:
-        """What exit `exit_number` says about the samples of `state`, where it also leaves notes for later exits."""
+        """Logits and signals of exit `exit_number`; adds its notes for later exits to `state`."""
         leaves_notes = self._leaves_notes(exit_number)
         if not self.signal_modules and not leaves_notes:
             return ExitSignals(self.exit_logits(exit_number, state))
         output = self.exit_output(exit_number, state)
         if leaves_notes:
-            # `advance` has given this state a dictionary of its own.
+            # `advance` made this dictionary for this state only.
             state.batched.update(self._notes(exit_number, state, output))
         return ExitSignals(output.logits, output.signals)
 
     def outputs(self, batch: dict[str, Tensor]) -> ExitOutputs:
-        """What all exits say, for an objective."""
+        """The outputs of all exits, for an objective."""
         state = self.embed(batch)
         outputs: list[HeadOutput] = []
         for exit_number in range(1, self.num_exits + 1):
             state = self._advance(exit_number, state, outputs[-1] if outputs else None)
-            later = self.num_exits - exit_number
-            if self.gradient_equilibrium and self.training:
-                state = state.advance(scale_gradient(state.hidden_states, 1 / (later + 1)))
-            outputs.append(self.exit_output(exit_number, state))
-            if self.gradient_equilibrium and self.training and later:
-                state = state.advance(scale_gradient(state.hidden_states, later))
+            if not self.training or exit_number == self.num_exits:
+                outputs.append(self.exit_output(exit_number, state))
+                continue
+            for_exit, for_next = self.fork.split(state.hidden_states, exit_number, self.num_exits)
+            outputs.append(self.exit_output(exit_number, state.advance(for_exit)))
+            state = state.advance(for_next)
         return collect(outputs)
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
@@ -293,30 +299,3 @@ def check_exit_layers(exit_layers: Sequence[int] | None, num_layers: int) -> lis
             f"exit_layers: found {layers}, allowed: rising layer numbers from 1, the last of them {num_layers}"
         )
     return layers
-
-
-def memory_of(state: BackboneState) -> Mapping[str, Tensor]:
-    """What earlier exits left with the samples of `state`."""
-    return {name.removeprefix(MEMORY): value for name, value in state.batched.items() if name.startswith(MEMORY)}
-
-
-def with_memory(
-    state: BackboneState, tensors: dict[str, Tensor], token_dims: dict[str, tuple[int, ...]] | None = None
-) -> BackboneState:
-    """`state` with these tensors, each with the samples first, in the place of those of the same names."""
-    return BackboneState(
-        state.hidden_states,
-        state.attention_mask,
-        {**state.batched, **tensors},
-        state.shared,
-        {**state.token_dims, **(token_dims or {})},
-    )
-
-
-def remembering(state: BackboneState) -> BackboneState:
-    """`state` with its notes turned into memory, in a dictionary that no other state has."""
-    batched = {
-        MEMORY + name.removeprefix(NOTES) if name.startswith(NOTES) else name: value
-        for name, value in state.batched.items()
-    }
-    return BackboneState(state.hidden_states, state.attention_mask, batched, state.shared, state.token_dims)

@@ -15,6 +15,7 @@ from beem_plugin.common.registry import Lazy
 from beem_plugin.data.instance import Instance
 from beem_plugin.data.vocabulary import Vocabulary
 from beem_plugin.execution.engine import Engine
+from beem_plugin.exits.branches import BranchedHead
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.models.exit_metrics import ExitMetrics
 from beem_plugin.models.exit_value_metrics import ExitValueMetrics
@@ -126,8 +127,8 @@ class MultiExitModel(Model):
 
     def parts(self) -> dict[str, list[torch.nn.Parameter]]:
         """
-        `backbone`, `exits` (all heads), `last_exit`, `early_exits` (what is in a head but not in the last one: of a
-        pooler that all share, nothing), `signals`, `objective`.
+        `backbone`, `exits` (all heads, branches included), `branches`, `last_exit`, `early_exits` (parameters of heads
+        that the last one does not share), `signals`, `objective`.
         """
         last = list(self.encoder.exits[-1].parameters())
         exits = list(self.encoder.exits.parameters())
@@ -135,6 +136,12 @@ class MultiExitModel(Model):
         parts = {
             "backbone": list(self.encoder.backbone.parameters()),
             "exits": exits,
+            "branches": [
+                parameter
+                for head in self.encoder.exits
+                if isinstance(head, BranchedHead)
+                for parameter in head.branch.parameters()
+            ],
             "last_exit": last,
             "early_exits": [parameter for parameter in exits if id(parameter) not in in_last],
             "signals": list(self.encoder.signal_modules.parameters()),

@@ -29,7 +29,7 @@ from beem_plugin.execution.single import as_decisions
 from beem_plugin.exits.policies import Beem, Final
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.models import Model, MultiExitClassifier
-from beem_plugin.models.multi_exit_encoder import MEMORY, NOTES
+from beem_plugin.models.exit_memory import MEMORY, NOTES
 from beem_plugin.models.tracing import trace_model
 from tests.backbones.tiny_models import CONFIGS
 from tests.execution.test_captured import OnTheSpot

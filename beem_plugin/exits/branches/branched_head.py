@@ -1,0 +1,61 @@
+"""A head that reads the hidden states through a branch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor
+
+from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.registry import Lazy
+from beem_plugin.exits.branches.branch import Branch
+from beem_plugin.exits.heads.head import ExitHead
+from beem_plugin.exits.outputs import HeadOutput
+
+
+class BranchedHead(ExitHead):
+    """
+    # Parameters
+
+    branch : `Branch`
+    head : `ExitHead`
+        Any head; it gets the branch's output in place of the backbone's.
+    """
+
+    def __init__(self, branch: Branch, head: ExitHead) -> None:
+        super().__init__()
+        self.branch = branch
+        self.head = head
+        self.pooled_size = head.pooled_size
+        self.remembers = head.remembers  # type: ignore[misc]
+
+    def forward(self, hidden_states: Tensor, attention_mask: Tensor, memory: Mapping[str, Tensor]) -> HeadOutput:
+        return self.head(self.branch(hidden_states, attention_mask), attention_mask, memory)
+
+    def memory_after(self, output: HeadOutput, memory: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return self.head.memory_after(output, memory)
+
+
+def with_branches(
+    heads: Sequence[ExitHead], branch: Lazy[Branch] | Sequence[Lazy[Branch] | None] | None, hidden_size: int
+) -> list[ExitHead]:
+    """
+    Heads that read the hidden states through branches.
+
+    # Parameters
+
+    heads : `list[ExitHead]`
+        One an exit.
+    branch : `Lazy[Branch]` or `list[Lazy[Branch] | None]`, optional
+        One block: every exit but the last has such a branch. A list: one block an exit, `None` for no branch.
+    hidden_size : `int`
+    """
+    if branch is None:
+        return list(heads)
+    blocks = list(branch) if isinstance(branch, Sequence) else [branch] * (len(heads) - 1) + [None]
+    if len(blocks) != len(heads):
+        raise ConfigurationError(f"branch: found a list of {len(blocks)}, allowed: {len(heads)} entries, one an exit")
+    return [
+        head if block is None else BranchedHead(block.construct(hidden_size=hidden_size), head)
+        for block, head in zip(blocks, heads, strict=True)
+    ]
