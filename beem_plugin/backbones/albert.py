@@ -55,6 +55,9 @@ class AlbertBackbone(TransformerBackbone):
     def block(self, number: int, state: BackboneState) -> Tensor:
         return self._layer(number)(state.hidden_states, self.key_mask(state))
 
+    def block_module(self, number: int) -> Any:
+        return self._layer(number)
+
     def direct_block(self, number: int) -> DirectBlock | None:
         layer = self._layer(number)
         # Blocks that share their weights share their direct form.

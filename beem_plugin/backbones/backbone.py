@@ -1,4 +1,4 @@
-"""What a backbone is: an encoder that is run one block at a time, and what travels from block to block."""
+"""The backbone interface: an encoder that runs block by block, and the state between two blocks."""
 
 from __future__ import annotations
 
@@ -10,26 +10,30 @@ import torch
 from torch import Tensor
 
 from beem_plugin.common.registry import Registrable
+from beem_plugin.kernels.packed import Packed
 
 
 @dataclass
 class BackboneState:
     """
-    A batch between two blocks. It can be cut to some of its samples and to its first tokens at any depth.
+    A batch between two blocks. It can be reduced to some of its samples and to its first tokens at any depth.
 
     # Parameters
 
     hidden_states : `Tensor`
-        `(batch, tokens, hidden)`, the output of the block that ran last.
+        `(batch, tokens, hidden)`, the output of the last block that ran; `(1, tokens of all samples, hidden)` of packed
+        samples.
     attention_mask : `Tensor`
         `(batch, tokens)` bool, true at real tokens.
     batched : `dict[str, Tensor]`
-        What the blocks need of each sample, such as additive masks: the first dimension is the batch.
-        A mask that would hide nothing is left out.
+        Inputs of the blocks that differ from sample to sample, such as additive masks; the first dimension is the
+        batch. Without padding there is no mask.
     shared : `dict[str, Any]`
-        What the blocks need of the whole call and no sample: position biases, rotary tables.
+        Inputs of the blocks that all samples share: position biases, rotary tables.
     token_dims : `Mapping[str, tuple[int, ...]]`
-        Which dimensions of the tensors in `batched` and `shared` run over the tokens; a name that is absent has none.
+        The token dimensions of the tensors in `batched` and `shared`; a tensor without an entry has none.
+    packed : `Packed`, optional (default = `None`)
+        The layout of packed samples. Such a state is reduced by `Packed.indices` and `index_select` over its tokens.
     """
 
     hidden_states: Tensor
@@ -37,13 +41,16 @@ class BackboneState:
     batched: dict[str, Tensor] = field(default_factory=dict)
     shared: dict[str, Any] = field(default_factory=dict)
     token_dims: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    packed: Packed | None = None
 
     def advance(self, hidden_states: Tensor) -> BackboneState:
-        """The state after a block has turned the hidden states into these."""
-        return BackboneState(hidden_states, self.attention_mask, self.batched, self.shared, self.token_dims)
+        """The state after a block with this output."""
+        return BackboneState(
+            hidden_states, self.attention_mask, self.batched, self.shared, self.token_dims, self.packed
+        )
 
     def index_select(self, index: Tensor) -> BackboneState:
-        """The state of the samples at `index`, a `(kept,)` int64 tensor; a sample may be named more than once."""
+        """The state of the padded samples at `index`, `(kept,)` int64; an index may occur more than once."""
         return BackboneState(
             self.hidden_states.index_select(0, index),
             self.attention_mask.index_select(0, index),
@@ -53,19 +60,19 @@ class BackboneState:
         )
 
     def narrow(self, length: int) -> BackboneState:
-        """The state cut to its first `length` tokens; every token cut off must be padding in every sample."""
+        """The state of the first `length` tokens of padded samples; the rest must be padding in every sample."""
         if length == self.hidden_states.shape[1]:
             return self
         return BackboneState(
             # Contiguous, because each projection of the next block would otherwise make its own copy.
             self.hidden_states[:, :length].contiguous(),
             self.attention_mask[:, :length],
-            {name: self._cut(name, tensor, length) for name, tensor in self.batched.items()},
-            {name: self._cut(name, value, length) for name, value in self.shared.items()},
+            {name: self._narrow(name, tensor, length) for name, tensor in self.batched.items()},
+            {name: self._narrow(name, value, length) for name, value in self.shared.items()},
             self.token_dims,
         )
 
-    def _cut(self, name: str, value: Any, length: int) -> Any:
+    def _narrow(self, name: str, value: Any, length: int) -> Any:
         for dim in self.token_dims.get(name, ()):
             value = value.narrow(dim, 0, length)
         return value
@@ -73,10 +80,10 @@ class BackboneState:
 
 class Backbone(torch.nn.Module, Registrable):
     """
-    An encoder as a sequence of blocks, numbered from 1. It has no loop of its own: whoever steps it decides how far.
+    An encoder as a sequence of blocks, numbered from 1. The caller runs the loop and decides where it ends.
 
-    Attributes every backbone has: `num_layers`, `hidden_size`, `config` (the transformers configuration) and
-    `model_name` (None for random weights).
+    Attributes of every backbone: `num_layers`, `hidden_size`, `config` (the transformers configuration) and
+    `model_name` (`None` for random weights).
     """
 
     default_implementation = "transformer"
@@ -93,22 +100,22 @@ class Backbone(torch.nn.Module, Registrable):
         # Parameters
 
         batch : `Mapping[str, Tensor]`
-            `input_ids (batch, tokens)`; `attention_mask (batch, tokens)`, absent means that nothing is padding;
+            `input_ids (batch, tokens)`; optionally `attention_mask (batch, tokens)`, where none means no padding; and
             `token_type_ids` where the family has them. Other entries are ignored.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define embed")
 
     def make_state(self, hidden_states: Tensor, attention_mask: Tensor | None = None) -> BackboneState:
         """
-        A state with these hidden states, of any depth: masks and tables are made anew. It is how samples of different
-        batches that have come equally deep are put together: pad and concatenate the two tensors, then call this.
+        The state with these hidden states, at any depth, with new masks and tables. It joins samples of several batches
+        at the same depth: concatenate their padded hidden states and masks, then call this.
 
         # Parameters
 
         hidden_states : `Tensor`
-            `(batch, tokens, hidden)`; the values at padding positions do not matter, but must be finite.
+            `(batch, tokens, hidden)`, finite at padding positions.
         attention_mask : `Tensor`, optional (default = `None`)
-            `(batch, tokens)`; None says that nothing is padding, without the device being asked.
+            `(batch, tokens)`; `None` means no padding, and saves reading the mask.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define make_state")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from torch import Tensor
 
@@ -20,6 +21,9 @@ class DistilBertBackbone(TransformerBackbone):
 
     def block(self, number: int, state: BackboneState) -> Tensor:
         return self.transformer_model.transformer.layer[number - 1](state.hidden_states, self.key_mask(state))
+
+    def block_module(self, number: int) -> Any:
+        return self.transformer_model.transformer.layer[number - 1]
 
     def direct_block(self, number: int) -> DirectBlock | None:
         return distilbert_block(self.transformer_model.transformer.layer[number - 1])

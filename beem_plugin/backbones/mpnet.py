@@ -29,8 +29,8 @@ class MPNetBackbone(TransformerBackbone):
         self._kept: tuple[Any, Tensor] | None = None
 
     @classmethod
-    def longest_input(cls, config: Any) -> int | None:
-        return config.max_position_embeddings - PAD_TOKEN - 1
+    def position_padding(cls, config: Any) -> int | None:
+        return PAD_TOKEN
 
     def direct_embeddings(self) -> DirectEmbeddings | None:
         return direct_embeddings(self.transformer_model.embeddings, pad_token=PAD_TOKEN)
@@ -53,9 +53,12 @@ class MPNetBackbone(TransformerBackbone):
         return {"position_bias": self._kept[1][:, :, :length, :length]}
 
     def _position_bias(self, length: int, device: torch.device) -> Tensor:
+        return self.position_bias(length)
+
+    def position_bias(self, tokens: int) -> Tensor:
         # transformers' compute_position_bias copies this for every sample, and older ones make it on the CPU first.
         encoder = self.transformer_model.encoder
-        position = torch.arange(length, device=device)
+        position = torch.arange(tokens, device=encoder.relative_attention_bias.weight.device)
         bucket = encoder.relative_position_bucket(position[None, :] - position[:, None])
         bias = encoder.relative_attention_bias(bucket)  # (tokens, tokens, heads)
         return bias.permute(2, 0, 1).contiguous()[None]

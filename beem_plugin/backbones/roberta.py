@@ -12,9 +12,8 @@ class RobertaBackbone(BertBackbone):
     """`model_type` `roberta`, `xlm-roberta` or `camembert`."""
 
     @classmethod
-    def longest_input(cls, config: Any) -> int | None:
-        # The first real token has position padding id + 1.
-        return config.max_position_embeddings - config.pad_token_id - 1
+    def position_padding(cls, config: Any) -> int | None:
+        return config.pad_token_id
 
     def direct_embeddings(self) -> DirectEmbeddings | None:
         return direct_embeddings(self.transformer_model.embeddings, pad_token=self.config.pad_token_id)

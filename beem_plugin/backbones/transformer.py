@@ -93,8 +93,14 @@ class TransformerBackbone(Backbone):
 
     @classmethod
     def longest_input(cls, config: Any) -> int | None:
-        """How many tokens the position table has room for; None if there is no table."""
-        return config.max_position_embeddings
+        """Maximum number of tokens of an input; `None` without a table of positions."""
+        padding = cls.position_padding(config)
+        return config.max_position_embeddings - (0 if padding is None else padding + 1)
+
+    @classmethod
+    def position_padding(cls, config: Any) -> int | None:
+        """The padding id if positions count the other tokens, from this id + 1; `None` if they count all, from 0."""
+        return None
 
     @classmethod
     def pooler_of(cls, transformer_model: Any) -> Any | None:
@@ -103,18 +109,21 @@ class TransformerBackbone(Backbone):
         return None if pooler is None else pooler.dense
 
     def embed(self, batch: Mapping[str, Tensor]) -> BackboneState:
-        length = batch["input_ids"].shape[1]
-        if self.max_tokens is not None and length > self.max_tokens:
-            # On a GPU the table look-up would die with a device-side assertion that names nothing.
-            raise ConfigurationError(
-                f"tokenizer.max_length: an input has {length} tokens, {self.model_name or self.config.model_type} "
-                f"takes at most {self.max_tokens}"
-            )
+        self.check_length(batch["input_ids"].shape[1])
         embedded = self._embed_directly(batch)
         return self.make_state(
             self.embed_tokens(batch) if embedded is None else self.after_embeddings(embedded),
             batch.get("attention_mask"),
         )
+
+    def check_length(self, tokens: int) -> None:
+        """Raises a `ConfigurationError` for an input that is longer than the table of positions."""
+        if self.max_tokens is not None and tokens > self.max_tokens:
+            # On a GPU the table look-up would fail with a device-side assertion that names no cause.
+            raise ConfigurationError(
+                f"tokenizer.max_length: an input has {tokens} tokens, {self.model_name or self.config.model_type} "
+                f"takes at most {self.max_tokens}"
+            )
 
     def make_state(self, hidden_states: Tensor, attention_mask: Tensor | None = None) -> BackboneState:
         if attention_mask is None:
@@ -235,6 +244,14 @@ class TransformerBackbone(Backbone):
     def embed_tokens(self, batch: Mapping[str, Tensor]) -> Tensor:
         """`(batch, tokens, hidden)` input of block 1."""
         raise NotImplementedError(f"{type(self).__name__} does not define embed_tokens")
+
+    def block_module(self, number: int) -> Any:
+        """The transformers module of block `number`."""
+        return self.transformer_model.encoder.layer[number - 1]
+
+    def position_bias(self, tokens: int) -> Tensor | None:
+        """`(1, heads, tokens, tokens)` added to the scores of every block, where the family has such a bias."""
+        return None
 
     def block(self, number: int, state: BackboneState) -> Tensor:
         """`(batch, tokens, hidden)` output of block `number`."""

@@ -1,0 +1,288 @@
+"""The weights of post-norm encoders, read from transformers' modules by one table of attribute paths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from beem_plugin.kernels.packed import Packed
+
+Linear = tuple[Tensor, Tensor]
+"""Weight and bias."""
+Norm = tuple[Tensor, Tensor, float]
+"""Weight, bias and epsilon."""
+AddNorm = Callable[[Tensor, Tensor, Tensor, Tensor, float], Tensor]
+"""`kernels.add_norm.add_norm` or its reference."""
+
+
+@dataclass(frozen=True)
+class BlockPaths:
+    """Attribute paths of a block's modules, and of a projection between the embeddings and the first block."""
+
+    query: str
+    key: str
+    value: str
+    attention_output: str
+    attention_norm: str
+    up: str
+    activation: str
+    down: str
+    output_norm: str
+    num_heads: str
+    projection: str | None = None
+
+
+BERT = BlockPaths(
+    query="attention.self.query",
+    key="attention.self.key",
+    value="attention.self.value",
+    attention_output="attention.output.dense",
+    attention_norm="attention.output.LayerNorm",
+    up="intermediate.dense",
+    activation="intermediate.intermediate_act_fn",
+    down="output.dense",
+    output_norm="output.LayerNorm",
+    num_heads="attention.self.num_attention_heads",
+)
+DISTILBERT = BlockPaths(
+    query="attention.q_lin",
+    key="attention.k_lin",
+    value="attention.v_lin",
+    attention_output="attention.out_lin",
+    attention_norm="sa_layer_norm",
+    up="ffn.lin1",
+    activation="ffn.activation",
+    down="ffn.lin2",
+    output_norm="output_layer_norm",
+    num_heads="attention.n_heads",
+)
+ALBERT = BlockPaths(
+    query="attention.query",
+    key="attention.key",
+    value="attention.value",
+    attention_output="attention.dense",
+    attention_norm="attention.LayerNorm",
+    up="ffn",
+    activation="activation",
+    down="ffn_output",
+    output_norm="full_layer_layer_norm",
+    num_heads="attention.num_attention_heads",
+    projection="encoder.embedding_hidden_mapping_in",
+)
+MPNET = BlockPaths(
+    query="attention.attn.q",
+    key="attention.attn.k",
+    value="attention.attn.v",
+    attention_output="attention.attn.o",
+    attention_norm="attention.LayerNorm",
+    up="intermediate.dense",
+    activation="intermediate.intermediate_act_fn",
+    down="output.dense",
+    output_norm="output.LayerNorm",
+    num_heads="attention.attn.num_attention_heads",
+)
+FAMILIES: dict[str, BlockPaths] = {
+    "albert": ALBERT,
+    "bert": BERT,
+    "camembert": BERT,
+    "distilbert": DISTILBERT,
+    "electra": replace(BERT, projection="embeddings_project"),
+    "mpnet": MPNET,
+    "roberta": BERT,
+    "xlm-roberta": BERT,
+}
+"""By `model_type`."""
+
+
+def find(root: Any, path: str) -> Any:
+    """The attribute at `path`, `None` where there is none."""
+    return reduce(lambda found, name: getattr(found, name, None), path.split("."), root)
+
+
+class UnexpectedModule(Exception):
+    """A module is not of the expected type, so that its computation is not known."""
+
+
+@dataclass(frozen=True)
+class PostNormBlock:
+    """
+    The weights of self-attention, residual norm, feed-forward and residual norm.
+
+    # Parameters
+
+    query_key_value : `Linear`
+        The three projections, joined: weight `(3 hidden, hidden)`.
+    attention_output, up, down : `Linear`
+    attention_norm, output_norm : `Norm`
+    activation : `torch.nn.Module`
+    num_heads : `int`
+    """
+
+    query_key_value: Linear
+    attention_output: Linear
+    attention_norm: Norm
+    up: Linear
+    activation: torch.nn.Module
+    down: Linear
+    output_norm: Norm
+    num_heads: int
+
+    @classmethod
+    def of(cls, block: torch.nn.Module, paths: BlockPaths) -> PostNormBlock:
+        """
+        Reads the weights of a transformers block.
+
+        # Raises
+
+        `UnexpectedModule`
+            If a module is quantised, adapted or missing, or if the block has another one.
+        """
+        if getattr(block, "is_decoder", False):
+            raise UnexpectedModule("a decoder block")
+        part = {name: find(block, path) for name, path in vars(paths).items() if name != "projection"}
+        check_only_modules([module for module in part.values() if isinstance(module, torch.nn.Module)], block)
+        projections = [linear_of(part[name]) for name in ("query", "key", "value")]
+        return cls(
+            query_key_value=(torch.cat([p[0] for p in projections]), torch.cat([p[1] for p in projections])),
+            attention_output=linear_of(part["attention_output"]),
+            attention_norm=norm_of(part["attention_norm"]),
+            up=linear_of(part["up"]),
+            activation=part["activation"],
+            down=linear_of(part["down"]),
+            output_norm=norm_of(part["output_norm"]),
+            num_heads=part["num_heads"],
+        )
+
+
+@dataclass(frozen=True)
+class Embeddings:
+    """
+    The normalised sum of word, position and token type embeddings, and the projection after it.
+
+    # Parameters
+
+    words : `Tensor`
+        `(vocabulary, size)`
+    positions : `Tensor`
+        `(positions, size)`, from the first position that a token can have.
+    first_type_positions : `Tensor`
+        `positions` with the embedding of token type 0 added, for inputs without token types.
+    token_types : `Tensor`, optional
+        `(token types, size)`
+    norm : `Norm`
+    projection : `Linear`, optional
+    pad_token_id : `int`, optional
+        Positions count the tokens other than this one, from row 1, and this one has row 0. `None`: they count all
+        tokens, from row 0.
+    """
+
+    words: Tensor
+    positions: Tensor
+    first_type_positions: Tensor
+    token_types: Tensor | None
+    norm: Norm
+    projection: Linear | None
+    pad_token_id: int | None
+
+    @classmethod
+    def of(cls, embeddings: Any, projection: torch.nn.Module | None, pad_token_id: int | None) -> Embeddings:
+        """Reads the weights of transformers' modules; raises `UnexpectedModule` as `PostNormBlock.of`."""
+        tables = [embeddings.word_embeddings, embeddings.position_embeddings]
+        types = getattr(embeddings, "token_type_embeddings", None)
+        check_only_modules([*tables, embeddings.LayerNorm, *([] if types is None else [types])], embeddings)
+        words, positions = map(table_of, tables)
+        positions = positions if pad_token_id is None else positions[pad_token_id:]
+        token_types = None if types is None else table_of(types)
+        return cls(
+            words,
+            positions,
+            positions if token_types is None else positions + token_types[0],
+            token_types,
+            norm_of(embeddings.LayerNorm),
+            None if projection is None else linear_of(projection),
+            pad_token_id,
+        )
+
+    def __call__(
+        self, input_ids: Tensor, token_type_ids: Tensor | None, packed: Packed | None, add_norm: AddNorm
+    ) -> Tensor:
+        """
+        # Parameters
+
+        input_ids, token_type_ids : `Tensor`
+            `(batch, tokens)` int64; `(1, tokens of all samples)` of packed samples.
+        packed : `Packed`, optional
+        add_norm : `AddNorm`
+
+        # Returns
+
+        `Tensor`
+            `(batch, tokens, hidden)`
+        """
+        hidden_states = functional.embedding(input_ids, self.words)
+        table = self.first_type_positions
+        if token_type_ids is not None and self.token_types is not None:
+            hidden_states += functional.embedding(token_type_ids, self.token_types)
+            table = self.positions
+        if self.pad_token_id is not None:
+            table = functional.embedding(counted_positions(input_ids, self.pad_token_id, packed), table)
+        elif packed is not None:
+            table = functional.embedding(packed.positions[None], table)
+        else:
+            table = table[: input_ids.shape[1]]
+        hidden_states = add_norm(hidden_states, table, *self.norm)
+        return hidden_states if self.projection is None else functional.linear(hidden_states, *self.projection)
+
+
+def counted_positions(input_ids: Tensor, pad_token_id: int, packed: Packed | None) -> Tensor:
+    """`(batch, tokens)` int64: how many tokens of the sample, up to this one, are no padding; 0 at padding."""
+    counts = input_ids.ne(pad_token_id)
+    position = counts.cumsum(1)
+    if packed is not None:
+        before = (position - counts.long())[0].index_select(0, packed.starts)
+        position -= before[packed.sample_of_token]
+    return position.mul_(counts)
+
+
+def check_only_modules(known: list[torch.nn.Module], whole: torch.nn.Module) -> None:
+    """Raises `UnexpectedModule` unless `whole` computes with the `known` modules only; dropout does nothing here."""
+    ids = {id(part) for module in known for part in module.modules()}
+    for module in whole.modules():
+        is_leaf = next(module.children(), None) is None
+        has_weights = next(module.parameters(recurse=False), None) is not None
+        if (is_leaf or has_weights) and id(module) not in ids and type(module) is not torch.nn.Dropout:
+            raise UnexpectedModule(f"{type(module).__name__} in {type(whole).__name__}")
+
+
+def expect(module: torch.nn.Module, kind: type[torch.nn.Module]) -> Any:
+    if type(module) is not kind:
+        raise UnexpectedModule(f"{type(module).__name__} instead of {kind.__name__}")
+    return module
+
+
+def linear_of(module: torch.nn.Module) -> Linear:
+    linear = expect(module, torch.nn.Linear)
+    if linear.bias is None:
+        raise UnexpectedModule("Linear without bias")
+    return linear.weight.detach(), linear.bias.detach()
+
+
+def norm_of(module: torch.nn.Module) -> Norm:
+    norm = expect(module, torch.nn.LayerNorm)
+    if norm.weight is None or norm.bias is None:
+        raise UnexpectedModule("LayerNorm without weight or bias")
+    return norm.weight.detach(), norm.bias.detach(), norm.eps
+
+
+def table_of(module: torch.nn.Module) -> Tensor:
+    table = expect(module, torch.nn.Embedding)
+    if table.max_norm is not None:
+        raise UnexpectedModule("Embedding with max_norm")
+    weight: Tensor = table.weight.detach()
+    return weight
