@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from beem_plugin.data.instance import Instance
+from beem_plugin.data.instance_table import InstanceTable
+from beem_plugin.data.ragged_batch import RaggedBatch
 from beem_plugin.data.vocabulary import Vocabulary
 
 Collator = Callable[[Sequence[Instance], Sequence[int]], dict[str, Tensor]]
@@ -34,33 +37,52 @@ def collate(
     `label`: int64 `(batch,)`, -1 where unknown; for regression float32, NaN where unknown;
     `index`: int64 `(batch,)`.
     """
-    longest = max(len(instance) for instance in instances)
-    batch: dict[str, Tensor] = {}
-    for name in instances[0].encoding:
-        value = pad_token_id if name == "input_ids" else 0
-        padded = torch.full((len(instances), longest), value, dtype=torch.int64)
-        for row, instance in enumerate(instances):
-            padded[row, : len(instance)] = torch.tensor(instance.encoding[name], dtype=torch.int64)
-        batch[name] = padded
-    batch["label"] = torch.tensor(
-        [label_value(instance, vocab) for instance in instances],
-        dtype=torch.float32 if vocab.is_regression else torch.int64,
-    )
-    batch["index"] = torch.tensor(range(len(instances)) if indices is None else indices, dtype=torch.int64)
+    batch = ragged(instances, pad_token_id).padded(always_mask=True)
+    batch["attention_mask"] = batch["attention_mask"].to(torch.int64)
+    batch["label"] = label_tensor(instances, vocab)
+    batch["index"] = torch.arange(len(instances)) if indices is None else torch.tensor(indices, dtype=torch.int64)
     return batch
 
 
-def label_value(instance: Instance, vocab: Vocabulary) -> float:
-    """The label's index, or its value for regression; -1 or NaN where it is unknown."""
+def ragged(instances: Sequence[Instance], pad_token_id: int, position: int = 0) -> RaggedBatch:
+    """The tokens of `instances` as engines take them; `index` counts from `position`."""
+    if isinstance(instances, InstanceTable):
+        return instances.ragged(pad_token_id, position)
+    encodings = [instance.encoding for instance in instances]
+    types = [encoding["token_type_ids"] for encoding in encodings] if "token_type_ids" in encodings[0] else None
+    return RaggedBatch.from_lists(
+        [encoding["input_ids"] for encoding in encodings], types, pad_token_id=pad_token_id, position=position
+    )
+
+
+def label_tensor(instances: Sequence[Instance], vocab: Vocabulary) -> Tensor:
+    """
+    `(rows,)` int64, the index of each label, -1 where it is unknown; for regression float32, NaN where it is unknown.
+
+    # Raises
+
+    `DataError` for a label that is not in the vocabulary.
+    """
+    kind = np.float32 if vocab.is_regression else np.int64
+    if isinstance(instances, InstanceTable):
+        values = np.zeros(len(instances.label_values), dtype=kind)
+        for code in np.unique(instances.label_codes):
+            values[code] = label_value(instances.label_values[code], vocab)
+        return torch.from_numpy(values[instances.label_codes])
+    return torch.from_numpy(np.array([label_value(instance.label, vocab) for instance in instances], dtype=kind))
+
+
+def label_value(label: str | float | None, vocab: Vocabulary) -> float:
+    """A label's index, or its value for regression; -1 or NaN for `None`."""
     if vocab.is_regression:
-        return float("nan") if instance.label is None else float(instance.label)
-    return -1 if instance.label is None else vocab.label_index(str(instance.label))
+        return float("nan") if label is None else float(label)
+    return -1 if label is None else vocab.label_index(str(label))
 
 
 class LabelledTexts:
     """
-    `collate` with its fixed arguments: the collator of readers of labelled texts. A class, so that workers that are
-    spawned can unpickle it.
+    `collate` with its fixed arguments: the collator of readers of labelled texts. A class, so that spawned workers can
+    unpickle it.
     """
 
     def __init__(self, vocab: Vocabulary, pad_token_id: int) -> None:

@@ -14,9 +14,10 @@ from torch.utils.data import Dataset
 from beem_plugin.common.errors import ConfigurationError, DataError
 from beem_plugin.common.registry import Registrable
 from beem_plugin.data.batch_samplers import BatchSampler, BucketBatchSampler, SimpleBatchSampler
-from beem_plugin.data.collate import Collator, LabelledTexts, label_value
+from beem_plugin.data.collate import Collator, LabelledTexts, label_tensor
 from beem_plugin.data.epoch_batches import EpochBatches
 from beem_plugin.data.instance import Instance
+from beem_plugin.data.instance_table import InstanceTable, select
 from beem_plugin.data.vocabulary import Vocabulary
 
 logger = logging.getLogger(__name__)
@@ -26,14 +27,12 @@ DEFAULT_SEED = 13370  # AllenNLP's random_seed
 
 class DataLoader(Registrable):
     """
-    Iterating over it gives the batches of the current epoch, as the reader's collator makes them. The order is a pure
-    function of (seed, epoch): `set_epoch` before each epoch, or every epoch is the same.
+    Iterates over the batches of the current epoch, as the reader's collator makes them. The order is a pure function of
+    (seed, epoch): without `set_epoch` every epoch is the same. In evaluation (`training = False`) nothing is shuffled
+    and no row is left out. `index` in a batch is the row's position in the data.
 
-    In evaluation (`training = False`) nothing is shuffled and no row left out; `index` in a batch tells the
-    row's position in the data.
-
-    Subclasses choose the batch sampler; the first three parameters, `training` and, where the config has none, `seed`
-    are given by whoever constructs the loader.
+    Subclasses choose the batch sampler. The program passes the first three parameters, `training` and, where the config
+    has none, `seed`.
 
     # Parameters
 
@@ -44,16 +43,16 @@ class DataLoader(Registrable):
     training : `bool`, optional (default = `False`)
     seed : `int`, optional (default = `13370`)
     num_workers : `int`, optional (default = `0`)
-        Processes that make batches in the background. Padding texts is cheap, and 0 mostly fastest; images are decoded
-        there.
+        Processes that make batches in the background. Padding texts is cheap, and 0 is mostly fastest; images are
+        decoded in these processes.
     batches_per_epoch : `int`, optional (default = `None`)
-        Training only: an epoch is this many batches, and the next goes on where it ended.
-    collator : `Collator`, optional (default = that of labelled texts)
-        Given by whoever constructs the loader: the dataset reader's.
+        Training only: an epoch is this many batches, and the next epoch continues where it ended.
+    collator : `Collator`, optional (default = `LabelledTexts`)
+        Passed by the program: the dataset reader's.
 
     # Raises
 
-    `DataError` when a label is not one of the vocabulary's: at once, not in the middle of an epoch.
+    `DataError` in the constructor for a label that is not in the vocabulary.
     """
 
     default_implementation = "bucket"
@@ -72,19 +71,19 @@ class DataLoader(Registrable):
         collator: Collator | None = None,
     ) -> None:
         if not instances:
-            raise DataError("a data loader got no instances")
+            raise DataError("data_loader: found no instances")
         if batches_per_epoch is not None and not training:
             logger.warning("batches_per_epoch is for training; evaluation goes over all %d instances", len(instances))
-        for instance in instances:
-            label_value(instance, vocab)
-        lengths = np.array([len(instance) for instance in instances])
+        label_tensor(instances, vocab)
+        is_table = isinstance(instances, InstanceTable)
+        lengths = instances.lengths if is_table else np.array([len(instance) for instance in instances])
         self.instances = instances
         self.vocab = vocab
         self.batches = EpochBatches(batch_sampler, lengths, seed, training, batches_per_epoch)
         self.torch_loader: TorchDataLoader = TorchDataLoader(
             _Rows(instances, self.batches.drop_last),
             batch_sampler=self.batches,  # type: ignore[arg-type]  # any iterable of lists of rows will do
-            collate_fn=_Unzip(collator if collator is not None else LabelledTexts(vocab, pad_token_id)),
+            collate_fn=_Collate(collator if collator is not None else LabelledTexts(vocab, pad_token_id)),
             num_workers=num_workers,
             multiprocessing_context=start_method if num_workers else None,
             # A generator of its own: by default every iteration draws a number from torch's global one, and dropout
@@ -264,7 +263,7 @@ class MultiProcessDataLoader(DataLoader):
 
 
 class _Rows(Dataset):
-    """Instances with their positions."""
+    """Instances with their positions, in batches."""
 
     def __init__(self, instances: Sequence[Instance], drops_rows: bool) -> None:
         self._instances = instances
@@ -273,24 +272,24 @@ class _Rows(Dataset):
     def __len__(self) -> int:
         return len(self._instances)
 
-    def __getitem__(self, row: int) -> tuple[int, Instance]:
-        return row, self._instances[row]
+    def __getitems__(self, rows: list[int]) -> tuple[list[int], Sequence[Instance]]:
+        return rows, select(self._instances, rows)
 
     @property
     def total_dataset_length(self) -> int:
         """
-        From this, accelerate's `gather_for_metrics` works out how many rows of the last batch are repeats. With
-        `drop_last` there are none, which it cannot know of a custom batch sampler: 0 tells it so.
+        accelerate's `gather_for_metrics` takes from this how many rows of the last batch are repeats. With `drop_last`
+        there are none, which 0 says: accelerate cannot see that a custom batch sampler drops rows.
         """
         return 0 if self._drops_rows else len(self._instances)
 
 
-class _Unzip:
-    """From the rows of the data set to what a collator takes; a class, so that spawned workers can unpickle it."""
+class _Collate:
+    """Calls a collator with what `_Rows` returns; a class, so that spawned workers can unpickle it."""
 
     def __init__(self, collator: Collator) -> None:
         self._collator = collator
 
-    def __call__(self, rows: list[tuple[int, Instance]]) -> dict[str, Tensor]:
-        indices, instances = zip(*rows, strict=True)
-        return self._collator(instances, indices)
+    def __call__(self, batch: tuple[list[int], Sequence[Instance]]) -> dict[str, Tensor]:
+        rows, instances = batch
+        return self._collator(instances, rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from beem_plugin.common.errors import ConfigurationError, DataError, nearest_first
@@ -12,6 +12,7 @@ from beem_plugin.common.registry import Registrable
 from beem_plugin.data.caption_tokenizer import CaptionTokenizer
 from beem_plugin.data.collate import Collator, LabelledTexts
 from beem_plugin.data.instance import Instance
+from beem_plugin.data.instance_table import InstanceTable
 from beem_plugin.data.labels import LabelRules
 from beem_plugin.data.slices import PARTS, Slicing, split_source
 from beem_plugin.data.table_file import TableFormat, TableRow, read_table
@@ -19,6 +20,9 @@ from beem_plugin.data.tokenizer import TextEncoder
 from beem_plugin.data.vocabulary import Vocabulary
 
 logger = logging.getLogger(__name__)
+
+_CHUNK = 4096
+"""Rows that are tokenized together."""
 
 
 class DatasetReader(Registrable):
@@ -70,9 +74,9 @@ class DatasetReader(Registrable):
         self.slicing = slicing or Slicing()
         self.labels = LabelRules()
 
-    def read(self, source: str) -> list[Instance]:
+    def read(self, source: str) -> Sequence[Instance]:
         """
-        Everything in `source`, tokenized.
+        Everything in `source`, tokenized in large batches.
 
         # Parameters
 
@@ -80,17 +84,15 @@ class DatasetReader(Registrable):
             What the subclass reads, optionally with a slice: `train[holdout]`.
         """
         base, part = split_source(str(source), self.parts)
-        instances = self._read(base)
+        instances: Iterable[Instance] = self._read(base)
         if part is not None:
-            instances = self._slice(list(instances), part)
-        if self.max_instances is not None:
-            instances = islice(instances, self.max_instances)
-        result = list(instances)
-        if not result:
+            instances = self._slice(InstanceTable(instances), part)
+        table = InstanceTable(islice(instances, self.max_instances))
+        if not table:
             raise DataError(f"{source}: no instances")
-        self._encode(result)
-        logger.info("read %d instances from %s", len(result), source)
-        return result
+        self._encode(table)
+        logger.info("read %d instances from %s", len(table), source)
+        return table
 
     def rows(self, source: str, format: str | None = None) -> Iterator[TableRow]:
         """
@@ -118,10 +120,10 @@ class DatasetReader(Registrable):
         if max_tokens is None or not isinstance(self.tokenizer, TextEncoder):
             return
         self.tokenizer.limit_length(max_tokens)
-        longer = [instance for instance in instances if len(instance) > max_tokens]
+        longer = sum(len(instance) > max_tokens for instance in instances)
         if longer:
-            logger.info("cut %d texts to the model's limit of %d tokens", len(longer), max_tokens)
-            self._encode(longer)
+            logger.info("cut %d texts to the model's limit of %d tokens", longer, max_tokens)
+            self._encode(instances)
 
     def text_to_instance(self, **fields: Any) -> Instance:
         """One tokenized instance from the fields of a JSON line; fields that the reader does not know are kept."""
@@ -147,14 +149,19 @@ class DatasetReader(Registrable):
         return tuple(instance.fields[name] for name in self.text_fields)
 
     def _encode(self, instances: Sequence[Instance]) -> None:
-        encodings = self.tokenizer.encode_batch([self._texts(instance) for instance in instances])
-        for instance, encoding in zip(instances, encodings, strict=True):
+        encodings = (
+            self.tokenizer.encode_batch([self._texts(instance) for instance in instances[start : start + _CHUNK]])
+            for start in range(0, len(instances), _CHUNK)
+        )
+        if isinstance(instances, InstanceTable):
+            instances.set_tokens(encodings)
+            return
+        for instance, encoding in zip(instances, chain.from_iterable(encodings), strict=True):
             instance.encoding = encoding
 
-    def _slice(self, instances: list[Instance], part: str) -> list[Instance]:
-        labels = [instance.label for instance in instances]
-        assigned = self.slicing.assign([self._texts(instance) for instance in instances], labels)
-        return [instance for instance, name in zip(instances, assigned, strict=True) if name in PARTS[part]]
+    def _slice(self, table: InstanceTable, part: str) -> Iterator[Instance]:
+        assigned = self.slicing.assign([self._texts(instance) for instance in table], table.labels)
+        return (table[row] for row, name in enumerate(assigned) if name in PARTS[part])
 
 
 def text_value(fields: Mapping[str, Any], name: str, place: str) -> str:

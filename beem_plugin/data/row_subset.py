@@ -8,12 +8,13 @@ from torch import Tensor
 from torch.utils.data import DataLoader as TorchDataLoader
 
 from beem_plugin.data.data_loader import DataLoader
+from beem_plugin.data.instance_table import select
 
 
 class RowSubset:
     """
-    What a trainer needs of a loader, for some of the rows of another: batches of the same size, in an order of their
-    own that is again a pure function of seed and epoch. `index` in a batch stays the position among all rows.
+    Some of the rows of a loader, in batches of the same size, in an order that is again a pure function of seed and
+    epoch. `index` in a batch stays the position among all rows.
 
     # Parameters
 
@@ -23,7 +24,7 @@ class RowSubset:
 
     def __init__(self, data_loader: DataLoader, rows: Sequence[int]) -> None:
         loader = data_loader.torch_loader
-        self.instances = [data_loader.instances[row] for row in rows]
+        self.instances = select(data_loader.instances, rows)
         self.batches = data_loader.batches.subset(rows)
         self.torch_loader: TorchDataLoader = TorchDataLoader(
             loader.dataset,

@@ -1,4 +1,4 @@
-"""Texts to token ids, by the tokenizer that belongs to a pretrained model."""
+"""Texts to token ids, by the tokenizer of a pretrained model."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from beem_plugin.data.pretrained import resolve_model_name
 
 KEY = "model_name"
 
-# Enough texts a call to keep all threads of a fast tokenizer busy, few enough to keep memory flat.
 _CHUNK = 4096
+"""Texts a call: enough for all threads of the tokenizer, few enough to keep memory flat."""
 
-# What transformers returns for a tokenizer without a limit is an integer of thirty digits.
 _NO_LIMIT = 1_000_000
+"""transformers gives a tokenizer without a limit an integer of thirty digits."""
 
 
 class TextEncoder(FromParams):
@@ -49,33 +49,75 @@ class TextEncoder(FromParams):
 
     @property
     def pad_token_id(self) -> int:
-        """Padding is masked, so that a tokenizer without a padding token may pad with 0."""
+        """0 for a tokenizer without a padding token: padding is masked."""
         return self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else 0
 
     @cached_property
     def vocab_size(self) -> int:
-        """One more than the largest token id: how many embeddings a model needs. Added tokens count."""
+        """One more than the largest token id, added tokens included: the number of embeddings that a model needs."""
         return 1 + max(self.tokenizer.get_vocab().values())
 
     def encode(self, texts: tuple[str, ...]) -> dict[str, list[int]]:
-        """One text or a pair -> `input_ids`, `attention_mask`, and `token_type_ids` if the model knows them."""
+        """`encode_batch` for one text or pair."""
         return self.encode_batch([texts])[0]
 
     def encode_batch(self, texts: Sequence[tuple[str, ...]]) -> list[dict[str, list[int]]]:
-        """Many texts or pairs at once, which is many times faster than one by one. Not padded."""
+        """
+        # Parameters
+
+        texts : `Sequence[tuple[str, ...]]`
+            Single texts, or pairs.
+
+        # Returns
+
+        `list[dict[str, list[int]]]`
+            For each text or pair `input_ids`, `attention_mask` and, if the model takes them, `token_type_ids`, without
+            padding.
+        """
         encodings: list[dict[str, list[int]]] = []
         for start in range(0, len(texts), _CHUNK):
             chunk = texts[start : start + _CHUNK]
-            columns = [list(column) for column in zip(*chunk, strict=True)]
-            batch = self.tokenizer(
-                *columns,
-                truncation="longest_first" if self.max_length is not None else False,
-                max_length=self.max_length,
-                padding=False,
-            )
-            names = [name for name in ("input_ids", "attention_mask", "token_type_ids") if name in batch]
-            encodings += [{name: batch[name][row] for name in names} for row in range(len(chunk))]
+            encodings += self._encode_fast(chunk) if self._is_fast else self._encode_slowly(chunk)
         return encodings
+
+    @cached_property
+    def _is_fast(self) -> bool:
+        """Whether the tokenizer is a Rust one, called in no other way than transformers' own class calls it."""
+        from transformers import PreTrainedTokenizerFast
+
+        kind = type(self.tokenizer)
+        return issubclass(kind, PreTrainedTokenizerFast) and kind._encode_plus is PreTrainedTokenizerFast._encode_plus
+
+    def _encode_fast(self, texts: Sequence[tuple[str, ...]]) -> list[dict[str, list[int]]]:
+        from transformers.tokenization_utils_base import PaddingStrategy, TruncationStrategy
+
+        # transformers' own call builds a `BatchEncoding` with offsets, which takes longer than tokenizing.
+        self.tokenizer.set_truncation_and_padding(
+            PaddingStrategy.DO_NOT_PAD,
+            TruncationStrategy.DO_NOT_TRUNCATE if self.max_length is None else TruncationStrategy.LONGEST_FIRST,
+            max_length=self.max_length,
+            stride=0,
+            pad_to_multiple_of=None,
+            padding_side=None,
+        )
+        inputs = [text for (text,) in texts] if len(texts[0]) == 1 else list(texts)
+        encoded = self.tokenizer.backend_tokenizer.encode_batch_fast(inputs)
+        if "token_type_ids" not in self.tokenizer.model_input_names:
+            return [{"input_ids": (ids := one.ids), "attention_mask": [1] * len(ids)} for one in encoded]
+        return [
+            {"input_ids": (ids := one.ids), "attention_mask": [1] * len(ids), "token_type_ids": one.type_ids}
+            for one in encoded
+        ]
+
+    def _encode_slowly(self, texts: Sequence[tuple[str, ...]]) -> list[dict[str, list[int]]]:
+        batch = self.tokenizer(
+            *(list(column) for column in zip(*texts, strict=True)),
+            truncation="longest_first" if self.max_length is not None else False,
+            max_length=self.max_length,
+            padding=False,
+        )
+        names = [name for name in ("input_ids", "attention_mask", "token_type_ids") if name in batch]
+        return [{name: batch[name][row] for name in names} for row in range(len(texts))]
 
     def save(self, folder: str | Path) -> None:
         """Everything that `model_name: folder` needs to build this tokenizer again."""
@@ -83,7 +125,7 @@ class TextEncoder(FromParams):
 
 
 def load_tokenizer(model_name: str) -> Any:
-    """transformers' tokenizer from the hub, a folder or a package, or an error that says what to do."""
+    """transformers' tokenizer from the hub, a folder or a package, or an error that names the remedy."""
     from transformers import AutoTokenizer
 
     folder_or_name = resolve_model_name(model_name, KEY)

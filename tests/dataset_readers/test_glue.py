@@ -140,7 +140,7 @@ def test_slices_make_up_train_and_are_those_of_the_hub(
     reader = make("rte", tmp_path)
     fit, held = reader.read("train[fit]"), reader.read("train[holdout]")
     assert Counter(i.label for i in held) == {"entailment": 10, "not_entailment": 10}
-    assert sorted(i.fields["id"] for i in fit + held) == list(range(200))
+    assert sorted(i.fields["id"] for i in [*fit, *held]) == list(range(200))
     assert len(make("rte", tmp_path, max_instances=7).read("train[holdout]")) == 7
     assert len(make("rte", tmp_path, holdout_fraction=0.5).read("train[holdout]")) == 100
 
