@@ -6,17 +6,17 @@ import json
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from beem_plugin.common.errors import DataError
 
 
 def json_line(obj: Any) -> str:
-    """`obj` as one line of strict JSON, in UTF-8 where it can be encoded. NaN and infinity are a `ValueError`."""
-    text = json.dumps(obj, ensure_ascii=False, allow_nan=False)
+    """`obj` as one line of strict JSON, newline included. NaN and infinity, which JSON does not have, become null."""
     try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:  # a lone surrogate, which JSON can escape
-        text = json.dumps(obj, allow_nan=False)
-    return text + "\n"
+        return orjson.dumps(obj, option=orjson.OPT_APPEND_NEWLINE).decode()
+    except TypeError:  # integers beyond 64 bits and lone surrogates, which an input may contain
+        return json.dumps(obj, allow_nan=False) + "\n"
 
 
 def parse_json(text: str, place: str) -> Any:

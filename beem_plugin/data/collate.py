@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -53,6 +53,12 @@ def ragged(instances: Sequence[Instance], pad_token_id: int, position: int = 0) 
     return RaggedBatch.from_lists(
         [encoding["input_ids"] for encoding in encodings], types, pad_token_id=pad_token_id, position=position
     )
+
+
+def ragged_parts(instances: Sequence[Instance], pad_token_id: int, size: int) -> Iterator[RaggedBatch]:
+    """The tokens of all instances in batches of `size` for an engine; `index` is the position in `instances`."""
+    for start in range(0, len(instances), size):
+        yield ragged(instances[start : start + size], pad_token_id, start)
 
 
 def label_tensor(instances: Sequence[Instance], vocab: Vocabulary) -> Tensor:

@@ -75,15 +75,17 @@ class DataLoader(Registrable):
         if batches_per_epoch is not None and not training:
             logger.warning("batches_per_epoch is for training; evaluation goes over all %d instances", len(instances))
         label_tensor(instances, vocab)
-        is_table = isinstance(instances, InstanceTable)
-        lengths = instances.lengths if is_table else np.array([len(instance) for instance in instances])
+        if isinstance(instances, InstanceTable):
+            lengths = instances.lengths
+        else:
+            lengths = np.array([len(instance) for instance in instances])
         self.instances = instances
         self.vocab = vocab
         self.batches = EpochBatches(batch_sampler, lengths, seed, training, batches_per_epoch)
         self.torch_loader: TorchDataLoader = TorchDataLoader(
             _Rows(instances, self.batches.drop_last),
             batch_sampler=self.batches,  # type: ignore[arg-type]  # any iterable of lists of rows will do
-            collate_fn=_Collate(collator if collator is not None else LabelledTexts(vocab, pad_token_id)),
+            collate_fn=_Collate(collator or LabelledTexts(vocab, pad_token_id)),  # type: ignore[arg-type]
             num_workers=num_workers,
             multiprocessing_context=start_method if num_workers else None,
             # A generator of its own: by default every iteration draws a number from torch's global one, and dropout

@@ -112,11 +112,6 @@ class InstanceTable(Sequence[Instance]):
         index = torch.arange(position, position + len(self))
         return RaggedBatch(tokens, torch.from_numpy(starts), torch.from_numpy(lengths.copy()), index, pad_token_id)
 
-    def ragged_batches(self, size: int, pad_token_id: int = 0) -> Iterator[RaggedBatch]:
-        """All rows in batches of `size` for an engine."""
-        for start in range(0, len(self), size):
-            yield self[start : start + size].ragged(pad_token_id, start)
-
     def _instance(self, row: int) -> Instance:
         first, last = self._spans[:, row]
         fields, identifier = pickle.loads(self._records[first:last])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from beem_plugin.common.errors import ConfigurationError, DataError, nearest_first, not_allowed
@@ -107,7 +107,7 @@ class TextClassificationReader(DatasetReader):
         self.labels = LabelRules(label_names, regression, label_map or {}, skip_labels or ())
         self.table = TableFormat(format, delimiter, quoting, columns, encoding)
 
-    def read(self, source: str) -> list[Instance]:
+    def read(self, source: str) -> Sequence[Instance]:
         if split_source(str(source), self.parts)[1] == "test" and not self.slicing.test_fraction:
             raise ConfigurationError(f"{source}: dataset_reader.test_fraction is 0; set it to cut off a test part")
         return super().read(source)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from tqdm import tqdm
 
 from beem_plugin.archival import Archive, load_archive
@@ -20,22 +20,22 @@ from beem_plugin.common.files import atomic_write, write_json
 from beem_plugin.common.metrics import METRICS
 from beem_plugin.common.outputs import check_outputs, check_writable
 from beem_plugin.common.strict_json import json_line
-from beem_plugin.data.collate import label_value
-from beem_plugin.data.data_loader import DataLoader
+from beem_plugin.data.collate import label_tensor, ragged_parts
 from beem_plugin.data.instance import Instance
-from beem_plugin.data.ragged_batch import ragged_batches
 from beem_plugin.evaluation.caption_evaluation import CaptionEvaluation
 from beem_plugin.evaluation.evaluation import ArchiveEvaluation, evaluation_loader, evaluation_of
 from beem_plugin.execution import Engine
-from beem_plugin.execution.engine import pad_token_of
+from beem_plugin.execution.engine import ExecutedBatch, gather_decisions
 from beem_plugin.execution.file_engine import check_engine, file_engine
-from beem_plugin.exits.signals import prediction_of
 from beem_plugin.models import MultiExitModel
 from beem_plugin.models.answers import answers
 
 __all__ = ["CaptionEvaluation", "ClassificationEvaluation", "evaluate_archive", "evaluation_loader"]
 
 logger = logging.getLogger(__name__)
+
+BATCH_SIZE = 4096
+"""Samples that an engine gets at once unless a batch size is given; it divides and sorts them."""
 
 
 def evaluate_from_args(args: argparse.Namespace) -> dict[str, Any]:
@@ -149,8 +149,13 @@ def _evaluate_texts(
         logger.warning("exit policy: %s", warning)
     if engine is None and (chosen := file_engine(archive.config.as_dict(quiet=True))) is not None:
         engine = Engine.from_params(chosen)
-    decisions = execute(model, evaluation_loader(archive, instances, batch_size), len(instances), engine)
-    labels = torch.tensor([label_value(instance, model.vocab) for instance in instances])
+    engine = engine if engine is not None else model.engine
+    samples = ragged_parts(
+        instances, archive.validation_dataset_reader.tokenizer.pad_token_id, batch_size or BATCH_SIZE
+    )
+    runs = counted(engine.run(model.encoder, model.exit_policy, samples), len(instances))
+    _, decisions = gather_decisions(runs, model.encoder.num_labels, len(instances))
+    labels = label_tensor(instances, model.vocab)
     if predictions_file is not None:
         write_predictions(predictions_file, instances, decisions, model)
     known = known_labels(labels)
@@ -166,28 +171,17 @@ def _evaluate_texts(
     return metrics
 
 
-def execute(model: MultiExitModel, loader: DataLoader, samples: int, engine: Engine | None) -> ExitDecisions:
-    """What the policy decides for every sample, in the data set's order, computed on the engine."""
-    exits = torch.zeros(samples, dtype=torch.int64)
-    output = torch.zeros(samples, model.encoder.num_labels, dtype=torch.float64)
-    scores: torch.Tensor | None = None
-    engine = engine if engine is not None else model.engine
+def counted(runs: Iterable[ExecutedBatch], samples: int) -> Iterator[ExecutedBatch]:
+    """Shows a progress bar."""
     with tqdm(total=samples, desc="evaluating", unit=" samples", mininterval=0.5) as bar:
-        batches = ragged_batches(loader, pad_token_of(model.encoder))
-        for executed in engine.run(model.encoder, model.exit_policy, batches):
-            decisions = executed.decisions
-            exits[executed.index] = decisions.exits
-            output[executed.index] = decisions.log_probabilities.to(output.dtype)
-            if decisions.scores is not None:
-                scores = torch.zeros(samples, dtype=torch.float64) if scores is None else scores
-                scores[executed.index] = decisions.scores.to(scores.dtype)
+        for executed in runs:
+            yield executed
             bar.update(len(executed.index))
-    if int((exits == 0).sum()):
-        raise RuntimeError(f"{int((exits == 0).sum())} of {samples} samples came out of no exit")
-    return ExitDecisions(exits, prediction_of(output), output, scores)
 
 
-def write_predictions(path: str, instances: list[Instance], decisions: ExitDecisions, model: MultiExitModel) -> None:
+def write_predictions(
+    path: str, instances: Sequence[Instance], decisions: ExitDecisions, model: MultiExitModel
+) -> None:
     gold = "gold_value" if model.vocab.is_regression else "gold_label"
     with atomic_write(path) as file:
         for row, (instance, answer) in enumerate(zip(instances, answers(decisions, model.vocab), strict=True)):

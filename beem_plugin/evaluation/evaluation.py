@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from beem_plugin.archival import Archive
@@ -56,7 +57,7 @@ def evaluation_of(archive: Archive) -> ArchiveEvaluation:
     return ArchiveEvaluation.from_params(Params({"type": kind, **config} if kind else config, history="evaluation."))
 
 
-def evaluation_loader(archive: Archive, instances: list[Instance], batch_size: int | None) -> DataLoader:
+def evaluation_loader(archive: Archive, instances: Sequence[Instance], batch_size: int | None) -> DataLoader:
     """The config's loader for validation, with another batch size if one is given."""
     config = archive.config.as_dict(quiet=True)
     params = config.get("validation_data_loader") or config.get("data_loader") or {}

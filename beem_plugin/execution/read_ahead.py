@@ -9,44 +9,59 @@ from typing import TypeVar
 
 Item = TypeVar("Item")
 
+_POLL_SECONDS = 0.05
 
-def ahead(items: Iterable[Item], count: int = 1) -> Iterator[Item]:
+
+def ahead(items: Iterable[Item], count: int = 1, stopped: threading.Event | None = None) -> Iterator[Item]:
     """
     # Parameters
 
     items : `Iterable[Item]`
-        Iterated in a thread of its own, of which nothing is left when the iterator returned is closed or used up. Its
-        errors are raised where the item would have come.
+        Iterated in a thread of its own, and closed there. The thread ends when the iterator returned is closed or
+        exhausted. Errors of `items` are raised in the place of the item.
     count : `int`, optional (default = `1`)
         Items that may wait.
+    stopped : `threading.Event`, optional (default = `None`)
+        Ends the iteration once it is set: for the stages of a pipeline, where a stage waits in the thread of the next
+        one and cannot be closed from outside.
     """
     ready: queue.Queue[tuple[str, object]] = queue.Queue(count)
-    stopped = threading.Event()
+    closed = threading.Event()
+    stopped = stopped if stopped is not None else closed
 
     def put(kind: str, value: object) -> bool:
-        while not stopped.is_set():
+        while not (closed.is_set() or stopped.is_set()):
             try:
-                ready.put((kind, value), timeout=0.05)
+                ready.put((kind, value), timeout=_POLL_SECONDS)
                 return True
             except queue.Full:
                 continue
         return False
 
     def work() -> None:
+        iterator = iter(items)
         try:
-            for item in items:
+            for item in iterator:
                 if not put("item", item):
-                    return
+                    break
+            else:
+                put("end", None)
         except BaseException as error:
             put("error", error)
-            return
-        put("end", None)
+        finally:
+            if hasattr(iterator, "close"):
+                iterator.close()
 
     thread = threading.Thread(target=work, name="read ahead", daemon=True)
     thread.start()
     try:
         while True:
-            kind, value = ready.get()
+            try:
+                kind, value = ready.get(timeout=_POLL_SECONDS)
+            except queue.Empty:
+                if stopped.is_set():
+                    return
+                continue
             if kind == "end":
                 return
             if kind == "error":
@@ -54,5 +69,5 @@ def ahead(items: Iterable[Item], count: int = 1) -> Iterator[Item]:
                 raise value
             yield value  # type: ignore[misc]
     finally:
-        stopped.set()
-        thread.join(timeout=5)
+        closed.set()
+        thread.join(timeout=1)

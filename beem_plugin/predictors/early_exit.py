@@ -1,18 +1,33 @@
-"""Text and text-pair classification and regression, each input leaving the network at its own depth."""
+"""Text and text-pair classification and regression with early exit."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 
+from beem_plugin.calibration.replay import ExitDecisions
 from beem_plugin.common.errors import ConfigurationError, DataError
-from beem_plugin.data import DatasetReader, Instance, collate
-from beem_plugin.data.dataset_reader import text_value
-from beem_plugin.data.ragged_batch import ragged_batches
-from beem_plugin.execution import Engine
-from beem_plugin.models import Model, MultiExitModel
+from beem_plugin.data.collate import ragged
+from beem_plugin.data.dataset_reader import DatasetReader, text_value
+from beem_plugin.data.instance import Instance
+from beem_plugin.data.ragged_batch import RaggedBatch
+from beem_plugin.execution.engine import Engine
+from beem_plugin.execution.in_order import run_in_order
+from beem_plugin.execution.read_ahead import ahead
 from beem_plugin.models.answers import answers
+from beem_plugin.models.model import Model
+from beem_plugin.models.multi_exit_model import MultiExitModel
+from beem_plugin.predictors.chunks import UntilError
 from beem_plugin.predictors.predictor import JsonDict, Predictor
+
+QUEUED = 2
+"""Chunks that wait between two stages."""
+
+RESERVED = {"label", "value", "probabilities", "exit", "layer", "score"}
+
+Samples = tuple[list[JsonDict], RaggedBatch]
 
 
 @Predictor.register("beem_exit")
@@ -23,8 +38,8 @@ class EarlyExitPredictor(Predictor):
 
     - `label`: the label's name (an input field of that name is returned as `gold_label`),
     - `probabilities`: in the order of the vocabulary,
-    - of a regression, in the place of both, `value` (an input field `label` is returned as `gold_value`),
-    - `exit`: the exit at which the input left, from 1, and `layer`: the layer that it reads,
+    - for regression, in the place of both, `value` (an input field `label` is returned as `gold_value`),
+    - `exit`: the number of the exit, from 1, and `layer`: the layer that it reads,
     - `score`: what the policy compared with its threshold there, if it has a score.
 
     Registered as a `Predictor` with names "early_exit" and "beem_exit".
@@ -34,7 +49,7 @@ class EarlyExitPredictor(Predictor):
     model : `MultiExitModel`
     dataset_reader : `DatasetReader`
     batch_size : `int`, optional (default = `32`)
-        Inputs of one call are sorted by length and run in batches of this size.
+        A stream is read and tokenized in chunks of 64 times this size; the engine divides and sorts them.
     engine : `Engine`, optional (default = the model's)
     """
 
@@ -53,44 +68,75 @@ class EarlyExitPredictor(Predictor):
         self.batch_size = batch_size
         self.engine = engine if engine is not None else model.engine
 
-    def _batch_json_to_instances(self, json_dicts: Sequence[JsonDict]) -> list[Instance]:
+    def _batch_json_to_instances(self, json_dicts: Sequence[JsonDict]) -> Sequence[Instance]:
         names = self.dataset_reader.text_fields
         texts = [{name: json_dict[name] for name in names if name in json_dict} for json_dict in json_dicts]
         for fields, json_dict in zip(texts, json_dicts, strict=True):
             check_texts(fields, names, json_dict)
         instances = self.dataset_reader.texts_to_instances(texts)
         for instance, json_dict in zip(instances, json_dicts, strict=True):
-            instance.fields = dict(json_dict)
+            instance.fields = json_dict
         return instances
 
     def predict_batch_instance(self, instances: Sequence[Instance]) -> list[JsonDict]:
-        model, vocab = self.classifier, self.classifier.vocab
-        pad_token_id = self.dataset_reader.tokenizer.pad_token_id
-        order = sorted(range(len(instances)), key=lambda row: len(instances[row]))
-        starts = range(0, len(order), self.batch_size)
-        rows = [order[start : start + self.batch_size] for start in starts]
-        # Labels are neither needed nor looked at: an unknown one in the input is no error.
-        batches = (
-            collate(
-                [Instance(instances[row].fields, instances[row].encoding) for row in part], vocab, pad_token_id, part
-            )
-            for part in rows
-        )
-        results: list[JsonDict | None] = [None] * len(instances)
-        ragged = ragged_batches(batches, pad_token_id)
-        for executed in self.engine.run(model.encoder, model.exit_policy, ragged):
-            decisions = executed.decisions
-            given, exits = answers(decisions, vocab), decisions.exits.tolist()
-            scores = None if decisions.scores is None else decisions.scores.tolist()
-            for position, row in enumerate(executed.index.tolist()):
-                results[row] = {
-                    **input_fields(instances[row], "value" if vocab.is_regression else "label"),
-                    **given[position],
-                    "exit": exits[position],
-                    "layer": model.encoder.exit_layers[exits[position] - 1],
-                    **({} if scores is None else {"score": scores[position]}),
-                }
-        return [result for result in results if result is not None]
+        return [prediction for part in self._run([self._samples(instances, 0)]) for prediction in part]
+
+    def _predict_chunks(self, parts: Iterable[Iterator[Sequence[Instance]]]) -> Iterator[list[JsonDict]]:
+        """
+        A pipeline of threads with bounded queues: one reads, one tokenizes, one runs the engine, and the caller's makes
+        records and writes.
+        """
+        stopped = threading.Event()
+        interval = sys.getswitchinterval()
+        # Threads that wait for the interpreter get it after this time; by default the engine would wait 5 ms a call.
+        sys.setswitchinterval(0.0005)
+        try:
+            read = ahead(parts, QUEUED, stopped)
+            tokenized = UntilError(self._tokenized(read))
+            yield from self._run(ahead(tokenized, QUEUED, stopped), stopped)
+            tokenized.raise_error()
+        finally:
+            stopped.set()
+            sys.setswitchinterval(interval)
+
+    def _tokenized(self, parts: Iterable[Iterator[Sequence[Instance]]]) -> Iterator[Samples]:
+        position = 0
+        for part in parts:
+            for instances in part:
+                yield self._samples(instances, position)
+                position += len(instances)
+
+    def _samples(self, instances: Sequence[Instance], position: int) -> Samples:
+        """The fields of each prediction that come from its input, and the tokens of all."""
+        answer = "value" if self.classifier.vocab.is_regression else "label"
+        fields = [input_fields(instance, answer) for instance in instances]
+        return fields, ragged(instances, self.dataset_reader.tokenizer.pad_token_id, position)
+
+    def _run(self, samples: Iterable[Samples], stopped: threading.Event | None = None) -> Iterator[list[JsonDict]]:
+        """The predictions of each part; the engine runs in a thread of its own that `stopped` ends, if it is given."""
+        model = self.classifier
+        waiting: deque[list[JsonDict]] = deque()
+
+        def batches() -> Iterator[RaggedBatch]:
+            for fields, batch in samples:
+                waiting.append(fields)
+                yield batch
+
+        decided = run_in_order(self.engine, model.encoder, model.exit_policy, batches())
+        for decisions in decided if stopped is None else ahead(decided, QUEUED, stopped):
+            yield self._predictions(waiting.popleft(), decisions)
+
+    def _predictions(self, fields: list[JsonDict], decisions: ExitDecisions) -> list[JsonDict]:
+        layers = self.classifier.encoder.exit_layers
+        exits = decisions.exits.tolist()
+        found = [
+            {**given, **answer, "exit": number, "layer": layers[number - 1]}
+            for given, answer, number in zip(fields, answers(decisions, self.classifier.vocab), exits, strict=True)
+        ]
+        if decisions.scores is not None:
+            for prediction, score in zip(found, decisions.scores.tolist(), strict=True):
+                prediction["score"] = score
+        return found
 
 
 def check_texts(fields: JsonDict, names: Sequence[str], record: JsonDict) -> None:
@@ -105,14 +151,17 @@ def check_texts(fields: JsonDict, names: Sequence[str], record: JsonDict) -> Non
         text_value(fields, name, "the input")
 
 
-def input_fields(instance: Instance, answer: str = "label") -> dict[str, Any]:
+def input_fields(instance: Instance, answer: str = "label") -> JsonDict:
     """
-    What the input said, with names that the prediction needs moved out of its way; `answer` is the name of what is
+    The fields of the input, renamed where they would hide a part of the prediction; `answer` is the name of what is
     predicted.
     """
-    fields = dict(instance.fields)
-    if "id" not in fields and instance.id is not None:
+    fields = instance.fields
+    if instance.id is not None and "id" not in fields:
         fields = {"id": instance.id, **fields}
+    if instance.label is None and RESERVED.isdisjoint(fields):
+        return fields
+    fields = dict(fields)
     gold = fields.pop("label", instance.label)
     if gold is not None:
         fields[f"gold_{answer}"] = gold

@@ -1,22 +1,23 @@
-"""From a JSON object to a prediction, one by one or in batches."""
+"""From JSON objects to predictions: one, a batch, or a stream."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from beem_plugin.archival import Archive, load_archive
-from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.errors import ConfigurationError, DataError
 from beem_plugin.common.registry import Registrable
 from beem_plugin.common.strict_json import json_line
-from beem_plugin.data import DatasetReader
+from beem_plugin.data.dataset_reader import DatasetReader
 from beem_plugin.data.instance import Instance
-from beem_plugin.models import Model
+from beem_plugin.data.table_file import TableRow
+from beem_plugin.models.model import Model
+from beem_plugin.predictors.chunks import chunks
 
 JsonDict = dict[str, Any]
-
 
 class Predictor(Registrable):
     """
@@ -27,6 +28,8 @@ class Predictor(Registrable):
         Turns inputs into instances, as in training.
     """
 
+    batch_size: int = 32
+
     def __init__(self, model: Model, dataset_reader: DatasetReader) -> None:
         self.model = model
         self.dataset_reader = dataset_reader
@@ -35,7 +38,7 @@ class Predictor(Registrable):
     def from_path(
         cls, archive_path: str | Path, predictor_name: str | None = None, cuda_device: int = -1, **extra: Any
     ) -> Predictor:
-        """The predictor for an archive: the named one, or the one that the model asks for."""
+        """The predictor for an archive: the named one, or the model's default."""
         return cls.from_archive(load_archive(archive_path, cuda_device=cuda_device), predictor_name, **extra)
 
     @classmethod
@@ -52,10 +55,7 @@ class Predictor(Registrable):
         return Predictor.from_params({"type": name, **extra}, model=archive.model, dataset_reader=reader)
 
     def input_records(self, source: str) -> Iterator[tuple[int, JsonDict]] | None:
-        """
-        The numbered records of an input that is not a text file of records, as a folder of images; `None` for one that
-        is.
-        """
+        """The numbered records of an input that is not a text file, as a folder of images; `None` for a text file."""
         return None
 
     def page(self, predictions: Sequence[JsonDict]) -> str:
@@ -86,13 +86,44 @@ class Predictor(Registrable):
 
     def predict_parts(self, instances: Sequence[Instance]) -> Iterator[list[JsonDict]]:
         """
-        The same in parts, each as soon as it is there: what came before an error is kept. One part, unless a subclass
-        works in smaller ones.
+        `predict_batch_instance` in parts, each as soon as it is done, so that predictions before an error are kept. One
+        part, unless a subclass works in smaller ones.
         """
         yield self.predict_batch_instance(instances)
+
+    def predict_rows(self, rows: Iterable[TableRow]) -> Iterator[list[JsonDict]]:
+        """
+        Predictions of a stream of inputs, in parts, in its order. A `DataError` is raised after the predictions of the
+        inputs before it, and names the file and line.
+        """
+        return self._predict_chunks(self._instances(part) for part in chunks(rows, self.batch_size))
+
+    def predict_instances(self, instances: Iterable[Instance]) -> Iterator[list[JsonDict]]:
+        """`predict_rows` for instances that are tokenized already."""
+        return self._predict_chunks(iter([part]) for part in chunks(instances, self.batch_size))
+
+    def _predict_chunks(self, parts: Iterable[Iterator[Sequence[Instance]]]) -> Iterator[list[JsonDict]]:
+        for part in parts:
+            for instances in part:
+                yield from self.predict_parts(instances)
+
+    def _instances(self, rows: Sequence[TableRow]) -> Iterator[Sequence[Instance]]:
+        """The instances of `rows` up to the first that cannot be used, then the error that names its place."""
+        try:
+            yield self._batch_json_to_instances([row.values for row in rows])
+        except DataError:
+            good: list[Instance] = []
+            for row in rows:
+                try:
+                    good.append(self._json_to_instance(row.values))
+                except DataError as error:
+                    if good:
+                        yield good
+                    raise DataError(f"{row.place}: {error}" if row.place else str(error)) from None
+            raise
 
     def _json_to_instance(self, json_dict: JsonDict) -> Instance:
         return self._batch_json_to_instances([json_dict])[0]
 
-    def _batch_json_to_instances(self, json_dicts: Sequence[JsonDict]) -> list[Instance]:
+    def _batch_json_to_instances(self, json_dicts: Sequence[JsonDict]) -> Sequence[Instance]:
         return [self.dataset_reader.text_to_instance(**json_dict) for json_dict in json_dicts]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -345,7 +346,7 @@ def train_model_from_args(args: argparse.Namespace) -> None:
 
 def _make_vocabulary(
     config: dict[str, Any] | None,
-    datasets: dict[str, list[Instance]],
+    datasets: dict[str, Sequence[Instance]],
     names: list[str] | None,
     reader: DatasetReader,
     serialization_dir: Path,
@@ -368,7 +369,7 @@ def _make_vocabulary(
     for name in names or []:
         if name not in datasets:
             raise ConfigurationError(not_allowed("datasets_for_vocab_creation", name, datasets))
-    chosen = [instance for name in names or datasets for instance in datasets[name]]
+    chosen = (instance for name in names or datasets for instance in datasets[name])
     return Vocabulary.from_instances(chosen, reader.label_names)
 
 

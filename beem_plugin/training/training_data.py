@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,11 +18,11 @@ class TrainingData:
     dataset_reader : `DatasetReader`
         Reads the training data.
     train_data_path : `str`
-    train_instances : `list[Instance]`
+    train_instances : `Sequence[Instance]`
     validation_data_path : `str`, optional (default = `None`)
-    validation_instances : `list[Instance]`, optional (default = `[]`)
+    validation_instances : `Sequence[Instance]`, optional (default = `[]`)
     test_data_path : `str`, optional (default = `None`)
-    test_instances : `list[Instance]`, optional (default = `[]`)
+    test_instances : `Sequence[Instance]`, optional (default = `[]`)
         Empty unless the config evaluates on test data.
     pad_token_id : `int`, optional (default = `0`)
     policy_config : `dict`, optional (default = `{}`)
@@ -30,10 +31,10 @@ class TrainingData:
 
     dataset_reader: DatasetReader
     train_data_path: str
-    train_instances: list[Instance]
+    train_instances: Sequence[Instance]
     validation_data_path: str | None = None
-    validation_instances: list[Instance] = field(default_factory=list)
+    validation_instances: Sequence[Instance] = field(default_factory=list)
     test_data_path: str | None = None
-    test_instances: list[Instance] = field(default_factory=list)
+    test_instances: Sequence[Instance] = field(default_factory=list)
     pad_token_id: int = 0
     policy_config: dict[str, Any] = field(default_factory=dict)

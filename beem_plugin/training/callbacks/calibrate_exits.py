@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +65,7 @@ class CalibrateExits(TrainerCallback):
         self.keep_traces = keep_traces
         self.data = data
         self.batch_size = batch_size
-        self.instances: list[Instance] = []
+        self.instances: Sequence[Instance] = []
 
     def check_model(self, model: Any) -> None:
         if isinstance(model, MultiExitCaptioner) and model.exit_policy.needs_all_labels:
@@ -131,7 +132,7 @@ class CalibrateExits(TrainerCallback):
         self,
         trainer: GradientDescentTrainer,
         model: MultiExitModel | MultiExitCaptioner,
-        instances: list[Instance],
+        instances: Sequence[Instance],
         source: str,
     ) -> ExitTrace:
         """Runs all exits over `instances`."""
@@ -157,11 +158,11 @@ def held_out(train_data_path: str | None) -> str:
     )
 
 
-def warn_of_overlap(calibration: list[Instance], train: list[Instance], source: str) -> None:
-    """Exits are surer of what they were trained on, so that thresholds fitted there are too low."""
+def warn_of_overlap(calibration: Sequence[Instance], train: Sequence[Instance], source: str) -> None:
+    """Exits are more confident on their training data, so that thresholds fitted there are too low."""
 
-    def key(instance: Instance) -> str:
-        return repr(sorted((name, value) for name, value in instance.fields.items() if name != "id"))
+    def key(instance: Instance) -> int:
+        return hash(repr(sorted((name, value) for name, value in instance.fields.items() if name != "id")))
 
     seen = {key(instance) for instance in train}
     shared = sum(key(instance) in seen for instance in calibration)

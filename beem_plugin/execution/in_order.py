@@ -1,0 +1,68 @@
+"""An engine's results in the order of its input, as a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from beem_plugin.calibration.replay import ExitDecisions
+from beem_plugin.data.ragged_batch import RaggedBatch
+from beem_plugin.execution.engine import Engine, ExecutedBatch, SteppedNetwork, gather_decisions
+from beem_plugin.exits.policy import ExitPolicy
+
+
+def run_in_order(
+    engine: Engine, network: SteppedNetwork, policy: ExitPolicy, batches: Iterable[RaggedBatch]
+) -> Iterator[ExitDecisions]:
+    """
+    Yields the decisions of each batch as soon as all of its samples are done, in the order of the batches.
+
+    # Parameters
+
+    engine : `Engine`
+    network : `SteppedNetwork`
+    policy : `ExitPolicy`
+    batches : `Iterable[RaggedBatch]`
+        None of them empty; `index` counts the samples of all batches from 0.
+    """
+    pending: list[_Pending] = []
+
+    def read() -> Iterator[RaggedBatch]:
+        first = 0
+        for batch in batches:
+            pending.append(_Pending(first, first + len(batch)))
+            first += len(batch)
+            yield batch
+
+    for executed in engine.run(network, policy, read()):
+        for batch in pending[:]:  # a copy, since the engine may read in a thread of its own
+            batch.take(executed)
+        while pending and pending[0].missing == 0:
+            yield pending.pop(0).decisions(network.num_labels)
+    if pending:
+        raise RuntimeError(f"the engine returned no result for {sum(batch.missing for batch in pending)} samples")
+
+
+@dataclass
+class _Pending:
+    """The results so far of samples `first` to `last - 1`."""
+
+    first: int
+    last: int
+    parts: list[ExecutedBatch] = field(default_factory=list)
+
+    @property
+    def missing(self) -> int:
+        return self.last - self.first - sum(len(part.index) for part in self.parts)
+
+    def take(self, executed: ExecutedBatch) -> None:
+        """Keeps the results that belong to this batch."""
+        rows = ((executed.index >= self.first) & (executed.index < self.last)).nonzero().squeeze(1)
+        if len(rows):
+            found = executed.decisions
+            scores = None if found.scores is None else found.scores[rows]
+            mine = ExitDecisions(found.exits[rows], found.predictions[rows], found.log_probabilities[rows], scores)
+            self.parts.append(ExecutedBatch(executed.index[rows], mine))
+
+    def decisions(self, num_labels: int) -> ExitDecisions:
+        return gather_decisions(self.parts, num_labels, self.last - self.first)[1]

@@ -1,0 +1,67 @@
+"""Where `predict` writes."""
+
+from __future__ import annotations
+
+import gzip
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from tqdm import tqdm
+
+from beem_plugin.common.errors import BeemError, ConfigurationError
+from beem_plugin.predictors.predictor import JsonDict, Predictor
+
+PAGE_LIMIT = 500
+"""Predictions drawn on a page. Browsers do not open a larger one, with its images inside."""
+
+
+class Writer:
+    """Writes predictions a line each, counts them in a progress bar, and keeps the first in `shown` if it is a list."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self.file = file
+        self.bar = tqdm(desc="predicting", unit=" inputs", file=sys.stderr, mininterval=0.5)
+        self.written = 0
+        self.shown: list[JsonDict] | None = None
+
+    def __call__(self, predictor: Predictor, predictions: list[JsonDict]) -> None:
+        if self.shown is not None:
+            self.shown += predictions[: PAGE_LIMIT - len(self.shown)]
+        self.file.write("".join(map(predictor.dump_line, predictions)))
+        self.file.flush()
+        self.written += len(predictions)
+        self.bar.update(len(predictions))
+
+
+@contextmanager
+def output(path: str | None) -> Iterator[Writer]:
+    """
+    Standard output, or a file that is written as `path.part` and renamed when it is complete. After an error of the
+    user's data the part stays if it is not empty, and the error names it.
+    """
+    if not path:
+        writer = Writer(sys.stdout)
+        with writer.bar:
+            yield writer
+        return
+    part = Path(f"{path}.part")
+    part.parent.mkdir(parents=True, exist_ok=True)
+    opener = gzip.open if path.endswith(".gz") else open
+    try:
+        file = opener(part, "wt", encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"--output-file: cannot write {path}: {error.strerror}") from None
+    with file:
+        writer = Writer(file)
+        try:
+            with writer.bar:
+                yield writer
+        except BeemError as error:
+            if not writer.written:
+                part.unlink()
+                raise
+            raise type(error)(f"{error} ({writer.written} predictions before it are in {part})") from None
+    part.replace(path)
