@@ -19,6 +19,7 @@ from beem_plugin.predictors.chunks import chunks
 
 JsonDict = dict[str, Any]
 
+
 class Predictor(Registrable):
     """
     # Parameters
