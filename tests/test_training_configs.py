@@ -32,6 +32,9 @@ def test_config_trains_calibrates_and_loads(path: Path, tiny_environment: dict[s
     if path.stem == "rte_9_layers":
         # The tiny encoder has three.
         tiny |= {"model.encoder.backbone.num_layers": 2, "model.encoder.exit_layers": [2]}
+    if path.stem == "rte_recommended":
+        tiny |= {"model.encoder.backbone.num_layers": 3, "model.encoder.exit_layers": [1, 2, 3]}
+        tiny |= {"model.encoder.branch.width": 16}
     if path.stem == "rte_past_future":
         tiny["model.encoder.gradual_unfreezing"] = 1
     params = load_config(path, tiny, ext_vars=tiny_environment)
@@ -50,7 +53,7 @@ def test_config_trains_calibrates_and_loads(path: Path, tiny_environment: dict[s
 def test_config_names_hub_models_without_the_environment(path: Path) -> None:
     config = load_config(path, ext_vars={"BEEM_BACKBONE": "", "GLUE_DIR": ""})
     name = config["model"]["encoder"]["backbone"]["model_name"]
-    assert name in ("albert-base-v2", "bert-base-uncased", "package:minilm")
+    assert name in ("albert-base-v2", "bert-base-uncased", "microsoft/mpnet-base", "package:minilm")
     assert config["dataset_reader"]["tokenizer"]["model_name"] == name
 
 

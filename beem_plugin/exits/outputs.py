@@ -46,12 +46,18 @@ class ExitOutputs:
         Further signals by name (`predicted_error`, `halt`, ...), each `(batch, exits)`, with their gradient.
     extras : `dict[str, list[Tensor]]`, optional (default = `{}`)
         What the heads have for the objective, by name, one tensor an exit that has it, the samples first.
+    inputs : `dict[str, Tensor]`, optional (default = `{}`)
+        The batch that the network read.
+    hidden_states : `list[Tensor]`, optional (default = `[]`)
+        In training, for each exit the backbone's output that it read, `(batch, tokens, hidden)`.
     """
 
     logits: Tensor
     pooled: list[Tensor] = field(default_factory=list)
     signals: dict[str, Tensor] = field(default_factory=dict)
     extras: dict[str, list[Tensor]] = field(default_factory=dict)
+    inputs: dict[str, Tensor] = field(default_factory=dict)
+    hidden_states: list[Tensor] = field(default_factory=list)
 
 
 def collect(outputs: list[HeadOutput]) -> ExitOutputs:

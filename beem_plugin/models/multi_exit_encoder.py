@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, cast
 
 import torch
@@ -271,15 +272,17 @@ class MultiExitEncoder(torch.nn.Module, Registrable):
         """The outputs of all exits, for an objective."""
         state = self.embed(batch)
         outputs: list[HeadOutput] = []
+        hidden_states: list[Tensor] = []
         for exit_number in range(1, self.num_exits + 1):
             state = self._advance(exit_number, state, outputs[-1] if outputs else None)
-            if not self.training or exit_number == self.num_exits:
-                outputs.append(self.exit_output(exit_number, state))
-                continue
-            for_exit, for_next = self.fork.split(state.hidden_states, exit_number, self.num_exits)
+            for_exit = for_next = state.hidden_states
+            if self.training and exit_number < self.num_exits:
+                for_exit, for_next = self.fork.split(state.hidden_states, exit_number, self.num_exits)
             outputs.append(self.exit_output(exit_number, state.advance(for_exit)))
             state = state.advance(for_next)
-        return collect(outputs)
+            if self.training:
+                hidden_states.append(for_exit)
+        return replace(collect(outputs), inputs=batch, hidden_states=hidden_states)
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         """`(batch, exits, labels)` float32: the logits of all exits."""

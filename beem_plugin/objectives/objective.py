@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.registry import Registrable, registered_name
+from beem_plugin.data.vocabulary import Vocabulary
 from beem_plugin.exits.outputs import ExitOutputs
 
 
@@ -52,6 +54,15 @@ class Objective(torch.nn.Module, Registrable):
                 f"allowed: {', '.join(regression_objectives())}"
             )
         self.exit_layers = tuple(exit_layers)
+
+    def start_training(self, vocab: Vocabulary, tokenizer: Any) -> None:
+        """
+        Called once before training, with the model's labels and the reader's tokenizer (or `None`): loads what training
+        needs beside the data. An objective inside another is called too.
+        """
+        for part in self.children():
+            if isinstance(part, Objective):
+                part.start_training(vocab, tokenizer)
 
     def start_step(self, step: int, total_steps: int) -> None:
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.registry import Registrable
 from beem_plugin.common.signatures import EMPTY
 from beem_plugin.training.parameter_groups import ParameterGroups, make_parameter_groups
+from beem_plugin.training.rate_factors import with_rate_factors
 from beem_plugin.training.trainer_keys import describe_keys, with_keys_of
 
 NamedParameters = list[tuple[str, Parameter]]
@@ -32,6 +34,8 @@ class Optimizer(torch.optim.Optimizer, Registrable):
         Given by the trainer.
     parameter_groups : `list[tuple[list[str], dict]]`, optional (default = `None`)
         See `make_parameter_groups`.
+    heads_lr_factor, layer_lr_decay : `float`, optional (default = `1.0`)
+        See `with_rate_factors`; not of "multi", whose optimizers take them.
     """
 
     default_implementation = "adam"
@@ -65,14 +69,21 @@ def make_optimizer_class(name: str, wrapped: type, about: str, check: Check | No
 
     @with_keys_of(wrapped.__init__, _PROGRAM_ONLY, defaults)  # type: ignore[misc]
     def __init__(
-        self: Any, model_parameters: NamedParameters, parameter_groups: ParameterGroups | None = None, **options: Any
+        self: Any,
+        model_parameters: NamedParameters,
+        parameter_groups: ParameterGroups | None = None,
+        heads_lr_factor: float = 1.0,
+        layer_lr_decay: float = 1.0,
+        **options: Any,
     ) -> None:
+        keys: dict[str, inspect.Parameter] = __init__.__signature__.parameters  # type: ignore[attr-defined]
         options = {**{key: value for key, value in defaults.items() if value is not EMPTY}, **options}
+        known = {**{key: parameter.default for key, parameter in keys.items()}, **options}
         groups = Optimizer.groups(model_parameters, parameter_groups)
         if check is not None:
-            known = {key: item.default for key, item in __init__.__signature__.parameters.items()}  # type: ignore[attr-defined]
             for group in ({}, *groups):
-                check({**known, **options, **group})
+                check({**known, **group})
+        groups = with_rate_factors(groups, model_parameters, known["lr"], heads_lr_factor, layer_lr_decay)
         wrapped.__init__(self, groups, **options)  # type: ignore[misc]
 
     doc = (

@@ -58,6 +58,8 @@ class StagedTrainer(Trainer):
     make_training_loader : `Callable`, optional
         Given too: makes the training loader for another source (`None`: the config's) and another `data_loader` block
         (`None`: the config's).
+    tokenizer : optional
+        Given too: the reader's tokenizer.
     callbacks : `list[TrainerCallback]`, optional (default = `None`)
         Of the last stage, like `calibrate_exits`; what they write goes to the serialization directory.
     defaults
@@ -74,6 +76,7 @@ class StagedTrainer(Trainer):
         validation_data_loader: Any = None,
         make_training_loader: LoaderMaker | None = None,
         callbacks: list[Lazy[TrainerCallback]] | None = None,
+        tokenizer: Any = None,
         **defaults: Any,
     ) -> None:
         super().__init__(serialization_dir)
@@ -89,7 +92,7 @@ class StagedTrainer(Trainer):
         self.defaults = defaults
         self._needs_gradient = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
         self._data_loaders = [self._data_loader(number, data_loader, make_training_loader) for number in self._numbers]
-        self._objectives = [self._objective(number) for number in self._numbers]
+        self._objectives = [self._objective(number, tokenizer) for number in self._numbers]
         self._results: list[StageResult] = []
         random_state = get_random_state()
         for number in self._numbers:
@@ -234,7 +237,7 @@ class StagedTrainer(Trainer):
         with self._errors_of(number):
             return make_training_loader(stage.train_data_path, stage.data_loader)
 
-    def _objective(self, number: int) -> Objective | None:
+    def _objective(self, number: int, tokenizer: Any) -> Objective | None:
         lazy = self.stages[number].objective
         if lazy is None:
             return None
@@ -243,7 +246,10 @@ class StagedTrainer(Trainer):
                 f"trainer.stages.{number}.objective: found an objective, allowed: none, since a "
                 f"{type(self.model).__name__} has no `objective` that it could stand in for"
             )
-        return lazy.construct()
+        objective = lazy.construct()
+        with self._errors_of(number):
+            objective.start_training(self.model.vocab, tokenizer)
+        return objective
 
     @contextmanager
     def _objective_of(self, number: int) -> Iterator[None]:

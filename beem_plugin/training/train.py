@@ -23,6 +23,7 @@ from beem_plugin.data.dataset_reader import DatasetReader
 from beem_plugin.data.instance import Instance
 from beem_plugin.data.vocabulary import Vocabulary
 from beem_plugin.models.model import Model
+from beem_plugin.objectives import Objective
 from beem_plugin.training.gradient_descent_trainer import GradientDescentTrainer  # noqa: F401  registers the default
 from beem_plugin.training.launch import join_processes, launched_processes, launched_rank
 from beem_plugin.training.metrics_file import write_metrics
@@ -175,6 +176,9 @@ class TrainModel(Registrable):
         )
         built_model.check_tokenizer(getattr(dataset_reader, "tokenizer", None))
         built_model.prepare(datasets["train"])
+        objective = getattr(built_model, "objective", None)
+        if isinstance(objective, Objective):
+            objective.start_training(vocab, getattr(dataset_reader, "tokenizer", None))
         if invocation.is_primary:
             save_resources(directory, built_model, dataset_reader)
         pad_token_id = getattr(getattr(dataset_reader, "tokenizer", None), "pad_token_id", 0)
@@ -211,6 +215,7 @@ class TrainModel(Registrable):
             data_loader=loaders["train"],
             validation_data_loader=loaders.get("validation"),
             make_training_loader=make_training_loader,
+            tokenizer=getattr(dataset_reader, "tokenizer", None),
         )
         built_trainer.data = TrainingData(
             dataset_reader=dataset_reader,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -186,3 +187,20 @@ def test_multiply_accumulates_of_a_branch_are_counted() -> None:
 
 def network_macs(config: Any) -> Tensor:
     return count_macs(network(config)).heads
+
+
+@pytest.mark.parametrize("config", KINDS, ids=lambda config: config["type"])
+def test_exported_segments_hold_their_branches(config: dict[str, Any], tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    from beem_plugin.execution.onnx.export import export_network
+    from beem_plugin.execution.onnx.network import OnnxNetwork
+
+    made = network(config)
+    policy = MaxProbability(thresholds=0.8)
+    policy.bind(made.exit_layers, 3)
+    export_network(made, policy, tmp_path)
+    exported = OnnxNetwork(tmp_path, threads=1)
+    batches = make_batches(14, 5)
+    _, found = gather_decisions(Compaction().run(exported, exported.exit_policy, ragged_batches(batches)), 3, total=14)
+    assert list(zip(found.exits.tolist(), found.predictions.tolist())) == one_by_one(made, batches, 0.8)

@@ -28,6 +28,25 @@ local at_speed(policy, speedup=1.5) = policy { thresholds: { type: 'budget', spe
     },
   },
 
+  // Exits with capacity of their own, on an encoder cut to the depth that pays: a transformer branch of `width` before the
+  // pooler of each exit but the last, 0.3 of these exits' gradient into the encoder, four times its rate for branches,
+  // poolers and classifiers; leave when confident.
+  recommended(layers=8, exits=[4, 6, 8], width=384):: {
+    model+: {
+      encoder+: {
+        backbone+: { num_layers: layers },
+        exit_layers: exits,
+        pooler: { type: 'bert_pooler', pooling: 'mean' },
+        share_pooler: false,
+        branch: { type: 'transformer', width: width },
+        fork: { type: 'scaled', exit: 0.3 },
+      },
+      objective: { type: 'weighted_distillation', layer_weights: 'uniform', distillation: 'off', reduction: 'sum' },
+      exit_policy: at_speed({ type: 'max_probability' }),
+    },
+    trainer+: { optimizer+: { heads_lr_factor: 4 } },
+  },
+
   // PABEE (Zhou et al. 2020): one training, every exit by its depth; leave when `patience` exits in a row change nothing.
   pabee:: {
     model+: {

@@ -1,0 +1,177 @@
+"""Distillation from an archived model."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from beem_plugin.archival import load_archive
+from beem_plugin.common.errors import BeemError, ConfigurationError, not_allowed
+from beem_plugin.data.vocabulary import Vocabulary
+from beem_plugin.exits.outputs import ExitOutputs
+from beem_plugin.models.multi_exit_model import MultiExitModel
+from beem_plugin.objectives import Objective, WeightedDistillation
+from beem_plugin.objectives.divergence import DIRECTIONS, distillation_divergence
+
+logger = logging.getLogger(__name__)
+
+
+@Objective.register("distilled")
+class Distilled(Objective):
+    """
+    Every exit learns from the last exit of another, trained model (Hinton et al. 2015): with p_T its probabilities,
+
+        loss = (1 - weight) * loss of `objective` + weight * mean_i T^2 KL(p_T || p_i) + hidden_states_weight * MSE,
+
+    T the temperature, which softens both distributions; in a regression (y_i - y_T)^2 replaces the KL. The KL is a mean
+    over all samples, with or without a label. The teacher runs in evaluation mode and without gradient, and is no part
+    of the archive. Where it is not loaded, as in the evaluation of an archive, the loss is that of `objective` alone.
+
+    Registered as an `Objective` with name "distilled".
+
+    # Parameters
+
+    teacher : `str`
+        A `model.tar.gz` or a serialization directory; same tokenizer and labels.
+    objective : `Objective`, optional (default = `"weighted_distillation"` with uniform weights and distillation off)
+        The student's own loss.
+    weight : `float`, optional (default = `0.5`)
+        0 to 1.
+    temperature : `float`, optional (default = `2.0`)
+    direction : `str`, optional (default = `"teacher_student"`)
+        `"student_teacher"` is KL(p_i || p_T), `"symmetric"` half of each.
+    hidden_states_weight : `float`, optional (default = `0.0`)
+        Of the mean squared distance, over real tokens, between the hidden states at each exit and the teacher's at the
+        same relative depth (TinyBERT, Jiao et al. 2020, without a map between sizes); in training only.
+    """
+
+    serves_regression = True  # where `objective` does
+
+    def __init__(
+        self,
+        teacher: str,
+        objective: Objective | None = None,
+        weight: float = 0.5,
+        temperature: float = 2.0,
+        direction: str = "teacher_student",
+        hidden_states_weight: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if not 0 <= weight <= 1:
+            raise ConfigurationError(f"objective.weight: found {weight}, allowed: 0 to 1")
+        if temperature <= 0:
+            raise ConfigurationError(f"objective.temperature: found {temperature}, allowed: above 0")
+        if direction not in DIRECTIONS:
+            raise ConfigurationError(not_allowed("objective.direction", direction, DIRECTIONS))
+        if hidden_states_weight < 0:
+            raise ConfigurationError(f"objective.hidden_states_weight: found {hidden_states_weight}, allowed: from 0")
+        plain = {"layer_weights": "uniform", "distillation": "off"}
+        self.objective = objective if objective is not None else WeightedDistillation(**plain)  # type: ignore[arg-type]
+        self.required_signals = self.objective.required_signals
+        self.teacher = teacher
+        self.weight = weight
+        self.temperature = temperature
+        self.direction = direction
+        self.hidden_states_weight = hidden_states_weight
+        # In a list, so that it is no submodule: neither trained nor saved.
+        self._loaded: list[MultiExitModel] = []
+
+    def bind(self, exit_layers: Sequence[int], num_labels: int) -> None:
+        super().bind(exit_layers, num_labels)
+        self.objective.bind(exit_layers, num_labels)
+
+    def start_step(self, step: int, total_steps: int) -> None:
+        self.objective.start_step(step, total_steps)
+
+    def start_training(self, vocab: Vocabulary, tokenizer: Any) -> None:
+        super().start_training(vocab, tokenizer)
+        if not Path(self.teacher).exists():
+            raise ConfigurationError(f"objective.teacher: found no {self.teacher}, allowed: an archive or its folder")
+        try:
+            archive = load_archive(self.teacher)
+        except BeemError as error:
+            raise ConfigurationError(f"objective.teacher: {self.teacher} cannot be loaded: {error}") from error
+        model = archive.model
+        if not isinstance(model, MultiExitModel):
+            raise ConfigurationError(
+                f"objective.teacher: found a {type(model).__name__} in {self.teacher}, allowed: a text classifier or "
+                "regressor with exits"
+            )
+        if model.vocab.labels != vocab.labels:
+            raise ConfigurationError(
+                f"objective.teacher: {self.teacher} has the labels {model.vocab.labels}, allowed: {vocab.labels}"
+            )
+        theirs = getattr(archive.dataset_reader, "tokenizer", None)
+        if tokenizer is not None and theirs is not None and token_ids(theirs) != token_ids(tokenizer):
+            raise ConfigurationError(
+                f"objective.teacher: {self.teacher} has another tokenizer ({theirs.model_name!r}) than the model "
+                f"({tokenizer.model_name!r}), allowed: a teacher with the same tokenizer"
+            )
+        logger.info("Distilling from %s", self.teacher)
+        self._loaded = [model.requires_grad_(False).eval()]
+
+    def loss(self, outputs: ExitOutputs, label: Tensor) -> dict[str, Tensor]:
+        own = self.objective.loss(outputs, label)
+        if not self._loaded:
+            return own
+        logits, hidden_states = self._teach(outputs)
+        distillation = self._divergence(outputs.logits.float(), logits).mean()
+        loss = (1 - self.weight) * own["loss"] + self.weight * distillation
+        components = {**own, "distillation": distillation.detach()}
+        if self.hidden_states_weight > 0 and outputs.hidden_states:
+            distance = self._distance(outputs, hidden_states)
+            loss = loss + self.hidden_states_weight * distance
+            components["hidden_distance"] = distance.detach()
+        return {**components, "loss": loss}
+
+    @torch.no_grad()
+    def _teach(self, outputs: ExitOutputs) -> tuple[Tensor, list[Tensor]]:
+        """The teacher's logits `(batch, labels)` and its hidden states at the exits' relative depths."""
+        encoder = self._loaded[0].to(outputs.logits.device).encoder
+        state = encoder.embed(outputs.inputs)
+        hidden = [state.hidden_states]
+        by_layer = not (encoder.looks_back or encoder.tokens_leave)
+        for exit_number, last in enumerate(encoder.exit_layers, 1):
+            first = len(hidden)
+            if by_layer:
+                for layer in range(first, last + 1):
+                    state = encoder.backbone.layer(layer, state)
+                    hidden.append(state.hidden_states)
+            else:
+                # Between its exits such a teacher gives no hidden states: those of the next exit stand for them.
+                state = encoder.advance(exit_number, state)
+                hidden += [state.hidden_states] * (last + 1 - first)
+        assert self.exit_layers is not None
+        depth = self.exit_layers[-1]
+        matched = [hidden[round(layer / depth * encoder.exit_layers[-1])] for layer in self.exit_layers]
+        return encoder.exit_logits(encoder.num_exits, state).float(), matched
+
+    def _divergence(self, student: Tensor, teacher: Tensor) -> Tensor:
+        """`(batch, exits)`"""
+        if student.shape[-1] == 1:
+            return (student - teacher.unsqueeze(1)).squeeze(-1).square()
+        log_p = (student / self.temperature).log_softmax(-1)
+        log_q = (teacher / self.temperature).log_softmax(-1).unsqueeze(1).expand_as(log_p)
+        return distillation_divergence(log_p, log_q, self.direction) * self.temperature**2
+
+    def _distance(self, outputs: ExitOutputs, teacher: list[Tensor]) -> Tensor:
+        if teacher[0].shape[-1] != outputs.hidden_states[0].shape[-1]:
+            raise ConfigurationError(
+                f"objective.hidden_states_weight: found {self.hidden_states_weight} with a teacher of hidden size "
+                f"{teacher[0].shape[-1]}, allowed: 0, or a teacher of size {outputs.hidden_states[0].shape[-1]}"
+            )
+        real = outputs.inputs["attention_mask"].bool()
+        pairs = zip(outputs.hidden_states, teacher, strict=True)
+        return torch.stack(
+            [(mine[real].float() - theirs[real].float()).square().mean() for mine, theirs in pairs]
+        ).mean()
+
+
+def token_ids(tokenizer: Any) -> dict[str, int]:
+    """The vocabulary of a reader's tokenizer."""
+    return tokenizer.tokenizer.get_vocab()
