@@ -1,117 +1,67 @@
 """
-`model.tar.gz`: all that is needed to predict where no hub can be reached, and the calibration trace, so that another
-exit policy can be calibrated on an archive without the network's data.
+`model.tar.gz`: everything that prediction needs without a hub, and the calibration trace, so that another exit policy
+can be calibrated on an archive without its data.
 
-An archive holds `config.json`, `meta.json`, `vocabulary/`, `weights.safetensors`, `tokenizer/`, `backbone/` (the
-backbone's config) and, once calibrated, `calibration/` with `policy.json` (the policy with every number resolved),
-`report.json` and `trace.npz`. Nothing in it is unpickled.
+An archive holds `config.json`, `meta.json` (versions and digests), `vocabulary/`, `weights.safetensors`, `tokenizer/`,
+`backbone/` (the backbone's config) and, once calibrated, `calibration/` with `policy.json` (the policy with all numbers
+resolved), `report.json` and `trace.npz`. Loading unpickles nothing and runs no code of the archive.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-import transformers
 
-from beem_plugin.backbones.loading import shown
-from beem_plugin.backbones.renamed_weights import renamed
-from beem_plugin.calibration.trace import ExitTrace
+from beem_plugin.archived_config import READER_PARTS, as_policy_config, localise
+from beem_plugin.calibration.stored_calibration import Calibration
 from beem_plugin.common.archive_files import (
     ARCHIVE_NAME,
     BEST_WEIGHTS,
     CONFIG_NAME,
+    META_NAME,
+    PARTS,
     WEIGHTS_NAME,
     find_weights,
     opened_archive,
-    read_state,
     save_state,
-    write_tar,
+    verify_digests,
+    write_archive,
 )
-from beem_plugin.common.errors import ConfigurationError, DataError
+from beem_plugin.common.errors import BeemError, ConfigurationError, DataError
 from beem_plugin.common.files import write_json
 from beem_plugin.common.params import apply_overrides, parse_overrides
 from beem_plugin.common.registry import Params
+from beem_plugin.common.strict_json import read_json_object
 from beem_plugin.data import DatasetReader
 from beem_plugin.data.vocabulary import Vocabulary
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.models import Model
+from beem_plugin.models.saved_weights import load_weights
 
 __all__ = [
     "ARCHIVE_NAME",
-    "BEST_WEIGHTS",
     "CONFIG_NAME",
     "META_NAME",
-    "WEIGHTS_NAME",
     "Archive",
     "Calibration",
     "archive_model",
-    "calibrate_if_open",
-    "device_of",
-    "find_weights",
+    "as_policy_config",
     "load_archive",
     "load_weights",
-    "opened_archive",
     "package_version",
-    "read_meta",
-    "read_state",
     "save_resources",
     "save_state",
     "with_calibration",
-    "write_tar",
 ]
 
 logger = logging.getLogger(__name__)
-
-META_NAME = "meta.json"
-READER_PARTS = ("tokenizer", "image_processor")
-"""What a dataset reader saves beside the model, and reads back from there by `model_name`."""
-PARTS = ("vocabulary", *READER_PARTS, "backbone", "calibration")
-
-
-@dataclass
-class Calibration:
-    """
-    # Parameters
-
-    policy : `dict[str, Any]`
-        The calibrated policy as a config.
-    config : `dict[str, Any]`
-        The policy as the config had it before calibration.
-    report : `dict[str, Any]`
-        The `CalibrationReport`.
-    trace : `ExitTrace`, optional
-        What the exits said on the calibration data.
-    """
-
-    policy: dict[str, Any]
-    config: dict[str, Any]
-    report: dict[str, Any]
-    trace: ExitTrace | None
-
-    def save(self, folder: Path) -> None:
-        """Writes `policy.json`, `report.json` and `trace.npz` into `folder`."""
-        folder.mkdir(parents=True, exist_ok=True)
-        if self.trace is not None:
-            self.trace.save(folder / "trace.npz")
-        write_json(folder / "report.json", {**self.report, "config": self.config})
-        write_json(folder / "policy.json", self.policy)
-
-    @classmethod
-    def load(cls, folder: Path) -> Calibration | None:
-        """`None` if nothing was calibrated."""
-        if not (folder / "policy.json").exists():
-            return None
-        report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
-        config = report.pop("config", {})
-        trace = ExitTrace.load(folder / "trace.npz") if (folder / "trace.npz").exists() else None
-        return cls(json.loads((folder / "policy.json").read_text(encoding="utf-8")), config, report, trace)
 
 
 class Archive(NamedTuple):
@@ -125,7 +75,7 @@ class Archive(NamedTuple):
     dataset_reader, validation_dataset_reader : `DatasetReader`
     meta : `dict[str, Any]`
     calibration : `Calibration`, optional
-        What is stored in the archive; an overridden policy may have been calibrated anew on its trace.
+        The stored calibration; an overridden policy may have been calibrated on its trace since.
     calibrated_on : `str`, optional
         Which data the model's policy was calibrated on; `None` if its numbers were given.
     """
@@ -140,7 +90,7 @@ class Archive(NamedTuple):
 
 
 def save_resources(serialization_dir: Path, model: Model, dataset_reader: DatasetReader) -> None:
-    """Leaves tokenizer and backbone config in the serialization directory, from where they go into the archive."""
+    """Writes tokenizer and backbone config to the serialization directory, from where they are archived."""
     for name in READER_PARTS:
         part = getattr(dataset_reader, name, None)
         if part is not None:
@@ -171,7 +121,7 @@ def archive_model(serialization_dir: Path, include_in_archive: list[str] | None 
     # Returns
 
     `Path`
-        The archive's path. It is written under a temporary name first.
+        The archive's path.
     """
     serialization_dir = Path(serialization_dir)
     best = serialization_dir / BEST_WEIGHTS
@@ -187,7 +137,7 @@ def archive_model(serialization_dir: Path, include_in_archive: list[str] | None 
         for pattern in include_in_archive or []:
             for path in sorted(serialization_dir.glob(pattern)):
                 members[str(path.relative_to(serialization_dir))] = path
-        return write_tar(members, serialization_dir / ARCHIVE_NAME)
+        return write_archive(members, serialization_dir / ARCHIVE_NAME)
 
 
 def load_archive(
@@ -218,33 +168,37 @@ def load_archive(
     `ConfigurationError`
         If its config, or an override, is wrong.
     """
+    changes = parse_overrides(overrides) if isinstance(overrides, str) else overrides
     with opened_archive(archive_file) as folder:
-        config = json.loads((folder / CONFIG_NAME).read_text(encoding="utf-8"))
-        config = apply_overrides(config, parse_overrides(overrides) if isinstance(overrides, str) else overrides)
+        config = apply_overrides(read_json_object(folder / CONFIG_NAME, CONFIG_NAME), changes)
         meta = read_meta(folder)
+        if Path(archive_file).is_file():
+            verify_digests(folder, meta, WEIGHTS_NAME if weights_file else None)
         localised = localise(config, folder)
-        reader = DatasetReader.from_params(Params(localised["dataset_reader"]))
-        validation_params = localised.get("validation_dataset_reader")
-        validation_reader = DatasetReader.from_params(Params(validation_params)) if validation_params else reader
+        with damage_named(archive_file, "dataset_reader (config.json, tokenizer)"):
+            reader = DatasetReader.from_params(Params(localised["dataset_reader"], history="dataset_reader."))
+            validation = localised.get("validation_dataset_reader")
+            validation_reader = DatasetReader.from_params(Params(validation)) if validation else reader
         vocab = Vocabulary.from_files(folder / "vocabulary")
-        calibration = Calibration.load(folder / "calibration")
-        model_config = localised["model"]
-        policy_config = as_policy_config(model_config.get("exit_policy"))
-        calibrated_on = None
-        if calibration is not None and policy_config == as_policy_config(calibration.config):
-            calibrated_on = calibration.report.get("source")
-            model_config["exit_policy"] = calibration.policy
-        model = Model.from_params(
-            Params(model_config, history="model."),
-            vocab=vocab,
-            metric=reader.metric,
-            is_regression=reader.is_regression,
-            tokenizer=getattr(reader, "tokenizer", None),
-        )
-        model.check_tokenizer(getattr(reader, "tokenizer", None))
-        # Of weights from elsewhere nobody knows what wrote them.
+        with damage_named(archive_file, "calibration"):
+            calibration = Calibration.load(folder / "calibration")
+        tokenizer = getattr(reader, "tokenizer", None)
+        with damage_named(archive_file, "model (config.json, backbone/config.json, calibration/policy.json)"):
+            model_config, calibrated_on = with_calibrated_policy(localised["model"], calibration)
+            model = Model.from_params(
+                Params(model_config, history="model."),
+                vocab=vocab,
+                metric=reader.metric,
+                is_regression=reader.is_regression,
+                tokenizer=tokenizer,
+            )
+            model.check_tokenizer(tokenizer)
+        # The origin of other weights is unknown.
         load_weights(model, find_weights(folder, weights_file), None if weights_file else meta.get("transformers"))
         calibrated_on = calibrate_if_open(model, calibration) or calibrated_on
+    for either in (reader, validation_reader):
+        either.limit_length(model.max_tokens)
+        either.labels.known = vocab.labels or None
     return Archive(
         model.eval().to(device_of(cuda_device)),
         Params(config),
@@ -256,13 +210,33 @@ def load_archive(
     )
 
 
-def as_policy_config(policy: Any) -> Any:
-    """A policy's name alone means that policy with its defaults."""
-    return {"type": policy} if isinstance(policy, str) else policy
+def with_calibrated_policy(
+    model_config: dict[str, Any], calibration: Calibration | None
+) -> tuple[dict[str, Any], str | None]:
+    """The model's config under the calibrated policy, and that calibration's data, unless another policy is given."""
+    policy = as_policy_config(model_config.get("exit_policy"))
+    if calibration is None or policy != as_policy_config(calibration.config):
+        return model_config, None
+    return {**model_config, "exit_policy": calibration.policy}, calibration.report.get("source")
+
+
+@contextmanager
+def damage_named(archive_file: str | Path, part: str) -> Iterator[None]:
+    """
+    A damaged or hostile file can fail anywhere in the libraries that read it: any such error becomes a `DataError` that
+    names the archive and its part. `ALLENNLP_DEBUG=1` shows where it comes from.
+    """
+    try:
+        yield
+    except (BeemError, MemoryError, OSError):
+        raise
+    except Exception as error:
+        what = " ".join(str(error).split())[:200]
+        raise DataError(f"{archive_file}: {part}: cannot be built: {type(error).__name__}: {what}") from error
 
 
 def calibrate_if_open(model: Model, calibration: Calibration | None) -> str | None:
-    """Calibrates a policy with open numbers on the archive's trace, if there is one; returns which data it is of."""
+    """Calibrates a policy with open numbers on the archive's trace, if it has one; returns the trace's source."""
     policy = getattr(model, "exit_policy", None)
     if not isinstance(policy, ExitPolicy) or policy.is_calibrated or calibration is None or calibration.trace is None:
         return None
@@ -273,96 +247,12 @@ def calibrate_if_open(model: Model, calibration: Calibration | None) -> str | No
     return report.source
 
 
-def localise(config: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """`config` with hub names replaced by what the archive brings along, so that loading reaches no hub."""
-    config = json.loads(json.dumps(config))
-    for key in ("dataset_reader", "validation_dataset_reader"):
-        reader = config.get(key)
-        if isinstance(reader, dict):
-            localise_reader(reader, folder)
-    model = config.get("model")
-    if not isinstance(model, dict) or "dataset_reader" not in config:
-        raise ConfigurationError("the archive's config lacks `model` or `dataset_reader`")
-    encoder = model.get("encoder")
-    backbone = encoder.get("backbone") if isinstance(encoder, dict) else None
-    if isinstance(backbone, dict) and "model_name" in backbone and (folder / "backbone").exists():
-        backbone["model_name"] = str(folder / "backbone")
-        backbone["load_weights"] = False
-    # Whatever the weights started as, the archive has what they became.
-    model.pop("initialize_from", None)
-    decoder = model.get("decoder")
-    if isinstance(decoder, dict) and isinstance(decoder.get("backbone"), dict) and (folder / "backbone").exists():
-        kind = {key: value for key, value in decoder["backbone"].items() if key == "type"}
-        decoder["backbone"] = {**kind, "model_name": str(folder / "backbone"), "load_weights": False}
-    return config
-
-
-def localise_reader(reader: dict[str, Any], folder: Path) -> None:
-    """Points the reader's parts that have a name of their own, or were trained, to those in the archive."""
-    for name in READER_PARTS:
-        block = reader.get(name)
-        if not (folder / name).exists():
-            continue
-        if isinstance(block, str):
-            reader[name] = {"type": block, "model_name": str(folder / name)}
-        elif isinstance(block, dict) and (name == "tokenizer" or "model_name" in block):
-            block["model_name"] = str(folder / name)
-        elif block is None and name == "tokenizer" and "tokenizer" not in reader:
-            # The reader's default tokenizer, trained or not, is what was saved.
-            reader[name] = {"model_name": str(folder / name)}
-
-
 def read_meta(folder: Path) -> dict[str, Any]:
-    path = folder / META_NAME
-    meta = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    """`meta.json`; empty for a directory without one."""
+    meta = read_json_object(folder / META_NAME, META_NAME) if (folder / META_NAME).exists() else {}
     if meta.get("version") not in (None, package_version()):
         logger.warning("the archive was made by version %s, this is %s", meta["version"], package_version())
     return meta
-
-
-def load_weights(model: Model, path: Path, made_with: str | None = None) -> None:
-    """
-    Loads a state dict; a missing or unexpected tensor is an error that names it.
-
-    # Parameters
-
-    model : `Model`
-    path : `Path`
-        Written under any release of transformers: parameters that another one calls otherwise are found.
-    made_with : `str`, optional (default = `None`)
-        The release of transformers that the weights were written under, where that is known.
-    """
-    try:
-        state = dict(read_state(path))
-    except Exception as error:  # a file that is no checkpoint fails in the reader in any way
-        kind = type(error).__name__
-        raise DataError(
-            f"{path}: not a weights file ({kind}); allowed: .safetensors, or .th with tensors alone"
-        ) from None
-    ours = model.state_dict()
-    state = renamed(state, ours)
-    try:
-        model.load_state_dict(state)
-    except RuntimeError as error:
-        found = differences(state, ours) or " ".join(str(error).split())
-        raise DataError(
-            f"{path}: the weights do not fit the model: {found} (written under transformers "
-            f"{made_with or 'of an unknown version'}, this is {transformers.__version__})"
-        ) from None
-
-
-def differences(state: dict[str, torch.Tensor], model: dict[str, torch.Tensor]) -> str:
-    """The names that only one of two state dicts has, and those of other shapes."""
-    kinds = {
-        "missing": [name for name in model if name not in state],
-        "unexpected": [name for name in state if name not in model],
-        "of another shape": [
-            f"{name} {list(value.shape)} for {list(model[name].shape)}"
-            for name, value in state.items()
-            if name in model and value.shape != model[name].shape
-        ],
-    }
-    return "; ".join(f"{kind}: {shown(names)}" for kind, names in kinds.items() if names)
 
 
 def device_of(cuda_device: int) -> torch.device:
@@ -386,13 +276,16 @@ def with_calibration(archive_file: str | Path, output: str | Path, calibration: 
         The new archive.
     """
     with opened_archive(archive_file) as folder, tempfile.TemporaryDirectory() as changed:
-        config = json.loads((folder / CONFIG_NAME).read_text(encoding="utf-8"))
+        config = read_json_object(folder / CONFIG_NAME, CONFIG_NAME)
+        if not isinstance(config.get("model"), dict):
+            raise DataError(f"{CONFIG_NAME}: model: missing, allowed: a block {{...}}")
         config["model"]["exit_policy"] = calibration.config
         write_json(Path(changed) / CONFIG_NAME, config)
         calibration.save(Path(changed) / "calibration")
         members = {path.name: path for path in sorted(folder.iterdir()) if path.name != "calibration"}
         if WEIGHTS_NAME not in members:
             raise DataError(f"{archive_file}: give the model.tar.gz, not the serialization directory")
+        verify_digests(folder, read_meta(folder))
         members[CONFIG_NAME] = Path(changed) / CONFIG_NAME
         members["calibration"] = Path(changed) / "calibration"
-        return write_tar(members, Path(output))
+        return write_archive(members, Path(output))

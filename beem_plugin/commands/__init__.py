@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import traceback
 from argparse import Namespace
 from collections.abc import Sequence
+from contextlib import suppress
 
 from beem_plugin.commands import (  # noqa: F401  importing them registers them
     ablate,
@@ -33,7 +35,7 @@ from beem_plugin.common.termination import SigTermReceived, sigterm_raises
 __all__ = ["Subcommand", "main"]
 
 _INTERRUPTED, _TERMINATED, _BROKEN_PIPE = 130, 143, 141
-_WRONG_PATH = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
+_NO_MEMORY = re.compile(r"can't allocate memory|DefaultCPUAllocator: not enough memory|std::bad_alloc")
 
 
 def main(prog: str | None = None, argv: Sequence[str] | None = None) -> int:
@@ -56,8 +58,8 @@ def main(prog: str | None = None, argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return status
     except BrokenPipeError:
-        # The reader of our output (`| head`) has gone, which is no error; nothing more may be written at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader of our output (`| head`) has gone, which is no error.
+        _discard_stdout()
         return _BROKEN_PIPE
     except SigTermReceived:
         return _TERMINATED
@@ -71,6 +73,8 @@ def main(prog: str | None = None, argv: Sequence[str] | None = None) -> int:
         if debugging():
             traceback.print_exc()
         print(f"error: {message}", file=sys.stderr)
+        if isinstance(error, OSError) and error.filename is None:
+            _discard_stdout()
         return args.subcommand.error_status if args is not None else 1
 
 
@@ -87,12 +91,22 @@ def _run(args: Namespace) -> int:
     return status if isinstance(status, int) else 0
 
 
+def _discard_stdout() -> None:
+    """Python writes the rest of a buffer at exit, which would fail again."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _message_for_user(error: Exception) -> str | None:
-    """One line for an error that is the user's to mend, `None` for one that is a fault of the program."""
+    """One line for an error that the user or the machine can mend, `None` for a fault of the program."""
     if isinstance(error, BeemError):
         return " ".join(str(error).split("\n"))
-    if isinstance(error, _WRONG_PATH) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
+    if isinstance(error, OSError) and error.errno is not None:
+        path = error.filename if error.filename is not None else "standard output"
+        return f"{path}: {error.strerror or os.strerror(error.errno)}"
+    first_line = (str(error).strip().splitlines() or [""])[0]
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or _NO_MEMORY.search(str(error)):
+        return f"out of memory ({first_line[:200] or 'no more can be allocated'}); a smaller batch size needs less"
     tango = sys.modules.get("tango.common.exceptions")
     if tango is not None and isinstance(error, tango.ConfigurationError):
         return " ".join(str(error).split())

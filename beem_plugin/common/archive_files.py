@@ -1,46 +1,138 @@
-"""The files of an archive: tar balls, weights, and what they are called. Nothing here knows of models."""
+"""The files of an archive: names, packing, digests, weights as tensors."""
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import json
+import logging
+import lzma
 import tarfile
 import tempfile
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from beem_plugin.common.errors import DataError
+from beem_plugin.common.errors import BeemError, DataError
+from beem_plugin.common.files import atomic_write, write_errors_named, write_json
+from beem_plugin.common.strict_json import read_json_object
+
+logger = logging.getLogger(__name__)
 
 ARCHIVE_NAME = "model.tar.gz"
 CONFIG_NAME = "config.json"
+META_NAME = "meta.json"
 WEIGHTS_NAME = "weights.safetensors"
 BEST_WEIGHTS = "best.th"
+PARTS = ("vocabulary", "tokenizer", "image_processor", "backbone", "calibration")
+
+_DIGESTED = (WEIGHTS_NAME, "vocabulary", "calibration")
+"""What belongs together: labels and calibration are those of the weights."""
 
 
 @contextmanager
 def opened_archive(path: str | Path) -> Iterator[Path]:
-    """The folder with an archive's parts: a `model.tar.gz` unpacked for the while, or a serialization directory."""
+    """The folder with an archive's parts: a temporary one for `model.tar.gz`, or a serialization directory."""
     path = Path(path)
     if path.is_dir():
         if not (path / CONFIG_NAME).exists():
             raise DataError(f"{path}: no archive and no serialization directory: it has no {CONFIG_NAME}")
+        check_json_files(path)
         yield path
         return
     if not path.exists():
         raise DataError(f"{path}: no such archive")
     with tempfile.TemporaryDirectory() as folder:
         try:
-            with tarfile.open(path, "r:*") as archive:
+            with tarfile.open(path, "r:*") as archive, write_errors_named(folder):
                 archive.extractall(folder, filter="data")
-        except (tarfile.TarError, EOFError, OSError) as error:
+        except (tarfile.TarError, EOFError, ValueError, zlib.error, lzma.LZMAError, OSError) as error:
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise
             raise DataError(f"{path}: not a readable archive: {error}") from None
         if not (Path(folder) / CONFIG_NAME).exists():
             raise DataError(f"{path}: not a model archive: it has no {CONFIG_NAME}")
-        yield Path(folder)
+        try:
+            check_json_files(Path(folder))
+            yield Path(folder)
+        except BeemError as error:
+            error.args = (str(error).replace(f"{folder}/", f"{path}: "),)  # the folder is gone when it is read
+            raise
+
+
+def check_json_files(folder: Path) -> None:
+    """Raises a `DataError` that names the first JSON file of an archive that does not hold an object."""
+    parts = [path for part in PARTS for path in sorted((folder / part).rglob("*.json"))]
+    for path in (folder / CONFIG_NAME, folder / META_NAME, *parts):
+        if path.is_file():
+            read_json_object(path, str(path.relative_to(folder)))
+
+
+def verify_digests(folder: Path, meta: Mapping[str, Any], without: str | None = None) -> None:
+    """
+    Compares weights, labels and calibration with the digests in `meta.json`.
+
+    # Parameters
+
+    folder : `Path`
+    meta : `dict[str, Any]`
+        An archive of an older release has no digests: a note is logged.
+    without : `str`, optional
+        A file that is not used.
+
+    # Raises
+
+    `DataError` for a file that was changed, added or removed.
+    """
+    expected = meta.get("digests")
+    if expected is None:
+        logger.info("no digests in %s: weights, labels and calibration are not verified", META_NAME)
+        return
+    if not isinstance(expected, dict):
+        raise DataError(f"{META_NAME}: digests: found {type(expected).__name__}, allowed: a block {{...}}")
+    found = digests({name: folder / name for name in _DIGESTED if name != without})
+    for name in sorted({*expected, *found} - {without}):
+        if expected.get(name) != found.get(name):
+            how = "is missing" if name not in found else "was added" if name not in expected else "was changed"
+            raise DataError(f"{name}: {how} since the archive was written: its digest in {META_NAME} does not match")
+
+
+def digests(members: Mapping[str, Path]) -> dict[str, str]:
+    """The SHA-256 digests of the files that belong together, by name in the archive."""
+    found: dict[str, str] = {}
+    for name in _DIGESTED:
+        path = members.get(name)
+        if path is None or not path.exists():
+            continue
+        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+            if file.is_file():
+                digest = hashlib.sha256()
+                with file.open("rb") as opened:
+                    while chunk := opened.read(1 << 20):
+                        digest.update(chunk)
+                found[name if file == path else f"{name}/{file.relative_to(path).as_posix()}"] = digest.hexdigest()
+    return found
+
+
+def write_archive(members: Mapping[str, Path], target: Path) -> Path:
+    """Packs files and folders under the given names, with their digests in `meta.json`."""
+    with tempfile.TemporaryDirectory() as folder:
+        meta = read_json_object(members[META_NAME]) if META_NAME in members else {}
+        write_json(Path(folder) / META_NAME, {**meta, "digests": digests(members)})
+        # Weights hardly compress; the fastest level keeps archiving a large model to seconds.
+        with (
+            atomic_write(target, "wb") as file,
+            tarfile.open(fileobj=file, mode="w:gz", compresslevel=1) as archive,
+        ):
+            for name, path in {**members, META_NAME: Path(folder) / META_NAME}.items():
+                archive.add(path, arcname=name)
+    return target
 
 
 def find_weights(folder: Path, weights_file: str | Path | None) -> Path:
@@ -66,21 +158,8 @@ def save_state(state: dict[str, torch.Tensor], path: Path) -> None:
             kept[name] = value.contiguous()
         else:
             aliases[name] = first
-    save_file(kept, str(path), metadata={"aliases": json.dumps(aliases)})
-
-
-def write_tar(members: dict[str, Path], target: Path) -> Path:
-    """Packs files and folders under the given names; the archive appears whole or not at all."""
-    part = target.with_name(target.name + ".part")
-    try:
-        # Weights hardly compress; the fastest level keeps archiving a large model to seconds.
-        with tarfile.open(part, "w:gz", compresslevel=1) as archive:
-            for name, path in members.items():
-                archive.add(path, arcname=name)
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
-    return target
+    with write_errors_named(path):
+        save_file(kept, str(path), metadata={"aliases": json.dumps(aliases)})
 
 
 def read_state(path: Path) -> dict[str, torch.Tensor]:

@@ -49,6 +49,8 @@ def read_json(path: Path, name: str | None = None) -> Any:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise DataError(f"{name or path}: not UTF-8 text") from None
+    except FileNotFoundError:
+        raise DataError(f"{name or path}: no such file") from None
     return parse_json(text, str(name or path))
 
 

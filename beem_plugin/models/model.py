@@ -50,6 +50,11 @@ class Model(torch.nn.Module, Registrable):
             `None` for a reader without one.
         """
 
+    @property
+    def max_tokens(self) -> int | None:
+        """The longest input of text that the model takes; `None` for one without a limit."""
+        return None
+
     def prepare(self, instances: Sequence[Instance]) -> None:
         """
         Called once before training, for what is counted rather than trained.

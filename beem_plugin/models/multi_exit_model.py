@@ -112,6 +112,10 @@ class MultiExitModel(Model):
                 f"{needed} or more, or the backbone's own tokenizer"
             )
 
+    @property
+    def max_tokens(self) -> int | None:
+        return getattr(self.encoder.backbone, "max_tokens", None)
+
     def prepare(self, instances: Sequence[Instance]) -> None:
         self.encoder.prepare(instances)
 

@@ -58,12 +58,15 @@ class Invocation:
         For the order of the training data.
     config : `dict`, optional (default = `{}`)
         The whole config.
+    dry_run : `bool`, optional (default = `False`)
+        Test data are read even if they will not be evaluated on.
     """
 
     is_recovering: bool = False
     is_primary: bool = True
     seed: int = 13370
     config: dict[str, Any] = field(default_factory=dict)
+    dry_run: bool = False
 
 
 class TrainModel(Registrable):
@@ -154,7 +157,7 @@ class TrainModel(Registrable):
         datasets = {"train": dataset_reader.read(train_data_path)}
         if validation_data_path is not None:
             datasets["validation"] = evaluation_reader.read(validation_data_path)
-        if test_data_path is not None and evaluate_on_test:
+        if test_data_path is not None and (evaluate_on_test or invocation.dry_run):
             datasets["test"] = evaluation_reader.read(test_data_path)
         for split, instances in datasets.items():
             logger.info("%s: %d instances", split, len(instances))
@@ -175,6 +178,8 @@ class TrainModel(Registrable):
             tokenizer=getattr(dataset_reader, "tokenizer", None),
         )
         built_model.check_tokenizer(getattr(dataset_reader, "tokenizer", None))
+        for split, instances in datasets.items():
+            (dataset_reader if split == "train" else evaluation_reader).limit_length(built_model.max_tokens, instances)
         built_model.prepare(datasets["train"])
         objective = getattr(built_model, "objective", None)
         if isinstance(objective, Objective):
@@ -318,7 +323,7 @@ def train_model(
     params.pop("distributed", None)
     seed = params.get("random_seed", 13370)
     prepare_environment(params)
-    invocation = Invocation(recover, rank == 0, seed if seed is not None else 13370, config)
+    invocation = Invocation(recover, rank == 0, seed if seed is not None else 13370, config, dry_run)
     # The first process makes the directory, the others wait until it is there.
     with prepared_directory(directory, recover, force) if rank == 0 else nullcontext():
         if rank == 0:
