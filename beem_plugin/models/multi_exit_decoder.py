@@ -11,13 +11,15 @@ from torch.nn import functional
 
 from beem_plugin.backbones.vision_encoder_decoder import CaptionBackbone
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.common.registry import Lazy, Registrable
+from beem_plugin.common.registry import Lazy, Registrable, registered_name
 from beem_plugin.decoding.captured_greedy import KEPT_AS
 from beem_plugin.decoding.image_size import named_image_size
+from beem_plugin.exits.branches import Branch, BranchedVocabularyHead
+from beem_plugin.exits.forks import Fork, SumFork
 from beem_plugin.exits.signal_modules.predicted_error import PredictedError
 from beem_plugin.exits.signal_modules.signal_module import ExitView, SignalModule
 from beem_plugin.exits.token_signals import TokenSignals, TokenSummary
-from beem_plugin.exits.vocabulary_heads import PastFutureHead, TiedHead, VocabularyHead
+from beem_plugin.exits.vocabulary_heads import TiedHead, VocabularyHead
 from beem_plugin.models.multi_exit_encoder import check_exit_layers
 
 
@@ -39,6 +41,11 @@ class MultiExitDecoder(torch.nn.Module, Registrable):
         GPT-2, so that a few exits are faster than twelve.
     head : `VocabularyHead`, optional (default = `"tied"`)
         Of every exit but the last.
+    branch : `Branch`, optional (default = `None`)
+        Layers of an exit's own before its head, of every exit but the last: `"adapter"` or `"mlp"`, which do not mix
+        tokens.
+    fork : `Fork`, optional (default = `"sum"`)
+        In training, the gradient that goes down where an exit and the next block read the same hidden states.
     signals : `list[SignalModule]`, optional (default = `[]`)
         Of the encoder's signal modules the one that needs no logits: `"predicted_error"`. `similarity` (the cosine of
         a block's output and its input) and `position` are always there.
@@ -58,8 +65,11 @@ class MultiExitDecoder(torch.nn.Module, Registrable):
         head: Lazy[VocabularyHead] = Lazy(TiedHead),  # noqa: B008 (how AllenNLP writes a default)
         signals: list[Lazy[SignalModule]] | None = None,
         shortlist: int | None = None,
+        branch: Lazy[Branch] | None = None,
+        fork: Fork | None = None,
     ) -> None:
         super().__init__()
+        self.fork = fork if fork is not None else SumFork()
         self.backbone = backbone.construct(vocab_size=vocab_size)
         decoder = self.backbone.decoder
         self.exit_layers = check_exit_layers(exit_layers, decoder.num_layers)
@@ -67,10 +77,12 @@ class MultiExitDecoder(torch.nn.Module, Registrable):
             raise ConfigurationError(f"decoder.shortlist: found {shortlist}, allowed: 2 to {decoder.vocab_size}")
         self.shortlist = shortlist
         norm, weight = decoder.final_norm, decoder.output_weight
-        heads = [
+        heads: list[VocabularyHead] = [
             head.construct(norm=norm, output_weight=weight, exit_number=number, num_exits=self.num_exits)
             for number in range(1, self.num_exits)
         ]
+        if branch is not None:
+            heads = [BranchedVocabularyHead(_token_branch(branch, decoder.hidden_size), inner) for inner in heads]
         for joined in heads:
             joined.join(heads)
         self.remembers = any(joined.remembers for joined in heads)
@@ -140,7 +152,10 @@ class MultiExitDecoder(torch.nn.Module, Registrable):
             cross = None if image_states is None else decoder.cross_keys_values(layer, image_states)
             hidden = decoder.block(layer, hidden, query, (key, value), is_causal=True, cross=cross)
             if layer in exits:
-                yield exits[layer], hidden, previous
+                for_exit = hidden
+                if self.training and exits[layer] < self.num_exits:
+                    for_exit, hidden = self.fork.split(hidden, exits[layer], self.num_exits)
+                yield exits[layer], for_exit, previous
 
     def exit_features(self, exit_number: int, hidden: Tensor, memory: Mapping[str, Tensor] | None = None) -> Tensor:
         """`(tokens, size)`; times `exit_weight` they are the exit's logits."""
@@ -156,14 +171,15 @@ class MultiExitDecoder(torch.nn.Module, Registrable):
         memory.update(head.memory_after(hidden, memory))
 
     def imitated(self, exit_number: int, hidden: Tensor) -> Tensor | None:
-        """`(tokens, later exits, size)` what the exit takes later features to be; `None` for heads that do not."""
-        head = self.exits[exit_number - 1]
-        return head.imitated(hidden) if isinstance(head, PastFutureHead) else None
+        """`(tokens, later exits, size)`, the exit's estimates of later features; `None` for heads without any."""
+        head: Any = self.exits[exit_number - 1]
+        return head.imitated(hidden)
 
     def exit_state(self, exit_number: int, hidden: Tensor) -> Tensor:
         """`(tokens, size)` what earlier exits imitate: of the last exit its features."""
-        head = self.exits[exit_number - 1]
-        return head.state(hidden) if isinstance(head, PastFutureHead) else self.exit_features(exit_number, hidden)
+        head: Any = self.exits[exit_number - 1]
+        state = head.state(hidden)
+        return self.exit_features(exit_number, hidden) if state is None else state
 
     def exit_weight(self, exit_number: int) -> Tensor:
         """`(words, size)`"""
@@ -243,6 +259,16 @@ class MultiExitDecoder(torch.nn.Module, Registrable):
 
 
 MultiExitDecoder.register("multi_exit")(MultiExitDecoder)
+
+
+def _token_branch(lazy: Lazy[Branch], hidden_size: int) -> Branch:
+    made = lazy.construct(hidden_size=hidden_size)
+    if made.mixes_tokens:
+        raise ConfigurationError(
+            f"decoder.branch: found {registered_name(Branch, made)!r}, which reads other tokens, and decoding keeps no "
+            "keys and values for it; allowed: 'adapter', 'mlp'"
+        )
+    return made
 
 
 def shortlist_summary(logits: Tensor, candidates: Tensor, mass: Tensor) -> TokenSummary:

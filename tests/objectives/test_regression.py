@@ -118,7 +118,7 @@ def test_an_unknown_label_gives_no_gradient_and_no_nan(config: Any) -> None:
 )
 def test_objectives_of_probabilities_are_refused(config: Any) -> None:
     with pytest.raises(
-        ConfigurationError, match="found a regression.*allowed: alternating, annealed, early_exits, fin"
+        ConfigurationError, match="found a regression.*allowed: alternating, annealed, (distilled, )?early_exits, fin"
     ):
         objective(config)
 

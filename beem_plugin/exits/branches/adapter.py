@@ -24,5 +24,5 @@ class AdapterBranch(Branch):
     def __init__(self, hidden_size: int, width: int = 64) -> None:
         super().__init__(hidden_size, width)
 
-    def inner(self, vectors: Tensor, attention_mask: Tensor) -> Tensor:
+    def inner(self, vectors: Tensor, attention_mask: Tensor | None) -> Tensor:
         return torch.nn.functional.gelu(vectors)

@@ -40,23 +40,23 @@ class Branch(torch.nn.Module, Registrable):
         for parameter in (self.down.bias, self.up.weight, self.up.bias):
             torch.nn.init.zeros_(parameter)
 
-    def forward(self, hidden_states: Tensor, attention_mask: Tensor) -> Tensor:
+    def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """
         # Parameters
 
         hidden_states : `Tensor`
-            `(batch, tokens, hidden)`
-        attention_mask : `Tensor`
-            `(batch, tokens)` bool, true at real tokens
+            `(batch, tokens, hidden)`; of a branch that does not mix tokens, any shape that ends in hidden.
+        attention_mask : `Tensor`, optional (default = `None`)
+            `(batch, tokens)` bool, true at real tokens; `None` if all are.
 
         # Returns
 
         `Tensor`
-            `(batch, tokens, hidden)`
+            As `hidden_states`.
         """
         return hidden_states + self.up(self.inner(self.down(hidden_states), attention_mask))
 
-    def inner(self, vectors: Tensor, attention_mask: Tensor) -> Tensor:
+    def inner(self, vectors: Tensor, attention_mask: Tensor | None) -> Tensor:
         """`(batch, tokens, width)` to `(batch, tokens, width)`."""
         raise TypeError(f"{type(self).__name__} does not define inner")
 

@@ -27,5 +27,5 @@ class MlpBranch(Branch):
         check_dropout(dropout)
         self.feed_forward = FeedForward(width, dropout)
 
-    def inner(self, vectors: Tensor, attention_mask: Tensor) -> Tensor:
+    def inner(self, vectors: Tensor, attention_mask: Tensor | None) -> Tensor:
         return self.feed_forward(vectors)

@@ -46,14 +46,14 @@ class TransformerBranch(Branch):
             initialize_linear(linear)
         self.feed_forward = FeedForward(width, dropout)
 
-    def inner(self, vectors: Tensor, attention_mask: Tensor) -> Tensor:
+    def inner(self, vectors: Tensor, attention_mask: Tensor | None) -> Tensor:
         # (3, batch, heads, tokens, width / heads)
         query, key, value = self.query_key_value(vectors).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
         attended = functional.scaled_dot_product_attention(
             query,
             key,
             value,
-            attn_mask=attention_mask.bool()[:, None, None, :],
+            attn_mask=None if attention_mask is None else attention_mask.bool()[:, None, None, :],
             dropout_p=self.dropout.p if self.training else 0.0,
         )
         merged = self.merge(attended.transpose(1, 2).flatten(2))

@@ -41,6 +41,14 @@ class VocabularyHead(torch.nn.Module, Registrable):
         """What the next exit finds in its memory of this one's."""
         return {}
 
+    def state(self, hidden: Tensor) -> Tensor | None:
+        """`(tokens, size)`, what earlier exits imitate where that is not `features`."""
+        return None
+
+    def imitated(self, hidden: Tensor) -> Tensor | None:
+        """`(tokens, later exits, size)`, the exit's estimates of later exits' states; `None` for heads without any."""
+        return None
+
     def weight(self, output_weight: Tensor) -> Tensor:
         """`(words, size)`; `output_weight` is the decoder's own, which the head does not hold."""
         raise TypeError(f"{type(self).__name__} does not define weight")
