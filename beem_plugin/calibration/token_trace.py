@@ -43,6 +43,8 @@ class TokenTrace(ExitTrace):
         word of the `"last_exit"`.
     """
 
+    has_independent_samples = False  # tokens of one caption depend on each other
+
     def __init__(
         self,
         top_token: Tensor,

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 import torch
@@ -46,6 +46,9 @@ class ExitTrace:
     signals: Mapping[str, Tensor] = field(default_factory=dict)
     meta: Mapping[str, Any] = field(default_factory=dict)
     token_depth: TokenDepth | None = None
+
+    has_independent_samples: ClassVar[bool] = True
+    """Whether intervals may take the samples as independent draws."""
 
     def __post_init__(self) -> None:
         # Logits that were transformed in float64 keep their precision; a file always holds float32.

@@ -54,7 +54,10 @@ class Replay(Subcommand):
         subparser.add_argument(
             "--predictions-output-file",
             metavar="P.jsonl",
-            help="where exit and label (or value) of each sample go, as JSON lines; for one policy on one trace",
+            help="where exit and label (or value) of each sample go, as JSON lines; needs one trace, no grid",
+        )
+        subparser.add_argument(
+            "--table", metavar="T.md|T.tex|T.csv|T.json", help="where the table of results goes, in the name's format"
         )
         add_overrides(subparser, "every policy")
         subparser.set_defaults(func=replay_from_args)

@@ -1,20 +1,22 @@
-"""The policies that a command was given: files of one each, and files of many."""
+"""The traces and policies that a command is given."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from beem_plugin.common.errors import BeemError, ConfigurationError, DataError, NotCalibratedError
 from beem_plugin.common.params import apply_overrides, evaluate_document, load_config_dict
 from beem_plugin.common.values import describe_value
 from beem_plugin.comparison.policy_grid import Setting, expand
-from beem_plugin.comparison.replay_files import shortest_names
 
 
 @dataclass
-class Variant:
+class NamedPolicy:
     """
     # Parameters
 
@@ -35,32 +37,75 @@ class Variant:
         return len(self.settings) > 1 or bool(self.settings[0].swept)
 
 
-def load_variants(policies: Sequence[str], files: Sequence[str], overrides: str) -> list[Variant]:
+def load_policies(policies: Sequence[str], files: Sequence[str], overrides: str) -> list[NamedPolicy]:
     """
     # Parameters
 
     policies : `Sequence[str]`
-        Files with a policy's block each; it goes by the file's name, with its folder where two are called
-        the same.
+        Files with one policy block each. The name is the file's, with its folder where two files have the same name.
     files : `Sequence[str]`
-        Files of variants: an object `{name: block}`, or a list of blocks, which go by their `type`.
+        Files of several: an object `{name: block}`, or a list of blocks, whose names are their `type`.
     overrides : `str`
         Changes to every block.
     """
-    names = shortest_names(policies)
-    variants = [
-        _variant(name, path, load_config_dict(path, overrides)) for name, path in zip(names, policies, strict=True)
+    found = [
+        _named(name, path, load_config_dict(path, overrides))
+        for name, path in zip(shortest_names(policies), policies, strict=True)
     ]
     for path in files:
         for name, block in _blocks(path).items():
             where = f"{path}: {name}"
             try:
-                variants.append(_variant(name, where, apply_overrides(block, overrides)))
+                found.append(_named(name, where, apply_overrides(block, overrides)))
             except BeemError as error:
                 raise error if str(error).startswith(path) else error_at(where, error) from None
-    if not variants:
+    if not found:
         raise ConfigurationError("--policy: found no policy, allowed: one --policy FILE or --policies FILE or more")
-    return variants
+    return found
+
+
+def trace_paths(traces: Sequence[str], calibrations: Sequence[str]) -> tuple[list[str], list[str | None]]:
+    """
+    The traces, and for each of them the one it is calibrated on.
+
+    # Parameters
+
+    traces : `Sequence[str]`
+        If there is none, the last of `calibrations` is the trace: an option with several values takes the positional
+        argument behind it.
+    calibrations : `Sequence[str]`
+        None, one for all, or one for each in the same order.
+    """
+    traces, calibrations = list(traces), list(calibrations)
+    if not traces and len(calibrations) > 1:
+        traces = [calibrations.pop()]
+    if not traces:
+        raise ConfigurationError("found no trace, allowed: one TRACE.npz or more")
+    seen: set[str] = set()
+    for path in traces:
+        if (real := os.path.realpath(path)) in seen:
+            raise ConfigurationError(f"{path}: found twice among the traces, allowed: once (it would count twice)")
+        seen.add(real)
+    if not calibrations:
+        return traces, [None] * len(traces)
+    if len(calibrations) == 1:
+        return traces, [calibrations[0] for _ in traces]
+    if len(calibrations) != len(traces):
+        raise ConfigurationError(
+            f"--calibrate-on: found {len(calibrations)} files for {len(traces)} trace(s), allowed: one for all, "
+            "or one for each in the same order"
+        )
+    return traces, list(calibrations)
+
+
+def shortest_names(paths: Sequence[str]) -> list[str]:
+    """The shortest ends of the paths, without their suffix, that are all different: `rte-0/dev`, `rte-1/dev`."""
+    parts = [Path(path).absolute().with_suffix("").parts for path in paths]
+    for length in range(1, max(map(len, parts), default=0) + 1):
+        names = ["/".join(part[-length:]) for part in parts]
+        if len(set(names)) == len(set(parts)):
+            return names
+    return list(paths)
 
 
 def error_at(where: str, error: BeemError) -> BeemError:
@@ -70,15 +115,22 @@ def error_at(where: str, error: BeemError) -> BeemError:
     return kind(f"{where}: {error}")
 
 
-def _variant(name: str, where: str, block: dict[str, Any]) -> Variant:
+@contextmanager
+def errors_at(where: str) -> Iterator[None]:
+    """Puts the name of a file in front of errors."""
     try:
-        return Variant(name, where, expand(block))
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{where}: {error}") from None
+        yield
+    except BeemError as error:
+        raise error_at(where, error) from None
+
+
+def _named(name: str, where: str, block: dict[str, Any]) -> NamedPolicy:
+    with errors_at(where):
+        return NamedPolicy(name, where, expand(block))
 
 
 def _blocks(path: str) -> dict[str, dict[str, Any]]:
-    """The entries of a file of variants, by name."""
+    """The entries of a file of several policies, by name."""
     content = evaluate_document(path)
     if isinstance(content, dict) and isinstance(content.get("type"), str):
         raise ConfigurationError(

@@ -1,153 +1,207 @@
-"""`allennlp replay`: what exit policies would do on stored traces."""
+"""`allennlp replay`: what exit policies do on stored traces, without the network."""
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from beem_plugin.calibration.replay import ExitDecisions, replay
-from beem_plugin.calibration.speed import trace_depth
+from beem_plugin.calibration.replay import ExitDecisions
 from beem_plugin.calibration.trace import ExitTrace
-from beem_plugin.common.errors import BeemError, ConfigurationError, not_allowed
+from beem_plugin.common.errors import ConfigurationError, not_allowed
 from beem_plugin.common.files import atomic_write, write_json
 from beem_plugin.common.outputs import check_outputs
-from beem_plugin.comparison.families import JudgedFamily, JudgedTrace, build, family_curve, fit_families, judge_families
-from beem_plugin.comparison.measuring import ON_ITSELF, describe_result, measure
-from beem_plugin.comparison.policy_files import Variant, error_at, load_variants
-from beem_plugin.comparison.replay_files import shortest_names, trace_paths
-from beem_plugin.comparison.replay_output import curve_rows, result_rows, write_results_csv
-from beem_plugin.comparison.table import print_curves_table, print_results_table
-from beem_plugin.exits.policy import ExitPolicy
-
-__all__ = ["measure", "replay_from_args"]  # `measure` is what other reports take from here
-
+from beem_plugin.comparison.operating_curve import (
+    CURVE_POINTS,
+    FamilyResult,
+    TraceResult,
+    family_curve,
+    fit_families,
+    judge_families,
+)
+from beem_plugin.comparison.policy_files import NamedPolicy, errors_at, load_policies, shortest_names, trace_paths
+from beem_plugin.comparison.replay_tables import csv_records, curves_table, pairs_table, results_table, speed_panels
+from beem_plugin.comparison.result import measure, replay_policy
+from beem_plugin.evaluation.statistics import Difference, mcnemar
+from beem_plugin.rendering.plots import need_plots, save_figure, speed_plot
+from beem_plugin.rendering.tables import write_csv
 
 CURVE_METRICS = ("accuracy", "f1", "accuracy_f1", "macro_f1", "matthews")
 REGRESSION_METRIC = "pearson_spearman"
+MAX_PAIRED = 8
+"""Paired tests are made of so many single policies at most."""
+
+
+@dataclass
+class Replay:
+    """
+    # Parameters
+
+    traces : `list[TraceResult]`
+    metric : `str`
+        What curves and the order of tables are about.
+    with_points : `bool`
+        Whether curves go into JSON with their points.
+    """
+
+    traces: list[TraceResult]
+    metric: str
+    with_points: bool = False
+    decisions: dict[str, ExitDecisions] = field(default_factory=dict)
+
+    def curves(self) -> list[dict[str, Any]]:
+        """One entry a curve: `area`, the value `at` each speed-up, that of the last exit, and points if wanted."""
+        rows = []
+        for trace, family in ((one, family) for one in self.traces for family in one.families):
+            if family.curve is None:
+                continue
+            label = {} if trace.name is None else {"trace": trace.name}
+            row = {"name": family.name, **label, "settings": len(family.results), **family.summary(self.metric)}
+            if self.with_points:
+                shown = family.curve.thinned(CURVE_POINTS)
+                points = {"layer_speedup": shown.speedup.tolist(), self.metric: shown.accuracy.tolist()}
+                row["points"] = {**points, "settings": shown.settings}
+            rows.append(row)
+        return rows
+
+    def pairs(self) -> list[tuple[str | None, str, str, Difference]]:
+        """Single policies of each trace, two by two, and each against the last exit: accuracy on the same samples."""
+        found = []
+        for trace in self.traces:
+            first = [family.results[0] for family in trace.families]
+            right = {result.name: result.right for result in first if result.right is not None}
+            if not right or len(right) > MAX_PAIRED:
+                continue
+            last = (trace.trace.predictions[:, -1] == trace.trace.labels)[trace.trace.known]
+            found += [(trace.name, name, "last exit", mcnemar(one, last.numpy())) for name, one in right.items()]
+            for (name, one), (other_name, other) in itertools.combinations(right.items(), 2):
+                found.append((trace.name, name, other_name, mcnemar(one, other)))
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """What `--output-file` holds."""
+        results = [
+            result.to_json(trace.name)
+            for trace in self.traces
+            for family in trace.families
+            for result in family.results
+        ]
+        curves = self.curves()
+        pairs = [
+            {**({} if trace is None else {"trace": trace}), "first": first, "second": second, **difference.to_json()}
+            for trace, first, second, difference in self.pairs()
+        ]
+        output: dict[str, Any] = results[0] if len(results) == 1 and not curves else {"results": results}
+        if curves:
+            output["curves"] = curves
+        if pairs:
+            output["paired_tests"] = pairs
+        return output
 
 
 def replay_from_args(args: argparse.Namespace) -> dict[str, Any]:
     """Runs the command; `args` as `commands/replay.py` parses them."""
     paths, calibrations = trace_paths(args.trace, args.calibrate_on or [])
-    variants = load_variants(args.policy or [], args.policies or [], args.overrides)
-    check_arguments(args, paths, variants)
+    policies = load_policies(args.policy or [], args.policies or [], args.overrides)
+    check_arguments(args, paths, policies)
+    outputs = ("output_file", "csv", "plot", "table", "predictions_output_file")
     check_outputs(
-        {
-            "--output-file": args.output_file,
-            "--csv": args.csv,
-            "--plot": args.plot,
-            "--predictions-output-file": args.predictions_output_file,
-        },
+        {f"--{name.replace('_', '-')}": getattr(args, name) for name in outputs},
         [*paths, *calibrations, *(args.policy or []), *(args.policies or [])],
     )
-    judged: list[JudgedTrace] = []
-    metric = args.metric
+    found = replay_traces(paths, calibrations, policies, args.metric, args.curve)
+    output = found.to_json()
+    if args.output_file:
+        write_json(args.output_file, output)
+    if args.csv:
+        write_csv(args.csv, csv_records(found.traces, found.metric))
+    if args.plot:
+        save_figure(speed_plot(speed_panels(found.traces, found.metric)), args.plot)
+    if args.predictions_output_file:
+        write_predictions(args.predictions_output_file, found.decisions)
+    table = results_table(found.traces, found.metric)
+    if args.table:
+        results_table(found.traces, found.metric, max_rows=None).write(args.table)
+    table.print()
+    if curves := found.curves():
+        curves_table(curves, found.metric).print()
+    if pairs := found.pairs():
+        pairs_table(pairs).print()
+    return output
+
+
+def replay_traces(
+    paths: Sequence[str],
+    calibrations: Sequence[str | None],
+    policies: Sequence[NamedPolicy],
+    metric: str | None = None,
+    sweep: bool = False,
+) -> Replay:
+    """
+    # Parameters
+
+    paths : `Sequence[str]`
+        Trace files.
+    calibrations : `Sequence[str | None]`
+        For each of them the trace that weights and thresholds are fitted on.
+    policies : `Sequence[NamedPolicy]`
+    metric : `str`, optional (default = accuracy, or a regression's own)
+    sweep : `bool`, optional (default = `False`)
+        Whether curves go through all thresholds that make a difference.
+    """
+    found = Replay([], metric or "", sweep)
     for name, path, other in zip(shortest_names(paths), paths, calibrations, strict=True):
         trace = ExitTrace.load(path)
         calibration = ExitTrace.load(other) if other else None
         if calibration is not None:
             check_same_network(trace, calibration, path, str(other))
-        metric = metric_for(trace, metric, path)
-        with errors_at(path):  # not every metric is one for every number of labels
-            measure(trace, trace.predictions[:, -1], [metric])
-        families: list[JudgedFamily] = []
-        for variant in variants:
-            with errors_at(variant.where):
-                families += judge(variant, trace, calibration, args, metric)
-        judged.append(JudgedTrace(name if len(paths) > 1 else None, trace, families))
-
-    results, curves = result_rows(judged), curve_rows(judged, metric, with_points=args.curve)
-    output = results[0] if len(results) == 1 and not curves else {"results": results}
-    if curves:
-        output["curves"] = curves
-    if args.output_file:
-        write_json(args.output_file, output)
-    if args.csv:
-        write_results_csv(args.csv, judged, metric)
-    if args.plot:
-        from beem_plugin.comparison.curve_plot import write_curve_plot
-
-        write_curve_plot(args.plot, judged, metric)
-    print_results_table(judged, metric)
-    if curves:
-        print_curves_table(curves, metric)
-    return output
+        found.metric = metric_for(trace, metric or found.metric or None, path)
+        with errors_at(path):  # not every metric is defined for every number of labels
+            measure(trace, trace.predictions[:, -1], [found.metric])
+        families: list[FamilyResult] = []
+        for policy in policies:
+            with errors_at(policy.where):
+                families += _judge(policy, trace, calibration, sweep, found)
+        found.traces.append(TraceResult(name if len(paths) > 1 else None, trace, families))
+    return found
 
 
-def judge(
-    variant: Variant, trace: ExitTrace, calibration: ExitTrace | None, args: argparse.Namespace, metric: str
-) -> list[JudgedFamily]:
-    """All settings of `variant` on `trace`, with their curves."""
-    if variant.is_sweep:
-        fitted = fit_families(variant, trace, calibration)
-        found = judge_families(fitted, trace, calibration, [metric])
-        pairs = [(family.policies[0], judged) for family, judged in zip(fitted, found, strict=True)]
+def _judge(
+    policy: NamedPolicy, trace: ExitTrace, calibration: ExitTrace | None, sweep: bool, found: Replay
+) -> list[FamilyResult]:
+    """All settings of `policy` on `trace`, with their curves."""
+    if policy.is_sweep:
+        fitted = fit_families(policy, trace, calibration)
+        judged = judge_families(fitted, trace, calibration, [found.metric])
+        pairs = [(family.policies[0], result) for family, result in zip(fitted, judged, strict=True)]
     else:
-        policy, result, decisions = replay_policy(variant.settings[0].config, trace, calibration, [metric])
-        if args.predictions_output_file:
-            write_predictions(args.predictions_output_file, decisions)
-        pairs = [(policy, JudgedFamily(variant.name, [{"name": variant.name, **result}]))]
-    for policy, judged in pairs:
-        judged.curve = family_curve(policy, judged.results, trace, metric, args.curve)
-    return [judged for _, judged in pairs]
+        config = policy.settings[0].config
+        one, result, decisions = replay_policy(config, trace, calibration, [found.metric], policy.name)
+        found.decisions[policy.name] = decisions
+        pairs = [(one, FamilyResult(policy.name, [result]))]
+    for one, judged_family in pairs:
+        judged_family.curve = family_curve(one, judged_family.results, trace, found.metric, sweep)
+    return [judged_family for _, judged_family in pairs]
 
 
-def replay_policy(
-    config: dict[str, Any], trace: ExitTrace, calibration: ExitTrace | None, metrics: Sequence[str] = ()
-) -> tuple[ExitPolicy, dict[str, Any], ExitDecisions]:
-    """
-    # Parameters
-
-    config : `dict[str, Any]`
-        An exit policy's config.
-    trace : `ExitTrace`
-        What is judged on.
-    calibration : `ExitTrace`, optional
-        What open weights and thresholds are fitted on.
-    metrics : `Sequence[str]`, optional (default = `()`)
-        Beside accuracy and the task's own.
-
-    # Returns
-
-    `tuple[ExitPolicy, dict[str, Any], ExitDecisions]`
-        The fitted policy; the metrics of what leaves early, those of the last exit, the layer speed-up, what was
-        calibrated; and the decisions.
-    """
-    policy = build(config, trace)
-    report = None
-    if calibration is not None:
-        report = policy.calibrate(calibration)
-        if calibration.same_data(trace):
-            report.warnings.append(ON_ITSELF)
-    decisions = replay(policy, trace)
-    result = describe_result(
-        trace,
-        policy,
-        metrics=measure(trace, decisions.predictions, metrics),
-        final_metrics=measure(trace, trace.predictions[:, -1], metrics),
-        depth=trace_depth(trace, decisions.exits),
-        warnings=[*([] if report is None else report.warnings), *policy.out_of_reach()],
-        report=report,
-    )
-    return policy, result, decisions
-
-
-def check_arguments(args: argparse.Namespace, paths: Sequence[str], variants: Sequence[Variant]) -> None:
+def check_arguments(args: argparse.Namespace, paths: Sequence[str], policies: Sequence[NamedPolicy]) -> None:
     """Raises a `ConfigurationError` for arguments that do not go together, before anything is computed."""
     if args.metric is not None and args.metric not in (*CURVE_METRICS, REGRESSION_METRIC):
         raise ConfigurationError(not_allowed("--metric", args.metric, [*CURVE_METRICS, REGRESSION_METRIC]))
-    settings = sum(len(variant.settings) for variant in variants)
-    if args.predictions_output_file and (len(paths) > 1 or settings > 1 or variants[0].is_sweep):
+    settings = sum(len(policy.settings) for policy in policies)
+    if args.predictions_output_file and (len(paths) > 1 or any(policy.is_sweep for policy in policies)):
         raise ConfigurationError(
             f"--predictions-output-file: found {len(paths)} trace(s) and {settings} setting(s) of policies, allowed: "
-            "one trace and one policy, without a grid"
+            "one trace and policies without a grid"
         )
-    if args.plot and Path(args.plot).suffix.lower() not in (".png", ".svg"):
-        raise ConfigurationError(f"--plot: found {args.plot}, allowed: a file name that ends in .png or .svg")
+    if args.plot:
+        if Path(args.plot).suffix.lower() not in (".png", ".svg"):
+            raise ConfigurationError(f"--plot: found {args.plot}, allowed: a file name that ends in .png or .svg")
+        need_plots("--plot")
 
 
 def metric_for(trace: ExitTrace, wanted: str | None, path: str) -> str:
@@ -158,15 +212,6 @@ def metric_for(trace: ExitTrace, wanted: str | None, path: str) -> str:
     return wanted or allowed[0]
 
 
-@contextmanager
-def errors_at(where: str) -> Iterator[None]:
-    """Errors get the name of the file that they are about in front."""
-    try:
-        yield
-    except BeemError as error:
-        raise error_at(where, error) from None
-
-
 def check_same_network(trace: ExitTrace, calibration: ExitTrace, path: str, other: str) -> None:
     """Raises a `ConfigurationError` if the two traces cannot come from one network."""
     for what, here, there in (
@@ -174,18 +219,19 @@ def check_same_network(trace: ExitTrace, calibration: ExitTrace, path: str, othe
         ("labels", trace.num_labels, calibration.num_labels),
         ("label names", trace.meta.get("label_names"), calibration.meta.get("label_names")),
     ):
-        # A trace that was made elsewhere may know no names.
+        # A trace that was made elsewhere may have no names.
         if here != there and None not in (here, there):
             raise ConfigurationError(f"--calibrate-on: {other} has {what} {there}, found {here} in {path}")
 
 
-def write_predictions(path: str, decisions: ExitDecisions) -> None:
-    exits, labels = decisions.exits.tolist(), decisions.predictions.tolist()
-    name = "value" if decisions.predictions.is_floating_point() else "label"
-    scores = None if decisions.scores is None else decisions.scores.tolist()
+def write_predictions(path: str, decisions: dict[str, ExitDecisions]) -> None:
+    """JSON lines with `index`, `exit`, `label` (or `value`) and `score`; of several policies with `policy` first."""
     with atomic_write(path) as file:
-        for index, (exit_number, label) in enumerate(zip(exits, labels, strict=True)):
-            line: dict[str, Any] = {"index": index, "exit": exit_number, name: label}
-            if scores is not None:
-                line["score"] = scores[index]
-            file.write(json.dumps(line) + "\n")
+        for policy, found in decisions.items():
+            first = {} if len(decisions) == 1 else {"policy": policy}
+            name = "value" if found.predictions.is_floating_point() else "label"
+            columns = {"exit": found.exits.tolist(), name: found.predictions.tolist()}
+            if found.scores is not None:
+                columns["score"] = found.scores.tolist()
+            for index, values in enumerate(zip(*columns.values(), strict=True)):
+                file.write(json.dumps({**first, "index": index, **dict(zip(columns, values, strict=True))}) + "\n")

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 
 from beem_plugin.calibration.curves import Curve, policy_curve, threshold_curve
@@ -75,18 +74,6 @@ def swept_table(fits: Sequence[Callable[[ExitTrace], Scored]], calibration: Exit
 def settings_curve(configs: Sequence[Mapping[str, Any]], trace: ExitTrace) -> Curve:
     """One point a config."""
     return policy_curve([build(config) for config in configs], trace, [str(dict(config)) for config in configs])
-
-
-def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and standard error."""
-    array = np.asarray(values, dtype=np.float64)
-    return float(array.mean()), float(array.std(ddof=1) / math.sqrt(len(array))) if len(array) > 1 else 0.0
-
-
-def over_tasks(per_task: Mapping[str, Sequence[float]]) -> tuple[float, float]:
-    """The mean over tasks of the means over seeds; its error counts the seeds' scatter within each task."""
-    found = [mean_and_error(values) for values in per_task.values()]
-    return float(np.mean([mean for mean, _ in found])), math.sqrt(sum(error**2 for _, error in found)) / len(found)
 
 
 def shown(mean: float, error: float, sign: bool = False) -> str:

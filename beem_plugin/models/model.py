@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.registry import Registrable
 from beem_plugin.data.instance import Instance
 from beem_plugin.data.vocabulary import Vocabulary
@@ -34,6 +35,11 @@ class Model(torch.nn.Module, Registrable):
     def __init__(self, vocab: Vocabulary) -> None:
         super().__init__()
         self.vocab = vocab
+
+    @property
+    def exit_network(self) -> Any:
+        """The part of the model whose exits a policy chooses between: it has `exit_layers` and `num_labels`."""
+        raise ConfigurationError(f"found a model {type(self).__name__}, allowed: one with exits")
 
     def forward(self, **batch: Tensor) -> dict[str, Any]:
         """Logits, and the mean loss over the batch when it has labels."""

@@ -129,6 +129,10 @@ class MultiExitCaptioner(Model):
         return self.decoder.num_exits
 
     @property
+    def exit_network(self) -> MultiExitDecoder:
+        return self.decoder
+
+    @property
     def exit_layers(self) -> list[int]:
         return self.decoder.exit_layers
 

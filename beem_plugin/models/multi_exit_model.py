@@ -68,6 +68,10 @@ class MultiExitModel(Model):
         check_signals(self.exit_policy, self.encoder.available_signals, "the model")
         check_objective(self.objective, self.encoder)
 
+    @property
+    def exit_network(self) -> MultiExitEncoder:
+        return self.encoder
+
     def forward(  # type: ignore[override]  # named, where the base class takes any tensors
         self,
         input_ids: Tensor,

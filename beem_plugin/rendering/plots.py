@@ -1,13 +1,26 @@
-"""The plots of a calibration report, as SVG. matplotlib is optional: it comes with the extra `plots`."""
+"""
+One style for all plots, and the plots themselves. They take plain numbers. matplotlib is optional (extra `plots`).
+
+Colours are Okabe and Ito's (2008), which colour-blind readers can tell apart. Line styles and markers differ as well,
+for prints in grey.
+"""
 
 from __future__ import annotations
 
 import io
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-BLUE, ORANGE, GREY, LIGHT, INK = "#1f6f9f", "#d9772b", "#8b95a1", "#dfe4ea", "#2b3440"
+from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.files import atomic_write
+
+BLUE, ORANGE, GREY, LIGHT, INK = "#0072b2", "#d55e00", "#7f8790", "#c9d0d8", "#2b3440"
+COLOURS = (BLUE, ORANGE, "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+STYLES: tuple[Any, ...] = ("-", "--", "-.", ":")
+MARKERS = ("o", "s", "D", "^", "v", "P", "X")
 STYLE: dict[Any, Any] = {
     "font.family": "sans-serif",
     "font.size": 9.5,
@@ -21,8 +34,61 @@ STYLE: dict[Any, Any] = {
     "xtick.color": INK,
     "ytick.color": INK,
     "text.color": INK,
-    "svg.hashsalt": "calibration",  # the same report gives the same file
+    "legend.frameon": False,
+    "svg.hashsalt": "beem_plugin",  # the same data give the same file
 }
+FARTHEST = 3.5
+"""Panels end at this speed-up unless told otherwise."""
+
+
+@dataclass
+class Series:
+    """
+    One rule of a panel.
+
+    # Parameters
+
+    label : `str`
+    look : `int`
+        Its place among the colours, line styles and markers; -1 is the grey of a reference.
+    line : `tuple[Sequence[float], Sequence[float]]`, optional
+        Speed-ups and values in percent, joined.
+    dots : `tuple[Sequence[float], Sequence[float]]`, optional
+        The same of single settings.
+    bars : `tuple[list[list[float]] | None, list[list[float]] | None]`, optional
+        How far the first dot's speed-up and value reach down and up.
+    note : `str`, optional
+        Beside the first dot.
+    """
+
+    label: str
+    look: int
+    line: tuple[Sequence[float], Sequence[float]] | None = None
+    dots: tuple[Sequence[float], Sequence[float]] | None = None
+    bars: tuple[Any, Any] = (None, None)
+    note: str = ""
+
+
+@dataclass
+class SpeedPanel:
+    """
+    Quality against layer speed-up.
+
+    # Parameters
+
+    ylabel : `str`
+    last_exit : `float`
+        In percent, drawn as a dashed line.
+    series : `list[Series]`
+    title : `str`, optional (default = `""`)
+    farthest : `float`, optional (default = `3.5`)
+    """
+
+    ylabel: str
+    last_exit: float
+    series: list[Series] = field(default_factory=list)
+    title: str = ""
+    farthest: float = FARTHEST
 
 
 def plots_available() -> bool:
@@ -34,125 +100,129 @@ def plots_available() -> bool:
     return True
 
 
-def curve_plot(evidence: dict[str, Any]) -> str:
-    """Accuracy against layer speed-up: the rule's curve, the fixed exits, the last exit, and the chosen point."""
-    report, fixed, curve = evidence["calibration"], evidence["fixed_exits"], evidence["curve"]
-    figure, (axes,) = _figure(8.2, 4.2)
-    final = 100 * (1 - report["final_error"])
-    chosen = report["layer_speedup"], 100 * (1 - report["error"])
-    farthest = max(3.0, 1.25 * chosen[0])
-    axes.axhline(final, color=GREY, linewidth=1, linestyle=(0, (4, 3)), label=f"last exit, {final:.1f} %")
-    seen = [final, chosen[1]]
-    inside = [index for index, speed in enumerate(fixed["speedup"]) if speed <= farthest]
-    seen += [100 * fixed["accuracy"][index] for index in inside]
-    axes.plot(
-        [fixed["speedup"][index] for index in inside],
-        [100 * fixed["accuracy"][index] for index in inside],
-        "o-",
-        color=GREY,
-        markersize=4,
-        linewidth=1,
-        alpha=0.8,
-        label="all samples at the same exit",
-    )
-    if curve is not None:
-        points = [(s, 100 * a) for s, a in zip(curve["speedup"], curve["accuracy"], strict=True) if s <= farthest]
-        seen += [accuracy for _, accuracy in points]
-        axes.plot(*zip(*points, strict=True), color=BLUE, linewidth=2, label="this score, one threshold for all exits")
-    axes.plot(
-        *chosen, "o", color=ORANGE, markersize=9, markeredgecolor="white", markeredgewidth=1.5, label="chosen", zorder=5
-    )
-    axes.annotate(
-        f"{chosen[0]:.2f}x, {chosen[1]:.1f} %",
-        chosen,
-        xytext=(8, 9),
-        textcoords="offset points",
-        color=ORANGE,
-        fontweight="bold",
-    )
+def need_plots(flag: str) -> None:
+    """Raises a `ConfigurationError` that names `flag` without matplotlib."""
+    if not plots_available():
+        raise ConfigurationError(f'{flag}: needs matplotlib, which is not installed; pip install "beem_plugin[plots]"')
+
+
+def speed_plot(panels: Sequence[SpeedPanel]) -> Any:
+    """A figure with one panel each and one legend below."""
+    columns = 1 if len(panels) == 1 else 3 if len(panels) > 4 else 2
+    lines = math.ceil(len(panels) / columns)
+    labels = {series.label for panel in panels for series in panel.series}
+    height = (4.2 if columns == 1 else 3.4) * lines + 0.22 * math.ceil((len(labels) + 1) / (2 * columns))
+    figure, axes = new_figure(8.2 if columns == 1 else 5.2 * columns, height, lines, columns)
+    for place, panel in zip(axes, panels, strict=False):
+        _draw(place, panel)
+    for place in axes[len(panels) :]:
+        place.set_axis_off()
+    handles = {label: handle for place in axes for handle, label in zip(*place.get_legend_handles_labels())}
+    figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=2 * columns)
+    return figure
+
+
+def _draw(axes: Any, panel: SpeedPanel) -> None:
+    axes.axhline(panel.last_exit, color=GREY, linewidth=1, linestyle=(0, (4, 3)), label="last exit")
+    seen = [panel.last_exit]
+    for series in panel.series:
+        colour = GREY if series.look < 0 else COLOURS[series.look % len(COLOURS)]
+        mark = "o" if series.look < 0 else MARKERS[series.look % len(MARKERS)]
+        label: str | None = series.label
+        if series.line is not None:
+            points = [(x, y) for x, y in zip(*series.line, strict=True) if x <= panel.farthest]
+            style = "-" if series.look < 0 else STYLES[series.look % len(STYLES)]
+            axes.plot(*_split(points), style, color=colour, linewidth=1 if series.look < 0 else 1.8, label=label)
+            seen += [y for _, y in points]
+            label = None
+        if series.dots is not None:
+            points = [(x, y) for x, y in zip(*series.dots, strict=True) if x <= panel.farthest]
+            x, y = _split(points)
+            size = 3.5 if series.look < 0 else 9 if series.note else 5.5
+            axes.plot(x, y, mark, color=colour, markersize=size, markeredgecolor="white", label=label, zorder=4)
+            if points and any(bar is not None for bar in series.bars):
+                xerr, yerr = series.bars
+                axes.errorbar(x[:1], y[:1], xerr=xerr, yerr=yerr, fmt="none", ecolor=colour, elinewidth=1.2, zorder=3)
+            if points and series.note:
+                place = {"xytext": (8, 9), "textcoords": "offset points"}
+                axes.annotate(series.note, points[0], color=colour, fontweight="bold", **place)
+            seen += [value for _, value in points]
     low, high = min(seen), max(seen)
     margin = max(0.08 * (high - low), 0.5)
-    axes.set_ylim(low - margin, high + 2 * margin)
-    axes.set_xlim(0.97, farthest)
+    axes.set_ylim(low - margin, high + 1.5 * margin)
+    axes.set_xlim(0.97, panel.farthest)
     axes.set_xlabel("layer speed-up")
-    axes.set_ylabel("accuracy on the calibration data (%)")
-    axes.legend(loc="lower left", frameon=False)
-    return _svg(figure)
+    axes.set_ylabel(panel.ylabel)
+    if panel.title:
+        axes.set_title(panel.title, fontsize=9.5, loc="left")
 
 
-def histogram_plot(evidence: dict[str, Any]) -> str:
-    """How many samples leave at each exit, the wrong ones apart."""
-    report = evidence["calibration"]
-    figure, (axes,) = _figure(8.2, 2.9)
-    total = max(report["samples"], 1)
-    exits = [entry["exit"] for entry in report["evidence"]]
-    share = [100 * count / total for count in report["exit_histogram"]]
+def _split(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
+    return [x for x, _ in points], [y for _, y in points]
+
+
+def exits_plot(share: Sequence[float], wrong: Sequence[float] | None) -> Any:
+    """Bars of the share of samples in percent that leaves at each exit, the wrong ones apart if they are known."""
+    figure, (axes,) = new_figure(8.2, 2.9)
+    exits = list(range(1, len(share) + 1))
     axes.bar(exits, share, color=BLUE, width=0.72, label="left here")
-    if report["error"] is not None:
-        wrong = [100 * entry["errors"] / total for entry in report["evidence"]]
-        axes.bar(exits, wrong, color=ORANGE, width=0.72, label="of which wrong")
-        axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, frameon=False)
+    if wrong is not None:
+        axes.bar(exits, wrong, color=ORANGE, width=0.72, hatch="//", edgecolor="white", label="of which wrong")
+        axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2)
     for number, value in zip(exits, share, strict=True):
         if value > 0:
-            axes.annotate(
-                f"{value:.1f}", (number, value), xytext=(0, 2), textcoords="offset points", ha="center", fontsize=8
-            )
+            place = {"xytext": (0, 2), "textcoords": "offset points", "ha": "center", "fontsize": 8}
+            axes.annotate(f"{value:.1f}", (number, value), **place)
     axes.set_xticks(exits)
     axes.grid(axis="x", visible=False)
     axes.set_ylim(0, 1.18 * max([*share, 1]))
     axes.set_xlabel("exit")
     axes.set_ylabel("samples (%)")
-    return _svg(figure)
+    return figure
 
 
-def reliability_plot(rows: Sequence[dict[str, Any]]) -> str:
-    """One small diagram an exit: accuracy against confidence, before and after confidence calibration."""
-    columns = min(4, len(rows))
-    lines = math.ceil(len(rows) / columns)
-    figure, axes = _figure(8.2, 2.25 * lines + 0.3, lines, columns)
-    for panel, row in zip(axes, rows, strict=False):
-        panel.plot([0, 1], [0, 1], color=LIGHT, linewidth=1.2, zorder=1)
-        _reliability_line(panel, row["before"], GREY if row["after"] else BLUE)
-        title = f"exit {row['exit']}   ECE {100 * row['ece_before']:.1f}"
-        if row["after"]:
-            _reliability_line(panel, row["after"], BLUE)
-            title += f" → {100 * row['ece_after']:.1f}"
-        panel.set_title(title, fontsize=8.5, loc="left")
-        panel.set_xlim(0, 1.03)
-        panel.set_ylim(0, 1.05)
-        panel.set_xticks([0, 0.5, 1])
-        panel.set_yticks([0, 0.5, 1])
-    for panel in axes[len(rows) :]:
-        panel.set_visible(False)
-    figure.supxlabel("confidence", fontsize=9.5)
-    figure.supylabel("accuracy", fontsize=9.5)
-    return _svg(figure)
+def rates_plot(names: Sequence[str], rows: Sequence[dict[str, Any]], xlabel: str) -> Any:
+    """Horizontal bars: `value`, the range `low` to `high`, a `mark` where there is one, and a `look` from 0 to 2."""
+    figure, (axes,) = new_figure(8.2, 1.2 + 0.28 * len(rows))
+    for place, row in enumerate(rows):
+        axes.barh(place, row["value"], color=(BLUE, GREY, LIGHT)[row["look"]], height=0.7)
+        axes.plot([row["low"], row["high"]], [place, place], color=INK)
+        if row.get("mark") is not None:
+            axes.plot(row["mark"], place, "|", color=ORANGE, markersize=12)
+    axes.set_yticks(range(len(rows)), names)
+    axes.invert_yaxis()
+    axes.set_xlabel(xlabel)
+    return figure
 
 
-def _reliability_line(axes: Any, bins: Sequence[dict[str, Any]], color: str) -> None:
-    filled = [entry for entry in bins if entry["samples"]]
-    total = sum(entry["samples"] for entry in filled)
-    x, y = [entry["confidence"] for entry in filled], [entry["accuracy"] for entry in filled]
-    axes.plot(x, y, color=color, linewidth=1.4, zorder=2)
-    axes.scatter(
-        x, y, s=[6 + 70 * entry["samples"] / total for entry in filled], color=color, alpha=0.75, zorder=3, linewidths=0
-    )
-
-
-def _figure(width: float, height: float, lines: int = 1, columns: int = 1) -> tuple[Any, list[Any]]:
-    import matplotlib
+def new_figure(width: float, height: float, lines: int = 1, columns: int = 1) -> tuple[Any, list[Any]]:
+    """A figure in the common style, and its axes in a list."""
+    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context(STYLE):
+    with rc_context(STYLE):
         figure = Figure(figsize=(width, height), layout="constrained")
         axes = figure.subplots(lines, columns, squeeze=False)
     return figure, list(axes.flatten())
 
 
-def _svg(figure: Any) -> str:
-    import matplotlib
+def to_svg(figure: Any) -> str:
+    """The figure as SVG text, the same for the same data."""
+    from matplotlib import rc_context
 
-    with matplotlib.rc_context(STYLE):
+    with rc_context(STYLE):
         file = io.StringIO()
         figure.savefig(file, format="svg", metadata={"Date": None})
     return file.getvalue()
+
+
+def save_figure(figure: Any, path: str | Path) -> None:
+    """Writes PNG or SVG, by the file's name."""
+    from matplotlib import rc_context
+
+    if str(path).lower().endswith(".svg"):
+        with atomic_write(path) as file:
+            file.write(to_svg(figure))
+        return
+    with rc_context(STYLE), atomic_write(path, "wb") as file:
+        figure.savefig(file, format="png", dpi=160)

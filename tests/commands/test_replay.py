@@ -72,7 +72,8 @@ def test_one_trace_and_one_policy_keep_their_object(folder: Path) -> None:
     result = replayed(folder, str(folder / "s0" / "dev.npz"), "--policy", policy)
     assert list(result) == [
         "name", "n", "num_exits", "metrics", "final_metrics", "layer_speedup", "layers_saved", "average_exit",
-        "average_layer", "exit_histogram", "policy", "weights", "thresholds", "warnings", "calibration",
+        "average_layer", "exit_histogram", "policy", "weights", "thresholds", "warnings", "calibration", "intervals",
+        "paired_tests",
     ]  # fmt: skip
     assert result["name"] == "p" and list(result["metrics"]) == ["accuracy", "matthews"]
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.comparison.policy_files import load_variants
+from beem_plugin.comparison.policy_files import load_policies
 from beem_plugin.comparison.policy_grid import Quantiles, describe, expand
 
 
@@ -99,10 +99,10 @@ def test_files_of_variants(tmp_path: Path) -> None:
     named, listed = tmp_path / "named.jsonnet", tmp_path / "listed.json"
     named.write_text("{calm: {type: 'margin', thresholds: 0.5}, pabee: {type: 'patience', patience: [1, 2]}}")
     listed.write_text(json.dumps([{"type": "patience", "patience": 1}, {"type": "patience", "patience": 2}]))
-    variants = load_variants([], [str(named), str(listed)], "")
+    variants = load_policies([], [str(named), str(listed)], "")
     assert [variant.name for variant in variants] == ["calm", "pabee", "patience", "patience (2)"]
     assert [variant.is_sweep for variant in variants] == [False, True, False, False]
-    changed = load_variants([], [str(listed)], '{"patience": 4}')
+    changed = load_policies([], [str(listed)], '{"patience": 4}')
     assert [variant.settings[0].config["patience"] for variant in changed] == [4, 4]
 
 
@@ -112,7 +112,7 @@ def test_files_of_one_name_go_by_their_folders(tmp_path: Path) -> None:
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "p.json").write_text('{"type": "final"}')
         paths.append(str(tmp_path / folder / "p.json"))
-    assert [variant.name for variant in load_variants(paths, [], "")] == ["a/p", "b/p"]
+    assert [variant.name for variant in load_policies(paths, [], "")] == ["a/p", "b/p"]
 
 
 @pytest.mark.parametrize(
@@ -128,4 +128,4 @@ def test_files_of_one_name_go_by_their_folders(tmp_path: Path) -> None:
 def test_bad_files_of_variants(tmp_path: Path, content: Any, message: str) -> None:
     (tmp_path / "v.json").write_text(json.dumps(content))
     with pytest.raises(ConfigurationError, match=f"v.json: {message}"):
-        load_variants([], [str(tmp_path / "v.json")], "")
+        load_policies([], [str(tmp_path / "v.json")], "")

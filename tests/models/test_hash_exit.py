@@ -16,10 +16,10 @@ from beem_plugin.calibration.replay import replay
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError, DataError
 from beem_plugin.comparison.ablation.judging import judge
-from beem_plugin.comparison.families import fit_families, judge_families
-from beem_plugin.comparison.policy_files import Variant
+from beem_plugin.comparison.operating_curve import fit_families, judge_families
+from beem_plugin.comparison.policy_files import NamedPolicy
 from beem_plugin.comparison.policy_grid import expand
-from beem_plugin.comparison.replay import replay_policy
+from beem_plugin.comparison.result import replay_policy
 from beem_plugin.data import Instance, Vocabulary
 from beem_plugin.data.ragged_batch import ragged_batches
 from beem_plugin.evaluation.benchmark import tokens_of
@@ -298,10 +298,10 @@ def test_the_shipped_config_counts_its_training_data_and_reports_by_token(
     loaded = ExitTrace.load(tmp_path / "dev.npz")
     _, replayed, _ = replay_policy({"type": "final"}, loaded, None)
     for key in ("layer_speedup", "layers_saved", "average_layer", "mac_speedup", "token_exit_histogram"):
-        assert replayed[key] == pytest.approx(metrics[key], rel=1e-12)
-    variant = Variant("final", "here", expand({"type": "final"}))
+        assert replayed.depth[key] == pytest.approx(metrics[key], rel=1e-12)
+    variant = NamedPolicy("final", "here", expand({"type": "final"}))
     (family,) = judge_families(fit_families(variant, loaded, None), loaded, None)
-    assert family.results[0]["layer_speedup"] == replayed["layer_speedup"]
+    assert family.results[0].layer_speedup == replayed.layer_speedup
     # Half of the samples are half of the tokens, and a trace of older days has samples' depths alone.
     assert loaded.token_depth is not None
     half = loaded.select(range(20)).token_depth
@@ -310,7 +310,7 @@ def test_the_shipped_config_counts_its_training_data_and_reports_by_token(
     loaded.save(tmp_path / "old.npz")
     old = ExitTrace.load(tmp_path / "old.npz")
     assert old.token_depth is None
-    assert replay_policy({"type": "final"}, old, None)[1]["layer_speedup"] == 1
+    assert replay_policy({"type": "final"}, old, None)[1].layer_speedup == 1
 
 
 def test_an_ablation_reports_the_speed_up_of_tokens_as_evaluate_does() -> None:

@@ -13,9 +13,9 @@ from beem_plugin.calibration.replay import replay
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.registry import Params
-from beem_plugin.comparison.calibration_evidence import calibration_evidence
+from beem_plugin.comparison.evidence import calibration_evidence
 from beem_plugin.exits.policies import ExitPolicy
-from beem_plugin.rendering.calibration_page import calibration_page
+from beem_plugin.rendering.pages.calibration import calibration_page
 
 EXITS = 4
 
@@ -76,7 +76,7 @@ def test_the_report_tells_squared_errors_in_the_place_of_error_rates() -> None:
     assert [entry.samples for entry in report.evidence] == report.exit_histogram
     assert {entry.errors for entry in report.evidence} == {None}
     assert any("mean squared error" in warning for warning in report.warnings)
-    page = calibration_page(calibration_evidence(policy, report, trace))
+    page = calibration_page(calibration_evidence(policy, report, trace).to_json())
     assert "pearson" in page and "values, which are not right or wrong" in page
 
 

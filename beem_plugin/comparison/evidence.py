@@ -1,8 +1,8 @@
-"""Everything that a calibration report shows, as JSON."""
+"""Everything that a calibration report shows, as data."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from torch import Tensor
@@ -13,7 +13,7 @@ from beem_plugin.calibration.replay import replay
 from beem_plugin.calibration.report import CalibrationReport
 from beem_plugin.calibration.theory import theory_report
 from beem_plugin.calibration.trace import ExitTrace
-from beem_plugin.comparison.replay import measure
+from beem_plugin.comparison.result import measure
 from beem_plugin.exits.policies.calibrated import Calibrated
 from beem_plugin.exits.policy import ExitPolicy
 
@@ -21,7 +21,44 @@ CURVE_POINTS = 200
 RELIABILITY_BINS = 10
 
 
-def calibration_evidence(policy: ExitPolicy, report: CalibrationReport, trace: ExitTrace) -> dict[str, Any]:
+@dataclass
+class CalibrationEvidence:
+    """
+    Everything that a calibration report shows. The last four are `None` without labels and for a regression, `curve`
+    for rules without thresholds too.
+
+    # Parameters
+
+    calibration : `CalibrationReport`
+    label_names, exit_layers : `list`
+    metrics, final_metrics : `dict[str, float]`
+        Under the policy, and of the last exit.
+    curve : `dict[str, Any]`, optional
+        The rule's score with one threshold swept.
+    fixed_exits : `dict[str, list[float]]`, optional
+        Every sample at the same exit.
+    reliability : `list[dict[str, Any]]`, optional
+        Of every exit.
+    theory : `dict[str, Any]`, optional
+    """
+
+    calibration: CalibrationReport
+    label_names: list[str]
+    exit_layers: list[int]
+    metrics: dict[str, float]
+    final_metrics: dict[str, float]
+    curve: dict[str, Any] | None = None
+    fixed_exits: dict[str, list[float]] | None = None
+    reliability: list[dict[str, Any]] | None = None
+    theory: dict[str, Any] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """`report.json`."""
+        own = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        return {**own, "calibration": self.calibration.to_json()}
+
+
+def calibration_evidence(policy: ExitPolicy, report: CalibrationReport, trace: ExitTrace) -> CalibrationEvidence:
     """
     # Parameters
 
@@ -30,36 +67,25 @@ def calibration_evidence(policy: ExitPolicy, report: CalibrationReport, trace: E
     report : `CalibrationReport`
     trace : `ExitTrace`
         What it was calibrated on.
-
-    # Returns
-
-    `dict[str, Any]`
-        `calibration` (the report), `metrics` and `final_metrics`, `curve` (the rule's score with one threshold swept),
-        `fixed_exits` (every sample at the same exit), `reliability` of every exit, `theory`. The last four are `None`
-        without labels and for a regression, `curve` for rules without thresholds too.
     """
-    known = trace.known.nonzero().flatten()
     decisions = replay(policy, trace)
-    evidence: dict[str, Any] = {
-        "calibration": report.to_json(),
-        "label_names": list(trace.meta.get("label_names") or []),
-        "exit_layers": trace.exit_layers,
-        "metrics": measure(trace, decisions.predictions),
-        "final_metrics": measure(trace, trace.predictions[:, -1]),
-        "curve": None,
-        "fixed_exits": None,
-        "reliability": None,
-        "theory": None,
-    }
+    found = CalibrationEvidence(
+        report,
+        list(trace.meta.get("label_names") or []),
+        trace.exit_layers,
+        measure(trace, decisions.predictions),
+        measure(trace, trace.predictions[:, -1]),
+    )
+    known = trace.known.nonzero().flatten()
     if len(known) == 0 or trace.is_regression:
-        return evidence
+        return found
     labelled = trace.select(known)
-    evidence["fixed_exits"] = fixed_exits(labelled)
-    evidence["reliability"] = reliability_of_exits(policy, labelled)
-    evidence["theory"] = theory_report(policy, labelled).to_json()
+    found.fixed_exits = fixed_exits(labelled)
+    found.reliability = reliability_of_exits(policy, labelled)
+    found.theory = theory_report(policy, labelled).to_json()
     if has_scores(policy):
-        evidence["curve"] = curve_to_json(curve_of(policy, labelled))
-    return evidence
+        found.curve = curve_to_json(curve_of(policy, labelled))
+    return found
 
 
 def curve_to_json(curve: Curve) -> dict[str, Any]:
@@ -97,17 +123,3 @@ def _reliability(trace: ExitTrace, number: int, labels: Tensor) -> tuple[list[di
     right = signals.prediction == labels
     bins = [asdict(entry) for entry in reliability(signals.confidence, right, RELIABILITY_BINS)]
     return bins, expected_calibration_error(signals.confidence, right)
-
-
-def evidence_row(entry: dict[str, Any]) -> list[str]:
-    """One exit's evidence as the cells of a table."""
-    threshold, interval = entry["threshold"], entry["interval"]
-    return [
-        str(entry["exit"]),
-        "-" if threshold is None else threshold if isinstance(threshold, str) else f"{threshold:.4g}",
-        str(entry["samples"]),
-        "-" if entry["errors"] is None else str(entry["errors"]),
-        "-" if entry["error_rate"] is None else f"{100 * entry['error_rate']:.1f} %",
-        "-" if interval is None else f"{100 * interval[0]:.1f} - {100 * interval[1]:.1f} %",
-        "-" if entry["final_errors"] is None else str(entry["final_errors"]),
-    ]

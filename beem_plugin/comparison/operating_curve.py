@@ -1,15 +1,14 @@
-"""The settings of a policy on a trace, by families: each family is one curve."""
+"""The settings of a policy on a trace. Settings that differ only along the accuracy-speed curve are one family."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
+import numpy as np
 
-from beem_plugin.calibration.curves import Curve, metric_curve, native
+from beem_plugin.calibration.curves import SPEEDS, Curve, metric_curve, native
 from beem_plugin.calibration.replay_many import replay_many
 from beem_plugin.calibration.report import CalibrationReport
 from beem_plugin.calibration.speed import trace_histogram_depth
@@ -17,10 +16,9 @@ from beem_plugin.calibration.thresholds import NEVER
 from beem_plugin.calibration.thresholds.grid import ThresholdGrid
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.common.registry import Params
-from beem_plugin.comparison.measuring import ON_ITSELF, describe_result, measure, measure_outcome
-from beem_plugin.comparison.policy_files import Variant
+from beem_plugin.comparison.policy_files import NamedPolicy
 from beem_plugin.comparison.policy_grid import Quantiles, Setting, describe
+from beem_plugin.comparison.result import ON_ITSELF, PolicyResult, build, measure, measure_outcome, result_of
 from beem_plugin.exits.policy import ExitPolicy
 
 CURVE_POINTS = 200
@@ -29,8 +27,6 @@ CURVE_POINTS = 200
 @dataclass
 class Family:
     """
-    Settings that differ only in what moves the rule along its curve.
-
     # Parameters
 
     name : `str`
@@ -39,7 +35,7 @@ class Family:
     policies : `list[ExitPolicy]`
         Fitted, one a setting.
     reports : `list[CalibrationReport | None]`
-        What calibration said, where a setting was calibrated by itself.
+        Of settings that were calibrated one by one.
     """
 
     name: str
@@ -49,81 +45,94 @@ class Family:
 
 
 @dataclass
-class JudgedFamily:
+class FamilyResult:
     """
     # Parameters
 
     name : `str`
-    results : `list[dict[str, Any]]`
-        As `describe_result` gives them, each with its `name`, and those of a sweep with their `setting`.
+    results : `list[PolicyResult]`
     curve : `Curve`, optional (default = `None`)
     """
 
     name: str
-    results: list[dict[str, Any]]
+    results: list[PolicyResult]
     curve: Curve | None = None
+
+    def summary(self, metric: str) -> dict[str, Any]:
+        """
+        Of a family with a curve: `metric`, its value at the last exit (`final`), `area` from 1x to 3x in points, and
+        the value `at` 1.5x, 2x, 2.5x; `None` where the curve does not reach.
+        """
+        assert self.curve is not None
+        final = self.results[0].final_metrics[metric]
+        at = {str(speed): self.curve.at(speed) for speed in SPEEDS}
+        return {"metric": metric, "final": final, "area": self.curve.area(), "at": at}
 
 
 @dataclass
-class JudgedTrace:
+class TraceResult:
     """
     # Parameters
 
     name : `str | None`
         `None` if it is the only one.
     trace : `ExitTrace`
-    families : `list[JudgedFamily]`
+    families : `list[FamilyResult]`
     """
 
     name: str | None
     trace: ExitTrace
-    families: list[JudgedFamily]
+    families: list[FamilyResult]
 
 
-def fit_families(variant: Variant, trace: ExitTrace, calibration: ExitTrace | None) -> list[Family]:
-    """Builds the settings of `variant`; what they need of `calibration` is fitted once a family where that serves."""
+def fit_families(policy: NamedPolicy, trace: ExitTrace, calibration: ExitTrace | None) -> list[Family]:
+    """Builds the settings of `policy`; a fit that several settings share is made once a family."""
     groups: dict[str, list[Setting]] = {}
-    for setting in variant.settings:
+    for setting in policy.settings:
         groups.setdefault(describe(setting.apart), []).append(setting)
     families = []
     for label, settings in groups.items():
         fitting = _Fitting(trace, calibration)
         resolved = [one for setting in settings for one in fitting.without_quantiles(setting)]
         fitted = [fitting.fit(setting) for setting in resolved]
-        name = f"{variant.name} {label}" if label else variant.name
-        families.append(Family(name, resolved, [policy for policy, _ in fitted], [report for _, report in fitted]))
+        name = f"{policy.name} {label}" if label else policy.name
+        families.append(Family(name, resolved, [one for one, _ in fitted], [report for _, report in fitted]))
     return families
 
 
 def judge_families(
     families: Sequence[Family], trace: ExitTrace, calibration: ExitTrace | None, metrics: Sequence[str] = ()
-) -> list[JudgedFamily]:
-    """What every setting of every family does on `trace`, in one go."""
+) -> list[FamilyResult]:
+    """Replays every setting of every family on `trace`, in one pass."""
     places = [(number, index) for number, family in enumerate(families) for index in range(len(family.settings))]
     policies = [families[number].policies[index] for number, index in places]
     final = measure(trace, trace.predictions[:, -1], metrics)
     itself = [ON_ITSELF] if calibration is not None and calibration.same_data(trace) else []
-    judged = [JudgedFamily(family.name, [{} for _ in family.settings]) for family in families]
+    found: dict[tuple[int, int], PolicyResult] = {}
     for place, outcome in replay_many(policies, trace):
         number, index = places[place]
-        family = families[number]
-        setting, report = family.settings[index], family.reports[index]
-        result = describe_result(
+        family, policy = families[number], policies[place]
+        setting = family.settings[index]
+        found[number, index] = result_of(
+            f"{family.name}{', ' if setting.apart and setting.along else ' '}{describe(setting.along)}".rstrip(),
             trace,
-            policies[place],
-            metrics=measure_outcome(trace, outcome, metrics),
-            final_metrics=dict(final),
-            depth=trace_histogram_depth(trace, outcome.exit_histogram),
-            warnings=[*(report.warnings if report else []), *itself, *policies[place].out_of_reach(with_ends=False)],
-            report=report,
+            policy,
+            outcome,
+            measure_outcome(trace, outcome, metrics),
+            trace_histogram_depth(trace, outcome.exit_histogram),
+            final,
+            family.reports[index],
+            [*itself, *policy.out_of_reach(with_ends=False)],
+            setting.swept,
         )
-        name = f"{family.name}{', ' if setting.apart and setting.along else ' '}{describe(setting.along)}".rstrip()
-        judged[number].results[index] = {"name": name, "setting": setting.swept, **result}
-    return judged
+    return [
+        FamilyResult(family.name, [found[number, index] for index in range(len(family.settings))])
+        for number, family in enumerate(families)
+    ]
 
 
 def family_curve(
-    policy: ExitPolicy, results: Sequence[dict[str, Any]], trace: ExitTrace, metric: str, sweep: bool
+    policy: ExitPolicy, results: Sequence[PolicyResult], trace: ExitTrace, metric: str, sweep: bool
 ) -> Curve | None:
     """
     The curve of a family: through its settings and full depth, or, with `sweep`, of every limit that makes a difference
@@ -133,7 +142,7 @@ def family_curve(
 
     policy : `ExitPolicy`
         Any of the family's, fitted.
-    results : `Sequence[dict[str, Any]]`
+    results : `Sequence[PolicyResult]`
         Those of its settings.
     trace : `ExitTrace`
     metric : `str`
@@ -146,22 +155,15 @@ def family_curve(
     if sweep and policy.score_key() is not None and trace.num_exits > 1:
         labelled = trace if len(known) == len(trace) else trace.select(known)
         return metric_curve(policy.scores(labelled), metric)
-    if len({result["layer_speedup"] for result in results}) < 2:
+    if len({result.layer_speedup for result in results}) < 2:
         return None
-    ordered = sorted(results, key=lambda result: result["layer_speedup"])
+    ordered = sorted(results, key=lambda result: result.layer_speedup)
     curve = Curve(
-        torch.tensor([result["metrics"][metric] for result in ordered], dtype=torch.float64).numpy(),
-        torch.tensor([result["layer_speedup"] for result in ordered], dtype=torch.float64).numpy(),
-        [result["name"] for result in ordered],
+        np.array([result.metrics[metric] for result in ordered], dtype=np.float64),
+        np.array([result.layer_speedup for result in ordered], dtype=np.float64),
+        [result.name for result in ordered],
     )
-    return curve.with_full_depth(ordered[0]["final_metrics"][metric])
-
-
-def build(config: dict[str, Any], trace: ExitTrace) -> ExitPolicy:
-    """The policy of `config`, bound to the network of `trace`."""
-    policy = ExitPolicy.from_params(Params(copy.deepcopy(config)))
-    policy.bind(trace.exit_layers, trace.num_labels)
-    return policy
+    return curve.with_full_depth(ordered[0].final_metrics[metric])
 
 
 class _Fitting:

@@ -1,0 +1,211 @@
+"""The tables, CSV records and panels of a replay."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from beem_plugin.calibration.curves import Curve
+from beem_plugin.calibration.trace import ExitTrace
+from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.comparison.operating_curve import FamilyResult, TraceResult
+from beem_plugin.comparison.result import DEPTH, PolicyResult, measure
+from beem_plugin.evaluation.statistics import Difference, mean_and_error
+from beem_plugin.rendering.plots import FARTHEST, Series, SpeedPanel
+from beem_plugin.rendering.tables import Column, Estimate, Table, text
+
+MAX_ROWS = 40
+"""Longer tables are cut on the terminal, evenly, so that both ends of a sweep are seen; files have all rows."""
+MAX_DOTS = 40
+
+
+def results_table(traces: Sequence[TraceResult], metric: str, max_rows: int | None = MAX_ROWS) -> Table:
+    """
+    One row a setting. Rules with a curve come first, the largest area before the others, their settings from slow to
+    fast; then the others by `metric`. A column is added here: its head, and its cell of a `PolicyResult`.
+    """
+    several = len(traces) > 1
+    rows: list[tuple[str | None, PolicyResult]] = []
+    for trace in traces:
+        for family in sorted(trace.families, key=lambda family: _rank(family, metric)):
+            rows += [(trace.name, result) for result in sorted(family.results, key=lambda one: one.layer_speedup)]
+    names = list(dict.fromkeys(name for _, result in rows for name in result.metrics))
+    columns = [*text(*["trace"] * several, "policy")]
+    for name in names:
+        columns += [Column(name, factor=100, better="up"), Column("last exit", factor=100)]
+    columns += [
+        Column("layer speed-up", unit="x", better="up"),
+        Column("average exit"),
+        *text("left at exit 1, 2, ..."),
+    ]
+    visible = rows if max_rows is None else thinned(rows, max_rows)
+    table = Table(columns, notes=_warnings([result for _, result in rows]))
+    if any(result.intervals for _, result in rows):
+        table.notes.insert(0, "[..]: 95 % intervals over samples")
+    if len(visible) < len(rows):
+        table.notes.insert(0, f"{len(visible)} of {len(rows)} settings; --csv and --output-file have all")
+    for trace_name, result in visible:
+        cells: list[Any] = [str(trace_name)] * several + [result.name]
+        for name in names:
+            cells += [_estimate(result, name, result.metrics.get(name)), result.final_metrics.get(name)]
+        cells += [_estimate(result, "layer_speedup", result.layer_speedup), result.depth["average_exit"]]
+        table.rows.append([*cells, " ".join(map(str, result.depth["exit_histogram"]))])
+    return table
+
+
+def curves_table(curves: Sequence[dict[str, Any]], metric: str) -> Table:
+    """
+    One row a curve, the largest area first: area from 1x to 3x, the value at 1.5x, 2x and 2.5x, and the last exit's.
+    Of a rule that was judged on several traces, the mean over them and its standard error come first.
+
+    # Parameters
+
+    curves : `Sequence[dict[str, Any]]`
+        As `Replay.curves` gives them.
+    metric : `str`
+    """
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for curve in curves:
+        groups.setdefault(curve["name"], []).append(curve)
+    several = any(len(group) > 1 for group in groups.values())
+    speeds = list(curves[0]["at"])
+    columns = text("policy") + [Column(name, digits=0) for name in ["traces"] * several + ["settings"]]
+    columns += [Column("area, 1x to 3x", better="up")]
+    columns += [Column(f"at {speed}x", factor=100, better="up") for speed in speeds] + [Column("last exit", factor=100)]
+    title = f"{metric} against layer speed-up" + (", mean ± standard error over traces" if several else "")
+    rows: list[list[Any]] = []
+    for name, group in groups.items():
+        first: list[Any] = [name, *[len(group)] * several, group[0]["settings"]]
+        values = [_mean([curve["area"] for curve in group])]
+        values += [_mean([curve["at"][speed] for curve in group]) for speed in speeds]
+        rows.append([*first, *values, _mean([curve["final"] for curve in group])])
+    place = 2 + several
+    rows.sort(key=lambda row: math.inf if row[place] is None else -row[place].value)
+    return Table(columns, rows, title)
+
+
+def pairs_table(pairs: Sequence[tuple[str | None, str, str, Difference]]) -> Table:
+    """Paired tests of single policies, as `Replay.pairs` gives them."""
+    several = any(trace is not None for trace, *_ in pairs)
+    columns = [*text(*["trace"] * several, "policy", "against"), Column("accuracy difference", factor=100, sign=True)]
+    columns += [Column("p (McNemar)", digits=3), *text("")]
+    rows = [
+        [
+            *[str(trace)] * several,
+            first,
+            second,
+            Estimate(difference.difference, bounds=difference.interval),
+            difference.p_value,
+            "within noise" if difference.within_noise else "",
+        ]
+        for trace, first, second, difference in pairs
+    ]
+    return Table(columns, rows, "paired on the same samples, 95 % intervals")
+
+
+def csv_records(traces: Sequence[TraceResult], metric: str) -> list[dict[str, Any]]:
+    """One record a setting: what was swept in columns of its own, and its curve's numbers in each of its rows."""
+    records = []
+    for trace in traces:
+        for family in trace.families:
+            curve = {} if family.curve is None else family.summary(metric)
+            records += [_record(trace.name, family.name, result, curve, metric) for result in family.results]
+    return records
+
+
+def _record(trace: str | None, family: str, result: PolicyResult, curve: dict[str, Any], metric: str) -> dict[str, Any]:
+    record: dict[str, Any] = {} if trace is None else {"trace": trace}
+    record |= {"family": family, "name": result.name, "n": result.n, "num_exits": result.num_exits}
+    for key, value in (result.setting or {}).items():
+        record[key] = value if isinstance(value, str | int | float) else json.dumps(value)
+    record |= result.metrics
+    record |= {f"final_{key}": value for key, value in result.final_metrics.items()}
+    record |= {key: result.depth[key] for key in DEPTH}
+    record["exit_histogram"] = " ".join(map(str, result.depth["exit_histogram"]))
+    if curve:
+        record[f"{metric}_area_1x_3x"] = curve["area"]
+        record |= {f"{metric}_at_{speed}x": value for speed, value in curve["at"].items()}
+    for key, (low, high) in result.intervals.items():
+        record |= {f"{key}_low": low, f"{key}_high": high}
+    return record
+
+
+def speed_panels(traces: Sequence[TraceResult], metric: str) -> list[SpeedPanel]:
+    """One panel a trace: the curve of every rule that has one, settings as dots, all samples at the same exit."""
+    traces = [trace for trace in traces if bool(trace.trace.known.any())]
+    if not traces:
+        raise ConfigurationError("--plot: found no trace with labels, allowed: one or more")
+    looks = {name: look for look, name in enumerate(dict.fromkeys(f.name for trace in traces for f in trace.families))}
+    panels = []
+    for trace in traces:
+        last = 100 * trace.families[0].results[0].final_metrics[metric]
+        fixed = fixed_exits(trace.trace, metric)
+        dots = fixed.speedup.tolist(), (100 * fixed.accuracy).tolist()
+        panel = SpeedPanel(f"{metric} (%)", last, [Series("all samples at one exit", -1, _line(fixed), dots)])
+        panel.title = trace.name or ""
+        for family in trace.families:
+            series = Series(family.name, looks[family.name])
+            series.line = None if family.curve is None else _line(family.curve)
+            if family.curve is None or len(family.results) <= MAX_DOTS:
+                points = [(one.layer_speedup, 100 * one.metrics[metric]) for one in family.results]
+                series.dots = [x for x, _ in points], [y for _, y in points]
+            panel.series.append(series)
+        panels.append(panel)
+    return panels
+
+
+def fixed_exits(trace: ExitTrace, metric: str) -> Curve:
+    """All samples at one exit, from the last exit to the first."""
+    predictions, layers = trace.predictions, trace.exit_layers
+    columns = range(trace.num_exits - 1, -1, -1)
+    values = [measure(trace, predictions[:, column], [metric])[metric] for column in columns]
+    speeds = [layers[-1] / layers[column] for column in columns]
+    return Curve(np.array(values), np.array(speeds), [column + 1 for column in columns])
+
+
+def thinned(rows: list[Any], count: int) -> list[Any]:
+    """At most `count` of the rows, evenly, both ends included."""
+    return rows if len(rows) <= count else [rows[round(i * (len(rows) - 1) / (count - 1))] for i in range(count)]
+
+
+def _line(curve: Curve) -> tuple[list[float], list[float]]:
+    """A curve as it is interpolated, in percent, and no farther than panels go."""
+    speed, value = curve.line()
+    inside = speed <= FARTHEST
+    return speed[inside].tolist(), (100 * value[inside]).tolist()
+
+
+def _estimate(result: PolicyResult, name: str, value: float | None) -> Estimate | None:
+    return None if value is None else Estimate(value, bounds=result.intervals.get(name))
+
+
+def _mean(values: Sequence[float | None]) -> Estimate | None:
+    """The mean, and its standard error if there are two values or more; `None` if any is missing."""
+    found = [value for value in values if value is not None]
+    if not found or len(found) < len(values):
+        return None
+    mean, error = mean_and_error(found)
+    return Estimate(mean, error if len(found) > 1 else None)
+
+
+def _rank(family: FamilyResult, metric: str) -> tuple[bool, float]:
+    area = None if family.curve is None else family.curve.area()
+    if area is not None:
+        return False, -area
+    return True, -max((result.metrics.get(metric, 0.0) for result in family.results), default=0.0)
+
+
+def _warnings(results: Sequence[PolicyResult]) -> list[str]:
+    """Each warning once, with the first of the policies that it is about."""
+    about: dict[str, list[str]] = {}
+    for result in results:
+        for warning in result.warnings:
+            about.setdefault(warning, []).append(result.name)
+    return [
+        f"warning: {names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {warning}"
+        for warning, names in about.items()
+    ]

@@ -1,0 +1,141 @@
+"""Intervals and tests that `evaluate`, `replay`, `ablate` and the comparing scripts show."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from beem_plugin.calibration.replay import binomial_interval
+
+Interval = tuple[float, float]
+CONFIDENCE = 0.95
+DRAWS = 1000
+
+__all__ = [
+    "Difference",
+    "binomial_interval",
+    "mcnemar",
+    "mean_and_error",
+    "over_tasks",
+    "paired_difference",
+    "percentile_interval",
+    "resampled_counts",
+    "speedup_interval",
+]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """
+    A paired difference between two rules.
+
+    # Parameters
+
+    difference : `float`
+        First less second.
+    interval : `tuple[float, float]`, optional
+        95 %; `None` if one pair is all there is.
+    p_value : `float`, optional
+        Two-sided, of no difference.
+    pairs : `int`
+        Samples, or seeds.
+    test : `str`
+        `"mcnemar"` or `"paired_t"`.
+    """
+
+    difference: float
+    interval: Interval | None
+    p_value: float | None
+    pairs: int
+    test: str
+
+    @property
+    def within_noise(self) -> bool:
+        """Whether the data do not tell the two apart at 5 %. One pair tells nothing."""
+        return self.p_value is None or self.p_value > 1 - CONFIDENCE
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "within_noise": self.within_noise}
+
+
+def mcnemar(first: np.ndarray, second: np.ndarray) -> Difference:
+    """
+    Compares the accuracy of two rules on the same samples: exact McNemar test (1947), a binomial test on the samples
+    that exactly one of the two gets right. The interval is Wald's with Agresti and Min's (2005) correction.
+
+    # Parameters
+
+    first, second : `np.ndarray`
+        `(samples,)` bool: whether each prediction is right.
+    """
+    from scipy.stats import binomtest, norm
+
+    samples = len(first)
+    wins, losses = int((first & ~second).sum()), int((~first & second).sum())
+    p_value = float(binomtest(wins, wins + losses).pvalue) if wins + losses else 1.0
+    quantile = float(norm.ppf((1 + CONFIDENCE) / 2))
+    b, c, n = wins + 0.5, losses + 0.5, samples + 2
+    half = quantile * math.sqrt(b + c - (b - c) ** 2 / n) / n
+    centre = (b - c) / n
+    interval = (max(-1.0, centre - half), min(1.0, centre + half))
+    return Difference((wins - losses) / max(samples, 1), interval, p_value, samples, "mcnemar")
+
+
+def paired_difference(first: Sequence[float], second: Sequence[float]) -> Difference:
+    """The mean difference of two rules over the same seeds, traces or images: paired t-test and its interval."""
+    from scipy.stats import t
+
+    differences = np.asarray(first, dtype=np.float64) - np.asarray(second, dtype=np.float64)
+    mean, error = mean_and_error(differences.tolist())
+    count = len(differences)
+    if count < 2:
+        return Difference(mean, None, None, count, "paired_t")
+    half = float(t.ppf((1 + CONFIDENCE) / 2, count - 1)) * error
+    p_value = float(2 * t.sf(abs(mean) / error, count - 1)) if error else float(mean == 0)
+    return Difference(mean, (mean - half, mean + half), p_value, count, "paired_t")
+
+
+def resampled_counts(counts: Sequence[int] | np.ndarray, draws: int = DRAWS, seed: int = 0) -> np.ndarray:
+    """
+    Bootstrap samples (Efron, 1979) of data that are given as counts of cells: `(draws, cells)` counts.
+
+    # Parameters
+
+    counts : `Sequence[int]`
+        `(cells,)`: how many samples fall into each, at least one in all.
+    draws, seed : `int`, optional
+    """
+    counts = np.asarray(counts, dtype=np.int64)
+    samples = int(counts.sum())
+    return np.random.default_rng(seed).multinomial(samples, counts / samples, size=draws)
+
+
+def percentile_interval(values: Sequence[float] | np.ndarray) -> Interval:
+    """The percentile interval of a statistic's values on bootstrap samples."""
+    low, high = np.quantile(values, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    return float(low), float(high)
+
+
+def speedup_interval(exit_histogram: Sequence[int], exit_layers: Sequence[int], seed: int = 0) -> Interval | None:
+    """Bootstrap interval of the layer speed-up; `None` without samples."""
+    if not sum(exit_histogram):
+        return None
+    layers = np.asarray(exit_layers, dtype=np.float64)
+    drawn = resampled_counts(exit_histogram, seed=seed)
+    return percentile_interval(layers[-1] * drawn.sum(1) / (drawn @ layers))
+
+
+def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
+    """The mean and its standard error; of one value the error is 0."""
+    array = np.asarray(values, dtype=np.float64)
+    return float(array.mean()), float(array.std(ddof=1) / math.sqrt(len(array))) if len(array) > 1 else 0.0
+
+
+def over_tasks(per_task: Mapping[str, Sequence[float]]) -> tuple[float, float]:
+    """The mean over tasks of the means over seeds; its error counts the seeds' scatter within each task."""
+    found = [mean_and_error(values) for values in per_task.values()]
+    return float(np.mean([mean for mean, _ in found])), math.sqrt(sum(error**2 for _, error in found)) / len(found)

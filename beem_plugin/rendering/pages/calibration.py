@@ -1,0 +1,185 @@
+"""A calibration report as one HTML page: its tables, its plots, and what fills `calibration.html`."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from beem_plugin.rendering.pages import data_uri, percent, render_page
+from beem_plugin.rendering.plots import (
+    BLUE,
+    GREY,
+    LIGHT,
+    Series,
+    SpeedPanel,
+    exits_plot,
+    new_figure,
+    plots_available,
+    speed_plot,
+)
+from beem_plugin.rendering.tables import Column, Table
+
+CONDITIONS = {True: "holds at every exit", False: "does not hold", None: "cannot be estimated at every exit"}
+ANSWERS = {True: "yes", False: "no", None: "-"}
+
+
+def calibration_page(evidence: dict[str, Any]) -> str:
+    """
+    # Parameters
+
+    evidence : `dict[str, Any]`
+        As `CalibrationEvidence.to_json` gives it, or as read from `report.json`.
+
+    # Returns
+
+    `str`
+        HTML. Without matplotlib it has the tables and a hint.
+    """
+    report, rows, theory = evidence["calibration"], evidence["reliability"], evidence["theory"]
+    plots = plots_available()
+    return render_page(
+        "calibration.html",
+        name=policy_name(report["policy"]),
+        report=report,
+        cards=_cards(evidence),
+        plots=plots,
+        fixed_exits=evidence["fixed_exits"],
+        curve_image=data_uri(curve_figure(evidence)) if plots and evidence["fixed_exits"] else None,
+        curve_table=_curve_table(evidence["curve"]),
+        exits_image=data_uri(exits_figure(report)) if plots else None,
+        exits_table=exits_table(report),
+        recalibrated=bool(rows) and rows[0]["after"] is not None,
+        reliability_image=data_uri(reliability_figure(rows)) if plots and rows else None,
+        reliability_table=_reliability_table(rows) if rows else None,
+        theory=theory,
+        condition=CONDITIONS[theory["condition_holds"]] if theory else None,
+        theory_table=_theory_table(theory) if theory else None,
+        policy=json.dumps(report["policy"], indent=2),
+        details=json.dumps(report["details"], indent=2),
+    )
+
+
+def policy_name(policy: dict[str, Any]) -> str:
+    """The policy's registered name, with that of the policy inside if there is one."""
+    inner = policy.get("policy")
+    name = str(policy.get("type", "policy"))
+    return f"{name} {policy_name(inner)}" if isinstance(inner, dict) else name
+
+
+def exits_table(report: dict[str, Any]) -> Table:
+    """One row an exit of a `CalibrationReport`: threshold, samples that left, errors with interval."""
+    columns = [
+        *(Column(name, digits=0) for name in ("exit",)),
+        Column("threshold", digits=4),
+        *(Column(name, digits=0) for name in ("left here", "errors")),
+        Column("error rate", digits=1, unit=" %", factor=100),
+        Column("95 % interval"),
+        Column("last exit's errors on the same", digits=0),
+    ]
+    rows = []
+    for entry in report["evidence"]:
+        threshold, interval = entry["threshold"], entry["interval"]
+        shown = f"{threshold:.4g}" if isinstance(threshold, float | int) else threshold
+        bounds = None if interval is None else f"{100 * interval[0]:.1f} - {100 * interval[1]:.1f} %"
+        numbers = [entry["samples"], entry["errors"], entry["error_rate"]]
+        rows.append([entry["exit"], shown, *numbers, bounds, entry["final_errors"]])
+    title = f"{report['policy'].get('type')} on {report['samples']} samples {report['source']}".strip()
+    return Table(columns, rows, title)
+
+
+def curve_figure(evidence: dict[str, Any]) -> Any:
+    """The rule's curve, the fixed exits, the last exit, and the chosen point."""
+    report, fixed, curve = evidence["calibration"], evidence["fixed_exits"], evidence["curve"]
+    speed, accuracy = report["layer_speedup"], 100 * (1 - report["error"])
+    fixed_points = fixed["speedup"], [100 * value for value in fixed["accuracy"]]
+    series = [Series("all samples at the same exit", -1, line=fixed_points, dots=fixed_points)]
+    if curve is not None:
+        points = curve["speedup"], [100 * value for value in curve["accuracy"]]
+        series.append(Series("this score, one threshold for all exits", 0, line=points))
+    series.append(Series("chosen", 1, dots=([speed], [accuracy]), note=f"{speed:.2f}x, {accuracy:.1f} %"))
+    last = 100 * (1 - report["final_error"])
+    label = "accuracy on the calibration data (%)"
+    return speed_plot([SpeedPanel(label, last, series, farthest=max(3.0, 1.25 * speed))])
+
+
+def exits_figure(report: dict[str, Any]) -> Any:
+    total = max(report["samples"], 1)
+    errors = [entry["errors"] for entry in report["evidence"]]
+    wrong = None if report["error"] is None else [100 * count / total for count in errors]
+    return exits_plot([100 * count / total for count in report["exit_histogram"]], wrong)
+
+
+def reliability_figure(rows: Sequence[dict[str, Any]]) -> Any:
+    """One small diagram an exit: accuracy against confidence, before and after confidence calibration."""
+    columns = min(4, len(rows))
+    lines = math.ceil(len(rows) / columns)
+    figure, axes = new_figure(8.2, 2.25 * lines + 0.3, lines, columns)
+    for panel, row in zip(axes, rows, strict=False):
+        panel.plot([0, 1], [0, 1], color=LIGHT, linewidth=1.2, zorder=1)
+        title = f"exit {row['exit']}   ECE {100 * row['ece_before']:.1f}"
+        lines_shown = [(row["before"], GREY if row["after"] else BLUE)]
+        if row["after"]:
+            lines_shown.append((row["after"], BLUE))
+            title += f" → {100 * row['ece_after']:.1f}"
+        for bins, colour in lines_shown:
+            filled = [entry for entry in bins if entry["samples"]]
+            total = sum(entry["samples"] for entry in filled)
+            points = [entry["confidence"] for entry in filled], [entry["accuracy"] for entry in filled]
+            panel.plot(*points, color=colour, linewidth=1.4, zorder=2)
+            sizes = [6 + 70 * entry["samples"] / total for entry in filled]
+            panel.scatter(*points, s=sizes, color=colour, alpha=0.75, zorder=3, linewidths=0)
+        panel.set_title(title, fontsize=8.5, loc="left")
+        panel.set(xlim=(0, 1.03), ylim=(0, 1.05), xticks=[0, 0.5, 1], yticks=[0, 0.5, 1])
+    for panel in axes[len(rows) :]:
+        panel.set_visible(False)
+    figure.supxlabel("confidence", fontsize=9.5)
+    figure.supylabel("accuracy", fontsize=9.5)
+    return figure
+
+
+def _cards(evidence: dict[str, Any]) -> list[tuple[str, str]]:
+    report = evidence["calibration"]
+    cards = [(f"{report['layer_speedup']:.2f}x", "layer speed-up")]
+    for name, value in evidence["metrics"].items():
+        change = 100 * (value - evidence["final_metrics"][name])
+        cards.append((f"{100 * value:.1f}", f"{name.replace('_', ' ')}, {change:+.1f} against the last exit"))
+    details = report["details"]
+    if details.get("risk_upper_bound") is not None:
+        risk, level = str(details["risk"]).replace("_", " "), 100 * (1 - details["delta"])
+        label = f"upper bound of {risk} on new data, with {level:.0f} % probability"
+        cards.append((f"{100 * details['risk_upper_bound']:.2f} %", label))
+    return cards
+
+
+def _curve_table(curve: dict[str, Any] | None) -> Table | None:
+    if curve is None:
+        return None
+    columns = [Column("one threshold for all exits", "text")]
+    columns += [Column(f"accuracy at {speed}x", digits=1, unit=" %", factor=100) for speed in curve["accuracy_at"]]
+    columns.append(Column("mean accuracy, 1x to 3x", digits=1))
+    return Table(columns, [["this score", *curve["accuracy_at"].values(), curve["area"]]])
+
+
+def _reliability_table(rows: Sequence[dict[str, Any]]) -> Table:
+    columns = [Column("expected calibration error (%)", "text")]
+    columns += [Column(f"exit {row['exit']}", digits=1, factor=100) for row in rows]
+    lines = [["before", *(row["ece_before"] for row in rows)]]
+    if rows[0]["after"] is not None:
+        lines.append(["after", *(row["ece_after"] for row in rows)])
+    return Table(columns, lines)
+
+
+def _theory_table(theory: dict[str, Any]) -> Table:
+    shown = ["error", "a", "b", "bound", "holds", "leaving_error", "leaving_final_error"]
+    shown += ["overthinking", "underthinking"]
+    names = ["exit", "error q", "a", "b", "bound", "q below it", "error of those that leave", "last exit's on the same"]
+    names += ["right here, wrong at the end", "wrong here, right at the end"]
+    rows = []
+    for entry in theory["exits"]:
+        cells = [percent(entry[key]) for key in shown]
+        cells[1:3] = ["-" if entry[key] is None else f"{entry[key]:.3g}" for key in ("a", "b")]
+        cells[4] = ANSWERS[entry["holds"]]
+        rows.append([str(entry["exit"]), *cells])
+    return Table([Column(name) for name in names], rows)

@@ -1,0 +1,193 @@
+"""One table object for the terminal, Markdown, LaTeX, CSV and JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from beem_plugin.common.errors import ConfigurationError, not_allowed
+from beem_plugin.common.files import atomic_write, write_json
+
+MISSING = "-"
+LATEX = {char: f"\\{char}" for char in "&%$#_{}"} | {"±": "$\\pm$", "→": "$\\to$", "~": "\\textasciitilde{}"}
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with its standard error (`79.41 ± 3.79`), or with its smallest and largest (`71.25 [70.10, 72.00]`)."""
+
+    value: float
+    error: float | None = None
+    bounds: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class Column:
+    """
+    # Parameters
+
+    name : `str`
+        The head.
+    kind : `str`, optional (default = `"number"`)
+        `"text"` is aligned left and shown as it is.
+    digits : `int`, optional (default = `2`)
+    unit : `str`, optional (default = `""`)
+        Behind each number, such as `"x"` or `" %"`.
+    factor : `float`, optional (default = `1`)
+        Numbers are shown times this; CSV and JSON keep them as they are.
+    better : `str`, optional (default = `None`)
+        `"up"` or `"down"`: the best number of the column is bold in Markdown and LaTeX.
+    sign : `bool`, optional (default = `False`)
+        Whether positive numbers have a plus.
+    """
+
+    name: str
+    kind: Literal["text", "number"] = "number"
+    digits: int = 2
+    unit: str = ""
+    factor: float = 1.0
+    better: Literal["up", "down"] | None = None
+    sign: bool = False
+
+    def show(self, cell: Any) -> str:
+        """The cell as text."""
+        if cell is None or isinstance(cell, float) and math.isnan(cell):
+            return MISSING
+        if isinstance(cell, str):
+            return cell
+        if isinstance(cell, Estimate):
+            number = self._number(cell.value)
+            if cell.error is not None:
+                return f"{number}{self.unit} ± {self.factor * cell.error:.{self.digits}f}"
+            if cell.bounds is None or cell.bounds[0] == cell.bounds[1]:
+                return f"{number}{self.unit}"
+            return f"{number}{self.unit} [{self._number(cell.bounds[0])}, {self._number(cell.bounds[1])}]"
+        return f"{self._number(cell)}{self.unit}"
+
+    def _number(self, value: float) -> str:
+        return f"{self.factor * value:{'+' if self.sign else ''}{'' if self.digits else ','}.{self.digits}f}"
+
+
+def text(*names: str) -> list[Column]:
+    """Columns of text."""
+    return [Column(name, "text") for name in names]
+
+
+@dataclass
+class Table:
+    """
+    # Parameters
+
+    columns : `list[Column]`
+    rows : `list[list[Any]]`, optional (default = `[]`)
+        Cells are numbers, `Estimate`s, text, or `None`.
+    title : `str`, optional (default = `""`)
+    notes : `list[str]`, optional (default = `[]`)
+        Lines under the table. One that begins with `warning:` is yellow on the terminal, one with `error:` red.
+    """
+
+    columns: list[Column]
+    rows: list[Any] = field(default_factory=list)
+    title: str = ""
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def heads(self) -> list[str]:
+        return [column.name for column in self.columns]
+
+    def cells(self) -> list[list[str]]:
+        """Every row as text."""
+        return [[column.show(cell) for column, cell in zip(self.columns, row, strict=True)] for row in self.rows]
+
+    def print(self, width: int = 160) -> None:
+        """On the terminal; `width` counts where there is none. Labels are folded, never cut."""
+        from rich.console import Console
+        from rich.markup import escape
+        from rich.table import Table as RichTable
+
+        console = Console()
+        console = console if console.is_terminal else Console(width=width)
+        table = RichTable(title=escape(self.title) or None)
+        for column in self.columns:
+            table.add_column(escape(column.name), justify="left" if column.kind == "text" else "right", overflow="fold")
+        for row in self.cells():
+            table.add_row(*map(escape, row))
+        console.print(table)
+        for note in self.notes:
+            style = "red" if "error:" in note else "yellow" if "warning:" in note else None
+            console.print(note, style=style, highlight=False, markup=False, soft_wrap=True)
+
+    def to_markdown(self) -> str:
+        rows = self._marked("**", "**", lambda cell: cell.replace("|", "\\|").replace("\n", " "))
+        ruler = ["---" if column.kind == "text" else "---:" for column in self.columns]
+        lines = [f"| {' | '.join(self.heads)} |", f"|{'|'.join(ruler)}|", *(f"| {' | '.join(row)} |" for row in rows)]
+        return "\n".join(lines) + "\n"
+
+    def to_latex(self) -> str:
+        """A `tabular` for the package `booktabs`."""
+
+        def escaped(cell: str) -> str:
+            return "".join(LATEX.get(char, char) for char in cell)
+
+        spec = "".join("l" if column.kind == "text" else "r" for column in self.columns)
+        body = [f"  {' & '.join(row)} \\\\" for row in self._marked("\\textbf{", "}", escaped)]
+        head = f"  {' & '.join(map(escaped, self.heads))} \\\\"
+        lines = [f"\\begin{{tabular}}{{{spec}}}", "  \\toprule", head, "  \\midrule", *body, "  \\bottomrule"]
+        return "\n".join([*lines, "\\end{tabular}", ""])
+
+    def to_records(self) -> list[dict[str, Any]]:
+        """One dictionary a row, numbers as they are; an `Estimate` gives further entries."""
+        records = []
+        for row in self.rows:
+            record: dict[str, Any] = {}
+            for name, cell in zip(self.heads, row, strict=True):
+                record[name] = cell.value if isinstance(cell, Estimate) else cell
+                if isinstance(cell, Estimate) and cell.error is not None:
+                    record[f"{name} error"] = cell.error
+                if isinstance(cell, Estimate) and cell.bounds is not None:
+                    record |= {f"{name} low": cell.bounds[0], f"{name} high": cell.bounds[1]}
+            records.append(record)
+        return records
+
+    def write(self, path: str | Path) -> None:
+        """Writes the format that the file's name ends in: `.md`, `.tex`, `.csv` or `.json`."""
+        suffix = Path(path).suffix.lower()
+        if suffix == ".json":
+            write_json(path, {"title": self.title, "rows": self.to_records(), "notes": self.notes})
+        elif suffix == ".csv":
+            write_csv(path, self.to_records())
+        elif suffix in (".md", ".tex"):
+            with atomic_write(path) as file:
+                file.write(self.to_markdown() if suffix == ".md" else self.to_latex())
+        else:
+            raise ConfigurationError(not_allowed("table", str(path), ["NAME.md", "NAME.tex", "NAME.csv", "NAME.json"]))
+
+    def _marked(self, before: str, after: str, escape: Any) -> list[list[str]]:
+        """The rows as escaped text, the best of each column that has one between `before` and `after`."""
+        shown = [[escape(cell) for cell in row] for row in self.cells()]
+        for place, column in enumerate(self.columns):
+            values = [row[place].value if isinstance(row[place], Estimate) else row[place] for row in self.rows]
+            numbers = [value for value in values if isinstance(value, int | float) and not math.isnan(value)]
+            if column.better is None or len(numbers) < 2:
+                continue
+            best = max(numbers) if column.better == "up" else min(numbers)
+            for row, value in zip(shown, values, strict=True):
+                if value == best:
+                    row[place] = f"{before}{row[place]}{after}"
+        return shown
+
+
+def write_csv(path: str | Path, records: Sequence[Mapping[str, Any]]) -> None:
+    """One line a record; columns in the order in which they first occur, empty where a record has none."""
+    buffer = io.StringIO()
+    columns = list(dict.fromkeys(key for record in records for key in record))
+    writer = csv.DictWriter(buffer, columns, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    with atomic_write(path) as file:
+        file.write(buffer.getvalue())

@@ -1,0 +1,119 @@
+"""Figures of stored traces stay the same to the last digit: those of the scripts behind the README's tables as well."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import shutil
+import subprocess
+import sys
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from beem_plugin.calibration.trace import ExitTrace
+from tests.tiny_project import ROOT, run
+
+FOLDER = ROOT / "tests" / "fixtures" / "figures"
+EXPECTED: dict[str, Any] = json.loads(gzip.decompress((FOLDER / "expected.json.gz").read_bytes()))
+NAMES = ("mrpc-0", "rte-0", "rte-1")
+METHODS = ("final", "reduced", "beem", "pabee", "deebert", "fastbert", "ztw", "eeic", "shallow_deep")
+SPEED_UPS = {"reduced": {"layer_speedup": 4 / 3}}
+SHIPPED = {"beem": {"test_early_exit_accuracy": 0.75, "test_early_exit_layer_speedup": 1.9}}
+
+
+def assert_holds(found: Any, expected: Any, place: str = "") -> None:
+    """`found` has all of `expected`, to the last digit; further keys are allowed."""
+    if isinstance(expected, dict):
+        for key, value in expected.items():
+            assert_holds(found[key], value, f"{place}.{key}")
+    elif isinstance(expected, list):
+        assert len(found) == len(expected), place
+        for index, (one, other) in enumerate(zip(found, expected, strict=True)):
+            assert_holds(one, other, f"{place}.{index}")
+    else:
+        assert found == expected, place
+
+
+def script(name: str, *arguments: str) -> None:
+    command = [sys.executable, str(ROOT / "scripts" / name), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def load_script(name: str) -> dict[str, Any]:
+    """The names that a script without `.py` defines."""
+    loader = SourceFileLoader(name, str(ROOT / "scripts" / name))
+    spec = spec_from_loader(name, loader)
+    assert spec is not None
+    module = module_from_spec(spec)
+    loader.exec_module(module)
+    return vars(module)
+
+
+def traces(part: str, names: tuple[str, ...] = NAMES) -> list[str]:
+    return [str(FOLDER / "seeds" / name / f"{part}.npz") for name in names]
+
+
+@pytest.fixture
+def variants(tmp_path: Path) -> str:
+    (tmp_path / "variants.json").write_text(json.dumps(EXPECTED["variants"]))
+    return str(tmp_path / "variants.json")
+
+
+def test_replay_of_grids_on_several_traces(tmp_path: Path, variants: str) -> None:
+    files = ["--output-file", str(tmp_path / "r.json"), "--csv", str(tmp_path / "r.csv")]
+    files += ["--table", str(tmp_path / "r.tex")]
+    run("replay", *traces("validation"), "--policies", variants, *files, "--calibrate-on", *traces("calibration"))
+    assert_holds(json.loads((tmp_path / "r.json").read_text()), EXPECTED["replay"])
+    with (tmp_path / "r.csv").open(newline="") as file:
+        assert_holds(list(csv.DictReader(file)), EXPECTED["replay_csv"])
+    assert "\\toprule" in (tmp_path / "r.tex").read_text()
+
+
+def test_replay_of_swept_curves(tmp_path: Path, variants: str) -> None:
+    files = ["--calibrate-on", *traces("calibration", NAMES[:1]), "--output-file", str(tmp_path / "r.json")]
+    run("replay", *traces("validation", NAMES[:1]), "--policies", variants, "--curve", "--metric", "matthews", *files)
+    assert_holds(json.loads((tmp_path / "r.json").read_text()), EXPECTED["replay_curve"])
+
+
+def test_calibration_report(tmp_path: Path) -> None:
+    (tmp_path / "p.json").write_text(json.dumps(EXPECTED["policy"]))
+    trace = traces("calibration", NAMES[:1])[0]
+    run("calibrate", "--trace", trace, "--policy", str(tmp_path / "p.json"), "--report-dir", str(tmp_path))
+    assert_holds(json.loads((tmp_path / "report.json").read_text()), EXPECTED["report"])
+
+
+def test_table_of_policies() -> None:
+    """The script's curves and strategies but for `joint`, whose search takes long."""
+    policies = load_script("compare_policies")
+    policies["JOINT"], policies["GUARDED"] = (), ("beem-c", "max_probability")
+    del policies["STRATEGIES"]["joint, 2x"]
+    calibration, validation = (ExitTrace.load(traces(part, ("rte-0",))[0]) for part in ("calibration", "validation"))
+    curves = policies["compare"](calibration, validation, False)
+    before = {row["rule"]: row for row in EXPECTED["policies"]["curves"] if not row["rule"].endswith(", joint")}
+    assert list(curves) == list(before)
+    for rule, curve in curves.items():
+        assert curve.area() == before[rule]["area"], rule
+        for speed in (1.5, 2.0, 2.5):
+            assert 100 * curve.at(speed) == before[rule][f"at_{speed}"], rule
+    kept = {(row["strategy"], row["rule"]): row for row in EXPECTED["policies"]["promises"]}
+    for row in policies["promises"](calibration, validation):
+        assert_holds({"task": "rte", "seed": "0", **row}, kept[row["strategy"], row["rule"]])
+
+
+def test_table_of_methods(tmp_path: Path) -> None:
+    for number, method in enumerate(METHODS):
+        parameters = {"num_parameters": 1000 + 10 * number, "num_parameters_of_last_exit_only": 1000}
+        metrics = {"seconds": 10.0 + number, **parameters, **SPEED_UPS.get(method, {}), **SHIPPED.get(method, {})}
+        for name in NAMES[1:]:
+            shutil.copytree(FOLDER / "seeds" / name, tmp_path / "runs" / method / name)
+            (tmp_path / "runs" / method / name / "metrics.json").write_text(json.dumps(metrics))
+    script("compare_methods", str(tmp_path / "runs"), "--output", str(tmp_path / "m"))
+    assert_holds(json.loads((tmp_path / "m.json").read_text()), EXPECTED["methods"])
+    rows, before = (text.splitlines()[2:] for text in ((tmp_path / "m.md").read_text(), EXPECTED["methods_md"]))
+    assert [row.replace("**", "") for row in rows] == before
