@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
+import logging
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,24 +13,17 @@ from beem_plugin.common.files import open_text
 from beem_plugin.data.caption_tokenizer import CaptionTokenizer
 from beem_plugin.data.dataset_reader import DatasetReader
 from beem_plugin.data.instance import Instance
+from beem_plugin.dataset_readers.caption_files import captions_of, json_document
 from beem_plugin.dataset_readers.captions import CaptionedImage, CaptionReader, check_caption_form, target_text
 
-Caption = tuple[str, str, list[str] | None]
-"""The image's name, the caption, and its tokens where the file has them."""
-
-_NAMED_CAPTION = re.compile(r"(?P<name>\S+?\.\w+)(#\d+)?\t(?P<caption>.*)")
+logger = logging.getLogger(__name__)
 
 
 @DatasetReader.register("caption_text")
 class CaptionTextReader(CaptionReader):
     """
-    Reads captions alone. A source is one file or several, separated by commas, each in one of these forms, told apart
-    by what is in it:
-
-    - `name.jpg#0<TAB>caption` a line, as `Flickr8k.token.txt`;
-    - COCO's annotations, `{"annotations": [{"image_id", "caption"}], "images": [{"id", "file_name"}]}`;
-    - a Karpathy split, `{"images": [...]}`, of which the training part is read;
-    - any other text: a caption a line.
+    Reads captions alone. A source is one file or several, separated by commas, each in one of the forms that
+    `caption_files.captions_of` lists.
 
     Each caption is an instance. `SOURCE[holdout]` and `SOURCE[fit]` are cut by image where the file names images.
 
@@ -42,8 +35,8 @@ class CaptionTextReader(CaptionReader):
     caption_form : `str`, optional (default = `"tokens"`)
         See `KarpathyCaptionsReader`.
     exclude_images : `list[str]`, optional (default = `None`)
-        Files with an image's name a line; their captions are left out. To be given where captions of images that are
-        tested on later are among the text. A Karpathy split is taken too: its `val` and `test` images are left out.
+        Files that name images whose captions are left out: those that are tested on later. A name a line, a Karpathy
+        split (its `val` and `test` images) or COCO's JSON (all its images). It is an error if they exclude no caption.
     max_instances, holdout_fraction, holdout_seed
         See `CaptionReader`.
     """
@@ -72,15 +65,26 @@ class CaptionTextReader(CaptionReader):
         return True
 
     def _read_images(self, source: str) -> Iterable[CaptionedImage]:
-        excluded = {_plain(name) for path in self.exclude_images for name in _image_names(Path(path).expanduser())}
-        for part in source.split(","):
-            path = Path(part.strip()).expanduser()
+        lists = {path: set(map(_plain, _image_names(Path(path).expanduser()))) for path in self.exclude_images}
+        paths = [Path(part.strip()).expanduser() for part in source.split(",")]
+        # Of a Karpathy split that is a source itself only the training part is read.
+        unused = {name for name in lists if Path(name).expanduser() not in paths}
+        is_used = len(unused) < len(lists)
+        for path in paths:
             for name, caption, tokens in captions_of(path):
-                if _plain(name) in excluded:
-                    continue
+                matching = [listed for listed, names in lists.items() if _plain(name) in names]
+                unused.difference_update(matching)
+                is_used = is_used or bool(matching)
                 target = target_text(caption, tokens, self.caption_form)
-                if target:
+                if not matching and target:
                     yield CaptionedImage({"image_id": name}, [caption], [target])
+        if lists and not is_used:
+            raise DataError(
+                f"dataset_reader.exclude_images: none of the images in {', '.join(lists)} is in {source}; allowed: "
+                "names as in the captions' file"
+            )
+        for name in sorted(unused):
+            logger.warning("dataset_reader.exclude_images: no image in %s is in %s", name, source)
 
     def _training_captions(self, source: str) -> Iterable[str]:
         return (target for image in self._read_images(source) for target in image.targets)
@@ -91,69 +95,29 @@ class CaptionTextReader(CaptionReader):
         return Instance({**fields, "caption": target_text(fields["caption"], None, self.caption_form)})
 
 
-def captions_of(path: Path) -> Iterator[Caption]:
-    """All captions in a file of any of the forms that `CaptionTextReader` names."""
-    if not path.is_file():
-        raise DataError(f"{path}: no such file")
-    content = _json_object(path)
-    if content is not None:
-        yield from _json_captions(content, path)
-        return
-    with open_text(path) as file:
-        for number, line in enumerate(file, 1):
-            line = line.strip()
-            if not line:
-                continue
-            match = _NAMED_CAPTION.fullmatch(line)
-            if match is not None:
-                yield match["name"], match["caption"].strip(), None
-            else:
-                yield f"{path.name}:{number}", line, None
-
-
-def _json_object(path: Path) -> dict[str, Any] | None:
-    """The file's JSON object; `None` for plain text."""
-    with open_text(path) as file:
-        if file.read(1) != "{":
-            return None
-    with open_text(path) as file:
-        try:
-            content = json.load(file)
-        except json.JSONDecodeError as error:
-            raise DataError(f"{path}:{error.lineno}: not valid JSON: {error.msg}") from None
-    return content
-
-
-def _json_captions(content: dict[str, Any], path: Path) -> Iterator[Caption]:
-    try:
-        if "annotations" in content:
-            names = {image["id"]: image["file_name"] for image in content.get("images", [])}
-            for annotation in content["annotations"]:
-                image = annotation["image_id"]
-                yield str(names.get(image, image)), " ".join(annotation["caption"].split()), None
-            return
-        for entry in content["images"]:
-            if entry["split"] in ("train", "restval"):
-                for sentence in entry["sentences"]:
-                    yield entry["filename"], " ".join(sentence["raw"].split()), sentence.get("tokens")
-    except (KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{path}: neither COCO's annotations nor a Karpathy split: lacks or garbles {error}") from None
-
-
 def _plain(name: str) -> str:
     """COCO's releases of 2014 and 2017 name the same image with and without `COCO_val2014_`."""
-    return re.sub(r"^COCO_\w+2014_", "", name)
+    return re.sub(r"^COCO_\w+2014_|#\d+$", "", name.replace("\\", "/").rsplit("/", 1)[-1])
 
 
 def _image_names(path: Path) -> list[str]:
     if not path.is_file():
         raise ConfigurationError(f"dataset_reader.exclude_images: {path}: no such file")
-    content = _json_object(path)
+    content: Any = json_document(path)
     if content is None:
         with open_text(path) as file:
             return [line.strip() for line in file if line.strip()]
-    if not isinstance(content.get("images"), list):
+    entries: Any = content.get("images") if isinstance(content, dict) else content
+    if isinstance(entries, list) and all(isinstance(entry, str) for entry in entries):
+        return entries
+    try:
+        return [
+            entry["file_name"] if "file_name" in entry else entry["filename"]
+            for entry in entries
+            if entry.get("split", "test") in ("val", "test")
+        ]
+    except (KeyError, TypeError, AttributeError):
         raise ConfigurationError(
-            f"dataset_reader.exclude_images: {path}: allowed: a name a line, or a Karpathy split with 'images'"
-        )
-    return [entry["filename"] for entry in content["images"] if entry.get("split") in ("val", "test")]
+            f"dataset_reader.exclude_images: {path}: allowed: a name a line, a JSON list of names, or a Karpathy split "
+            "or COCO's JSON with 'images'"
+        ) from None

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from beem_plugin.common.errors import ConfigurationError, DataError, not_allowed
 from beem_plugin.common.files import open_text
+from beem_plugin.common.strict_json import parse_json
 from beem_plugin.data.caption_tokenizer import CaptionTokenizer
 from beem_plugin.data.dataset_reader import DatasetReader
 from beem_plugin.data.image_processor import ImageProcessor
 from beem_plugin.dataset_readers.captions import CaptionedImage, CaptionReader, check_caption_form, target_text
 
-# What a source stands for, in the file's own words. `restval` are the images of COCO's validation set that neither
-# Karpathy's validation nor test set uses: everybody trains on them.
+# Source -> splits in the file. `restval` are the images of COCO's validation set outside Karpathy's validation and test
+# sets; published models train on them.
 SPLITS = {
     "train": ("train", "restval"),
     "restval": ("restval",),
@@ -121,10 +121,7 @@ class KarpathyCaptionsReader(CaptionReader):
 def karpathy_entries(file: Path) -> list[dict[str, Any]]:
     """The list `images` of a Karpathy split."""
     with open_text(file) as stream:
-        try:
-            content = json.load(stream)
-        except json.JSONDecodeError as error:
-            raise DataError(f"{file}:{error.lineno}: not valid JSON: {error.msg}") from None
+        content = parse_json(stream.read(), str(file))
     entries = content.get("images") if isinstance(content, dict) else None
     if not isinstance(entries, list) or not entries:
         raise DataError(f"{file}: lacks the list 'images' of a Karpathy split")

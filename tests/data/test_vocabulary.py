@@ -20,7 +20,7 @@ def test_order_is_given_or_sorted() -> None:
 
 
 def test_save_and_load_again(tmp_path: Path) -> None:
-    vocab = Vocabulary(["not this", "two\nlines", " blank"])
+    vocab = Vocabulary(["not this", "two\nlines", " blank", "carriage\rreturn", "line\u2028end", "\xb2"])
     vocab.save_to_files(tmp_path)
     assert Vocabulary.from_files(tmp_path).labels == vocab.labels
     assert (tmp_path / "non_padded_namespaces.txt").read_text() == "*labels\n*tags\n"
@@ -42,3 +42,14 @@ def test_unknown_and_too_few_labels_are_refused() -> None:
         Vocabulary.from_instances(instances("a", "a"))
     with pytest.raises(DataError, match="have none"):
         Vocabulary.from_instances(instances(None))
+
+
+def test_scores_that_are_read_as_labels_bring_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    Vocabulary.from_instances(instances(*(f"{row / 10}" for row in range(20))))
+    assert "20 labels, all of them numbers, in 20 rows: dataset_reader.regression true" in caplog.text
+    caplog.clear()
+    Vocabulary.from_instances(instances(*(f"name {row}" for row in range(20))))
+    assert "20 labels in 20 rows: is dataset_reader.label_field the right column?" in caplog.text
+    caplog.clear()
+    Vocabulary.from_instances(instances(*(str(row % 12) for row in range(60))))
+    assert caplog.text == ""

@@ -98,11 +98,16 @@ def test_parts_never_overlap_and_never_share_a_text(make: Make, tmp_path: Path) 
         ("a.csv", "text,label\na,x\nb,\n", "a.csv:3: label: no label; label_field null"),
         ("a.jsonl", '{"text": "a", "label": "x"}\n{"text": null, "label": "x"}\n', "a.jsonl:2: column 'text' holds"),
         ("a.jsonl", '{"text": "a", "label": null}\n', "a.jsonl:1: label: no label"),
+        ("a.jsonl", '{"text": "a", "label": NaN}\n', "a.jsonl:1: label: no label"),
+        ("a.csv", "text,label\na,nan\n", "a.csv:2: label: no label"),
+        ("a.jsonl", '{"text": "a", "label": ["x"]}\n', "a.jsonl:1: label: found a list, allowed: one label"),
+        ("a.jsonl", '{"text": "a", "label": {"x": 1}}\n', "a.jsonl:1: label: found a dict, allowed: one label"),
+        ("a.txt", "a\n", "format: found 'text', allowed: csv, jsonl, tsv"),
         ("a.csv", "", "no rows"),
     ],
 )
 def test_errors_in_files_name_the_line(name: str, content: str, message: str, make: Make, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=message):
+    with pytest.raises((ConfigurationError, DataError), match=message):
         make().read(write(tmp_path / name, content))
 
 
@@ -152,3 +157,43 @@ def test_text_to_instance(make: Make) -> None:
     assert many[0].encoding == instance.encoding
     with pytest.raises(DataError, match="input: no column 'text'; found: txt"):
         make().text_to_instance(txt="a")
+
+
+def test_labels_are_renamed_and_skipped_by_name(make: Make, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", "text\tlabel\na\tentailment\nb\t-\nc\tnon-entailment\n")
+    reader = make(label_map={"non-entailment": "not_entailment"}, skip_labels=["-"])
+    assert [(i.id, i.label) for i in reader.read(path)] == [(0, "entailment"), (2, "not_entailment")]
+    reader.labels.known = ["entailment"]
+    with pytest.raises(DataError, match="a.tsv:4: label: found 'not_entailment', allowed: entailment"):
+        reader.read(path)
+
+
+@pytest.mark.parametrize("value, label", [("1", "bad"), (1, "bad"), (1.0, "bad"), ("1.0", "bad"), ("good", "good")])
+def test_numbers_in_any_spelling_stand_for_label_names(make: Make, value: Any, label: str) -> None:
+    instance = make(label_names=["good", "bad"]).text_to_instance(text="a", label=value)
+    assert instance.label == label
+
+
+@pytest.mark.parametrize("value", ["\xb2", "-1", "2", "9" * 400, "1e0", True])
+def test_what_is_no_position_of_a_label_is_refused(make: Make, value: Any) -> None:
+    with pytest.raises(DataError, match="found .*, allowed: bad, good"):
+        make(label_names=["good", "bad"]).text_to_instance(text="a", label=value)
+
+
+def test_one_set_of_rows_for_training_and_for_predictions(make: Make, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.txt", '"one; two";x\nthree;y\n')
+    reader = make(header=False, columns=["text", "label"], delimiter=";")
+    assert [row.values["text"] for row in reader.rows(path)] == ["one; two", "three"]
+    assert [i.fields["text"] for i in reader.read(path)] == ["one; two", "three"]
+    lines = write(tmp_path / "b.txt", "a line\nof text\n")
+    assert [row.values for row in make().rows(lines)] == [{"text": "a line"}, {"text": "of text"}]
+    assert [i.fields["text"] for i in make(label_field=None).read(lines)] == ["a line", "of text"]
+
+
+def test_the_models_limit_bounds_the_length(make: Make, tmp_path: Path) -> None:
+    reader = make(tokenizer={"model_name": make().tokenizer.model_name, "max_length": None})
+    instances = reader.read(write(tmp_path / "a.csv", "text,label\n" + "a good film the end a good film,x\na,y\n"))
+    assert [len(i) for i in instances] == [10, 3]
+    reader.limit_length(6, instances)
+    assert [len(i) for i in instances] == [6, 3] and instances[0].encoding["input_ids"][-1] == 3
+    assert reader.tokenizer.max_length == 6
