@@ -1,4 +1,4 @@
-"""Configurations and weights of transformers models, with errors for the person who wrote the model's name."""
+"""Reads configurations and weights of transformers models, with errors that name the config key."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def read_config(path: str, key: str) -> dict[str, Any]:
 
 
 def options(path: str) -> dict[str, Any]:
-    """The hub is asked only about what is no folder: to find out that it is out of reach takes seconds."""
+    """Arguments of a download; none for a folder, because detecting an unreachable hub takes seconds."""
     return {} if Path(path).is_dir() else hub_options()
 
 
 def unreadable(path: str, key: str, error: Exception) -> ConfigurationError:
-    """The error for a model that could not be read."""
+    """The error for a model that cannot be read."""
     if Path(path).is_dir():
         return ConfigurationError(f"{key}: the folder {path!r} cannot be read: {one_line(error)}")
     return hub_error(key, path, error)
@@ -58,7 +58,7 @@ def make_config(entries: dict[str, Any], key: str) -> PreTrainedConfig:
 
 
 def check_keys(entries: dict[str, Any], model_type: str, extra: Iterable[str], key: str) -> None:
-    """An unknown key would otherwise be stored in the configuration and never be read."""
+    """Raises a `ConfigurationError` for an unknown key, which transformers would store and never read."""
     known = CONFIG_MAPPING[model_type]()
     names = set(known.to_dict()) | set(known.attribute_map) | set(extra)
     for name in entries:
@@ -72,7 +72,9 @@ def override(config: PreTrainedConfig, overrides: dict[str, Any], extra: Iterabl
     depth_names = ("num_hidden_layers", config.attribute_map.get("num_hidden_layers"))
     for name, value in overrides.items():
         if name == "model_type" or config.attribute_map.get(name, name) in depth_names:
-            raise ConfigurationError(f"{key}: {name!r} cannot be overridden; 'num_layers' is what shortens a model")
+            raise ConfigurationError(
+                f"{key}: {name!r} cannot be overridden; allowed: 'num_layers', which shortens a model"
+            )
         try:
             setattr(config, name, value)
         except (StrictDataclassError, TypeError, ValueError) as error:
@@ -80,7 +82,7 @@ def override(config: PreTrainedConfig, overrides: dict[str, Any], extra: Iterabl
 
 
 def random_model(config: PreTrainedConfig, attn_implementation: str, key: str) -> Any:
-    """A model with the family's own initialisation, drawn from torch's global generator, without a pooler."""
+    """A model with the family's initialisation, drawn from torch's global generator, without a pooler."""
     model_class: Any = MODEL_MAPPING[type(config)]
     has_pooler = "add_pooling_layer" in inspect.signature(model_class).parameters
     without_pooler = {"add_pooling_layer": False} if has_pooler else {}
@@ -89,51 +91,73 @@ def random_model(config: PreTrainedConfig, attn_implementation: str, key: str) -
             config, dtype=torch.float32, attn_implementation=attn_implementation, **without_pooler
         )
     except (ValueError, TypeError) as error:
-        raise ConfigurationError(f"{key}: the configuration makes no model: {one_line(error)}") from error
+        raise ConfigurationError(f"{key}: no model can be built from the configuration: {one_line(error)}") from error
 
 
 def pretrained_model(
     path: str, config: PreTrainedConfig, attn_implementation: str, key: str, shortened: bool
 ) -> tuple[Any, bool]:
     """
-    The model with its checkpoint's weights in float32, and whether its pooler's weights were among them.
+    The encoder with its checkpoint's weights in float32, and whether its pooler's weights were among them. Heads in the
+    checkpoint are ignored; encoder weights in it without a place in the model are named in a warning.
+    """
+    model, info = load_checkpoint(
+        AutoModel, path, config, key, may_lack=("pooler.",), attn_implementation=attn_implementation
+    )
+    unused = {name for name in info["unexpected_keys"] if not shortened and belongs_to(model, name)}
+    if unused:
+        logger.warning("%s: the model has no place for weights of the checkpoint %r: %s", key, path, shown(unused))
+    return model, not any(name.startswith("pooler.") for name in info["missing_keys"])
 
-    Every weight of the encoder must be in the checkpoint, in the right shape. Heads in the checkpoint are dropped;
-    encoder weights in it that have no place in the model are named in a warning.
+
+def load_checkpoint(
+    kind: Any, path: str, config: Any, key: str, may_lack: tuple[str, ...], **options_: Any
+) -> tuple[Any, dict[str, Any]]:
+    """
+    A model of transformers' class `kind` with the checkpoint's weights in float32, and its loading information.
+
+    # Parameters
+
+    may_lack : `tuple[str, ...]`
+        Parts of the names of weights that the checkpoint may lack. All others must be in it, in the right shape.
+    options_ : `Any`
+        Further arguments of `from_pretrained`.
+
+    # Raises
+
+    `ConfigurationError`
+        If the checkpoint cannot be read, or lacks weights, or has some in another shape.
     """
     try:
         with quiet(path):
-            model, info = AutoModel.from_pretrained(
+            model, info = kind.from_pretrained(
                 path,
                 config=config,
                 dtype=torch.float32,
-                attn_implementation=attn_implementation,
                 output_loading_info=True,
-                # A wrong shape is reported here, by name, rather than in a table on the console.
+                # Another shape is an error below, which names the weight, and not a table on the console.
                 ignore_mismatched_sizes=True,
                 trust_remote_code=False,
+                **options_,
                 **options(path),
             )
     except (OSError, ValueError, RuntimeError) as error:
         raise unreadable(path, key, error) from error
-    missing = {name for name in info["missing_keys"] if not name.startswith("pooler.")}
+    missing = {name for name in info["missing_keys"] if not any(part in name for part in may_lack)}
     mismatched = {name if isinstance(name, str) else name[0] for name in info["mismatched_keys"]}
     if missing:
         raise ConfigurationError(f"{key}: the checkpoint {path!r} lacks weights: {shown(missing)}")
     if mismatched:
         raise ConfigurationError(
-            f"{key}: weights in the checkpoint {path!r} have other shapes than its configuration says: "
+            f"{key}: weights in the checkpoint {path!r} have other shapes than in its configuration: "
             f"{shown(mismatched)}"
         )
-    unused = {name for name in info["unexpected_keys"] if not shortened and belongs_to(model, name)}
-    if unused:
-        logger.warning("%s: %r has no use for weights in its checkpoint: %s", key, path, shown(unused))
-    return model, not any(name.startswith("pooler.") for name in info["missing_keys"])
+    return model, info
 
 
 def belongs_to(model: Any, name: str) -> bool:
-    """Whether a checkpoint's key is of the encoder itself rather than of a head on it."""
-    if name.endswith(("position_ids", "token_type_ids")):  # buffers that old checkpoints stored
+    """Whether a checkpoint's key is one of the encoder and not of a head."""
+    if name.endswith(("position_ids", "token_type_ids")):  # buffers in old checkpoints
         return False
     name = name.removeprefix(f"{model.base_model_prefix}.")
     return name.split(".")[0] in {child for child, _ in model.named_children()} - {"pooler"}
@@ -154,8 +178,8 @@ def one_line(error: Exception) -> str:
 @contextmanager
 def quiet(path: str) -> Iterator[None]:
     """
-    Without transformers' table of keys, as what matters of it is an error or a warning of ours, and without a progress
-    bar where nothing is downloaded.
+    Without transformers' table of keys, which our errors and warnings replace, and without a progress bar for local
+    files.
     """
     verbosity = transformers_logging.get_verbosity()
     hide_bar = Path(path).is_dir() and transformers_logging.is_progress_bar_enabled()

@@ -1,7 +1,8 @@
-"""Attention masks, made once a batch in the form in which the blocks add them to their scores.
+"""
+Additive attention masks, made once a batch.
 
-transformers' own helpers look at the mask's values on every call, which stalls a GPU and cannot be captured in a
-CUDA graph, and write out `(batch, 1, tokens, tokens)` where a row a sample says the same.
+The helpers of transformers read the mask's values on every call, which stalls a GPU and cannot be captured in a CUDA
+graph, and make a mask `(batch, 1, tokens, tokens)` where one row a sample is enough.
 """
 
 from __future__ import annotations
@@ -12,9 +13,8 @@ from torch import Tensor
 
 def may_have_padding(attention_mask: Tensor) -> bool:
     """
-    False if it is known for certain and for free that nothing is padding, so that attention needs no mask.
-
-    Only a CPU tensor is looked at: asking a GPU would wait for it, and a traced graph must not depend on the answer.
+    False if attention needs no mask, which is only found out where it is cheap: on the CPU. To read a mask on a GPU
+    would wait for it, and a traced graph must not depend on the values.
     """
     if attention_mask.device.type != "cpu" or torch.compiler.is_compiling() or torch.jit.is_tracing():
         return True
@@ -23,16 +23,16 @@ def may_have_padding(attention_mask: Tensor) -> bool:
 
 def additive(allowed: Tensor, dtype: torch.dtype) -> Tensor:
     """
-    0 where attention is allowed, the lowest finite number elsewhere; the shape stays.
+    0 where attention is allowed, the lowest finite number elsewhere; of the same shape.
 
-    Finite, so that a row of padding alone gives an average rather than NaN. Additive, because both the sdpa and the
-    eager attention take it, and a boolean mask would be converted again in every block.
+    Finite, so that a row of padding alone gives an average and not NaN. Additive, because both the sdpa and the eager
+    attention take such a mask, and a boolean one would be converted in every block.
     """
     return torch.zeros_like(allowed, dtype=dtype).masked_fill_(~allowed, torch.finfo(dtype).min)
 
 
 def key_mask(attention_mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """`(batch, 1, 1, tokens)` additive mask that hides padding; it broadcasts over heads and queries."""
+    """`(batch, 1, 1, tokens)` additive mask of padding, which broadcasts over heads and queries."""
     return additive(attention_mask[:, None, None, :], dtype)
 
 

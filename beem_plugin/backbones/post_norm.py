@@ -106,22 +106,14 @@ def find(root: Any, path: str) -> Any:
 
 
 class UnexpectedModule(Exception):
-    """A module is not of the expected type, so that its computation is not known."""
+    """A module is not of the expected type, so that its computation is unknown."""
 
 
 @dataclass(frozen=True)
 class PostNormBlock:
     """
-    The weights of self-attention, residual norm, feed-forward and residual norm.
-
-    # Parameters
-
-    query_key_value : `Linear`
-        The three projections, joined: weight `(3 hidden, hidden)`.
-    attention_output, up, down : `Linear`
-    attention_norm, output_norm : `Norm`
-    activation : `torch.nn.Module`
-    num_heads : `int`
+    The weights of self-attention, residual norm, feed-forward and residual norm. The projections to query, key and
+    value are joined: `(3 hidden, hidden)`.
     """
 
     query_key_value: Linear
@@ -136,27 +128,24 @@ class PostNormBlock:
     @classmethod
     def of(cls, block: torch.nn.Module, paths: BlockPaths) -> PostNormBlock:
         """
-        Reads the weights of a transformers block.
-
-        # Raises
-
-        `UnexpectedModule`
-            If a module is quantised, adapted or missing, or if the block has another one.
+        The weights of a transformers block. Raises `UnexpectedModule` if one of its modules is quantised, adapted or
+        missing, or if it has others.
         """
         if getattr(block, "is_decoder", False):
             raise UnexpectedModule("a decoder block")
         part = {name: find(block, path) for name, path in vars(paths).items() if name != "projection"}
         check_only_modules([module for module in part.values() if isinstance(module, torch.nn.Module)], block)
         projections = [linear_of(part[name]) for name in ("query", "key", "value")]
+        weight, bias = (torch.cat(tensors) for tensors in zip(*projections))
         return cls(
-            query_key_value=(torch.cat([p[0] for p in projections]), torch.cat([p[1] for p in projections])),
-            attention_output=linear_of(part["attention_output"]),
-            attention_norm=norm_of(part["attention_norm"]),
-            up=linear_of(part["up"]),
-            activation=part["activation"],
-            down=linear_of(part["down"]),
-            output_norm=norm_of(part["output_norm"]),
-            num_heads=part["num_heads"],
+            (weight, bias),
+            linear_of(part["attention_output"]),
+            norm_of(part["attention_norm"]),
+            linear_of(part["up"]),
+            part["activation"],
+            linear_of(part["down"]),
+            norm_of(part["output_norm"]),
+            part["num_heads"],
         )
 
 
@@ -167,14 +156,12 @@ class Embeddings:
 
     # Parameters
 
-    words : `Tensor`
-        `(vocabulary, size)`
+    words, token_types : `Tensor`
+        `(vocabulary, size)` and, optionally, `(token types, size)`.
     positions : `Tensor`
         `(positions, size)`, from the first position that a token can have.
     first_type_positions : `Tensor`
         `positions` with the embedding of token type 0 added, for inputs without token types.
-    token_types : `Tensor`, optional
-        `(token types, size)`
     norm : `Norm`
     projection : `Linear`, optional
     pad_token_id : `int`, optional
@@ -183,27 +170,26 @@ class Embeddings:
     """
 
     words: Tensor
+    token_types: Tensor | None
     positions: Tensor
     first_type_positions: Tensor
-    token_types: Tensor | None
     norm: Norm
     projection: Linear | None
     pad_token_id: int | None
 
     @classmethod
     def of(cls, embeddings: Any, projection: torch.nn.Module | None, pad_token_id: int | None) -> Embeddings:
-        """Reads the weights of transformers' modules; raises `UnexpectedModule` as `PostNormBlock.of`."""
-        tables = [embeddings.word_embeddings, embeddings.position_embeddings]
+        """The weights of transformers' modules; raises `UnexpectedModule` as `PostNormBlock.of`."""
         types = getattr(embeddings, "token_type_embeddings", None)
-        check_only_modules([*tables, embeddings.LayerNorm, *([] if types is None else [types])], embeddings)
-        words, positions = map(table_of, tables)
+        modules = [embeddings.word_embeddings, embeddings.position_embeddings, *([] if types is None else [types])]
+        check_only_modules([*modules, embeddings.LayerNorm], embeddings)
+        words, positions, *token_types = map(table_of, modules)
         positions = positions if pad_token_id is None else positions[pad_token_id:]
-        token_types = None if types is None else table_of(types)
         return cls(
             words,
+            token_types[0] if token_types else None,
             positions,
-            positions if token_types is None else positions + token_types[0],
-            token_types,
+            positions + token_types[0][0] if token_types else positions,
             norm_of(embeddings.LayerNorm),
             None if projection is None else linear_of(projection),
             pad_token_id,
@@ -251,7 +237,7 @@ def counted_positions(input_ids: Tensor, pad_token_id: int, packed: Packed | Non
 
 
 def check_only_modules(known: list[torch.nn.Module], whole: torch.nn.Module) -> None:
-    """Raises `UnexpectedModule` unless `whole` computes with the `known` modules only; dropout does nothing here."""
+    """Raises `UnexpectedModule` if `whole` computes with other modules than the `known` ones and dropout."""
     ids = {id(part) for module in known for part in module.modules()}
     for module in whole.modules():
         is_leaf = next(module.children(), None) is None
@@ -260,29 +246,19 @@ def check_only_modules(known: list[torch.nn.Module], whole: torch.nn.Module) -> 
             raise UnexpectedModule(f"{type(module).__name__} in {type(whole).__name__}")
 
 
-def expect(module: torch.nn.Module, kind: type[torch.nn.Module]) -> Any:
-    if type(module) is not kind:
-        raise UnexpectedModule(f"{type(module).__name__} instead of {kind.__name__}")
-    return module
+def linear_of(module: Any) -> Linear:
+    if type(module) is not torch.nn.Linear or module.bias is None:
+        raise UnexpectedModule(f"{module} instead of Linear with bias")
+    return module.weight.detach(), module.bias.detach()
 
 
-def linear_of(module: torch.nn.Module) -> Linear:
-    linear = expect(module, torch.nn.Linear)
-    if linear.bias is None:
-        raise UnexpectedModule("Linear without bias")
-    return linear.weight.detach(), linear.bias.detach()
+def norm_of(module: Any) -> Norm:
+    if type(module) is not torch.nn.LayerNorm or module.weight is None or module.bias is None:
+        raise UnexpectedModule(f"{module} instead of LayerNorm with weight and bias")
+    return module.weight.detach(), module.bias.detach(), module.eps
 
 
-def norm_of(module: torch.nn.Module) -> Norm:
-    norm = expect(module, torch.nn.LayerNorm)
-    if norm.weight is None or norm.bias is None:
-        raise UnexpectedModule("LayerNorm without weight or bias")
-    return norm.weight.detach(), norm.bias.detach(), norm.eps
-
-
-def table_of(module: torch.nn.Module) -> Tensor:
-    table = expect(module, torch.nn.Embedding)
-    if table.max_norm is not None:
-        raise UnexpectedModule("Embedding with max_norm")
-    weight: Tensor = table.weight.detach()
-    return weight
+def table_of(module: Any) -> Tensor:
+    if type(module) is not torch.nn.Embedding or module.max_norm is not None:
+        raise UnexpectedModule(f"{module} instead of Embedding without max_norm")
+    return module.weight.detach()

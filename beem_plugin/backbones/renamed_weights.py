@@ -1,9 +1,9 @@
 """
-Weights under the names of another release of transformers.
+Maps state dicts between the parameter names of different releases of transformers.
 
-Image encoders call their modules differently from release to release (DINOv2's `attention.attention.query` became
-`attention.q_proj`), so that a state dict written under one does not fit a model built under another. Nothing but names
-changed, and one matrix that became two; this maps them in either direction. Text encoders and GPT-2 kept their names.
+Modules of image encoders are renamed from release to release (DINOv2's `attention.attention.query` became
+`attention.q_proj`), so that a state dict of one release does not fit a model of another. Besides, one matrix was split
+into two. Text encoders and GPT-2 kept their names.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 IMAGE_ENCODER = "transformer_model.encoder."
-"""What follows it in a parameter's name is the image encoder's own name for it."""
+"""The prefix of the image encoder's parameter names."""
 
-# From older names to newer ones, applied in this order: the attention's `output.dense` before that of the block.
+# From older to newer names, in the order of application: the attention's `output.dense` before the block's.
 NEWER_NAMES = [
     (re.compile(pattern), name)
     for pattern, name in (
@@ -37,16 +37,16 @@ NEWER_NAMES = [
     )
 ]
 
-# One matrix in older releases, two in newer ones: its upper and its lower half.
+# One matrix in older releases; its upper and lower half are two in newer ones.
 FUSED = re.compile(r"\.mlp\.weights_in\.")
 HALVES = (".mlp.gate_proj.", ".mlp.up_proj.")
 
-# Counted from the window's size, never learned; older releases stored it.
+# A buffer computed from the window's size, which older releases stored.
 COMPUTED = ".relative_position_index"
 
 
 def newer_name(name: str) -> str:
-    """The name that newer releases have for a parameter of an image encoder; any other name as it is."""
+    """The name of an image encoder's parameter in newer releases; other names are returned unchanged."""
     before, found, own = name.partition(IMAGE_ENCODER)
     if not found:
         return name
@@ -56,21 +56,22 @@ def newer_name(name: str) -> str:
 
 
 def newer_names(name: str) -> list[str]:
-    """One name, or those of the two halves."""
+    """The newer name, or the names of the two halves."""
     newer = newer_name(name)
     return [FUSED.sub(half, newer) for half in HALVES] if IMAGE_ENCODER in newer and FUSED.search(newer) else [newer]
 
 
 def renamed(state: dict[str, Tensor], model: dict[str, Tensor]) -> dict[str, Tensor]:
     """
-    Nothing is dropped: what has no counterpart, or more than one, keeps its name, so that a strict load names it.
+    Renames the weights of a state dict for a model. Weights without a counterpart, or with several, keep their names,
+    so that a strict load reports them.
 
     # Parameters
 
     state : `dict[str, Tensor]`
-        A state dict, written under any release of transformers.
+        A state dict of any release of transformers.
     model : `dict[str, Tensor]`
-        The state dict of the model that it is meant for.
+        The state dict of the model that `state` is loaded into.
 
     # Returns
 
@@ -102,7 +103,7 @@ def renamed(state: dict[str, Tensor], model: dict[str, Tensor]) -> dict[str, Ten
 
 
 def halves(value: Tensor, names: list[str]) -> list[Tensor]:
-    """A tensor's part for each of one or two names, with memory of its own."""
+    """A tensor as it is for one name, or copies of its halves for two."""
     return [value] if len(names) == 1 else [part.clone() for part in value.chunk(2)]
 
 

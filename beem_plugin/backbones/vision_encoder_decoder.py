@@ -1,4 +1,4 @@
-"""An image encoder and a language model that looks at its output."""
+"""An image encoder and a language model with cross-attention to its output."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import GPT2LMHeadModel, VisionEncoderDecoderConfig, VisionEncoderDecoderModel
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_MAPPING
 
 from beem_plugin.backbones import loading
@@ -32,7 +31,7 @@ class CaptionBackbone(torch.nn.Module, Registrable):
 
     @property
     def image_encoder(self) -> torch.nn.Module:
-        """What makes states of images, before they are mapped to the decoder's size."""
+        """The image encoder, without the map to the decoder's size."""
         raise NotImplementedError(f"{type(self).__name__} does not define image_encoder")
 
     def encode_images(self, pixel_values: Tensor) -> Tensor:
@@ -40,7 +39,7 @@ class CaptionBackbone(torch.nn.Module, Registrable):
         raise NotImplementedError(f"{type(self).__name__} does not define encode_images")
 
     def save_config(self, folder: str | Path) -> None:
-        """Writes `config.json` to `folder`: with it as `model_name` and `load_weights` false the shape is rebuilt."""
+        """Writes `config.json`, from which the model is rebuilt with `model_name: folder, load_weights: false`."""
         raise NotImplementedError(f"{type(self).__name__} does not define save_config")
 
 
@@ -48,10 +47,10 @@ class CaptionBackbone(torch.nn.Module, Registrable):
 class VisionEncoderDecoderBackbone(CaptionBackbone):
     """
     A transformers `VisionEncoderDecoderModel`: Swin, ViT, DeiT, BEiT or DINOv2 as encoder, GPT-2 with cross-attention
-    as decoder, and a linear map between them where their sizes differ. The image is encoded once; the decoder is
-    stepped block by block (`Gpt2Decoder`) and gives the hidden states of the full forward pass.
+    as decoder, and a linear map between them if their sizes differ. An image is encoded once; the decoder runs block by
+    block (`Gpt2Decoder`) and gives the hidden states of the full forward pass.
 
-    Cross-attention that the checkpoint does not have, and the map between the sizes, start at random.
+    The map between the sizes, and cross-attention that the checkpoint lacks, are initialised at random.
 
     Registered as a `CaptionBackbone` with name "vision_encoder_decoder", which is the default.
 
@@ -62,13 +61,13 @@ class VisionEncoderDecoderBackbone(CaptionBackbone):
     encoder : `str` or `dict`, optional (default = `None`)
         A model of the hub or a folder; or `{"model_type": "vit", ...}`, random weights in this shape.
     decoder : `str` or `dict`, optional (default = `None`)
-        The same with `"gpt2"`. A configuration without `vocab_size` takes the tokenizer's.
+        The same for GPT-2. The default of `vocab_size` in a configuration is the tokenizer's.
     load_weights : `bool`, optional (default = `True`)
-        False builds the model from its configuration alone, for a state dict that is loaded afterwards.
+        `False` builds the model from its configuration alone, for a state dict that is loaded afterwards.
     encoder_overrides, decoder_overrides : `dict`, optional (default = `None`)
         Entries of the configurations to replace, such as `{"resid_pdrop": 0.0}`.
-    num_layers : `int`, optional (default = `None`)
-        Keep only the first so many blocks of the decoder. None keeps all.
+    num_layers : `int`, optional (default = all)
+        The number of blocks of the decoder to keep, from the first.
     vocab_size : `int`, optional (default = `None`)
         The tokenizer's; filled in.
     """
@@ -76,7 +75,7 @@ class VisionEncoderDecoderBackbone(CaptionBackbone):
     def __init__(self, transformer_model: VisionEncoderDecoderModel, model_name: str | None = None) -> None:
         super().__init__()
         encoder: Any = transformer_model.encoder
-        # Parameters that no loss reaches would be trained by nobody and stall distributed training.
+        # Parameters without a gradient would stall distributed training.
         if isinstance(getattr(encoder, "pooler", None), torch.nn.Module):
             encoder.pooler = None
         for name, parameter in encoder.named_parameters():
@@ -127,25 +126,16 @@ class VisionEncoderDecoderBackbone(CaptionBackbone):
         if model_name is not None:
             path = resolve_model_name(model_name, f"{KEY}.model_name")
             entries = loading.read_config(path, f"{KEY}.model_name")
-            if entries.get("model_type") != "vision-encoder-decoder":
-                raise ConfigurationError(
-                    not_allowed(
-                        f"{KEY}.model_name: 'model_type'", entries.get("model_type"), ["vision-encoder-decoder"]
-                    )
-                )
+            check_type(entries, f"{KEY}.model_name", ("vision-encoder-decoder",))
             parts = {"encoder": entries.get("encoder", {}), "decoder": entries.get("decoder", {})}
         else:
             path = None
             parts = {"encoder": as_entries(encoder, "encoder"), "decoder": as_entries(decoder, "decoder")}
-        for part, entries, allowed in (
-            ("encoder", parts["encoder"], ENCODERS),
-            ("decoder", parts["decoder"], DECODERS),
-        ):
-            if entries.get("model_type") not in allowed:
-                raise ConfigurationError(not_allowed(f"{KEY}.{part}: 'model_type'", entries.get("model_type"), allowed))
+        for part, allowed in (("encoder", ENCODERS), ("decoder", DECODERS)):
+            check_type(parts[part], f"{KEY}.{part}", allowed)
         if isinstance(decoder, dict) and vocab_size is not None:
             parts["decoder"].setdefault("vocab_size", vocab_size)
-            # Start and end are the tokenizer's; GPT-2's own are outside a small vocabulary.
+            # The tokenizer's are used; the defaults of GPT-2 lie outside a small vocabulary.
             for name in ("bos_token_id", "eos_token_id"):
                 parts["decoder"].setdefault(name, None)
         configs = {
@@ -155,16 +145,21 @@ class VisionEncoderDecoderBackbone(CaptionBackbone):
         check_vocabulary(configs["decoder"].vocab_size, vocab_size)
         shorten(configs["decoder"], num_layers)
         if path is not None and load_weights:
-            return cls(pretrained_pair(path, configs, num_layers is not None), model_name)
-        built = {
-            "encoder": pretrained_encoder(encoder, configs["encoder"], load_weights),
-            "decoder": pretrained_decoder(decoder, configs["decoder"], load_weights),
-        }
-        return cls(joined(built["encoder"], built["decoder"]), model_name)
+            return cls(pretrained_pair(path, configs), model_name)
+        built = (
+            build_encoder(encoder, configs["encoder"], load_weights),
+            build_decoder(decoder, configs["decoder"], load_weights),
+        )
+        return cls(joined(*built), model_name)
+
+
+def check_type(entries: dict[str, Any], key: str, allowed: tuple[str, ...]) -> None:
+    if entries.get("model_type") not in allowed:
+        raise ConfigurationError(not_allowed(f"{key}: 'model_type'", entries.get("model_type"), allowed))
 
 
 def as_entries(part: str | dict | None, name: str) -> dict[str, Any]:
-    """The configuration's entries of a hub name, a folder or a config block."""
+    """The configuration entries of a model of the hub, a folder or a config block."""
     if isinstance(part, dict):
         return dict(part)
     key = f"{KEY}.{name}"
@@ -172,7 +167,7 @@ def as_entries(part: str | dict | None, name: str) -> dict[str, Any]:
 
 
 def part_config(entries: dict[str, Any], overrides: dict | None, is_block: bool, name: str) -> Any:
-    """The configuration of one half; as decoder, with the cross-attention that makes it one."""
+    """The configuration of the encoder, or of the decoder with cross-attention."""
     key = f"{KEY}.{name}"
     model_type = entries["model_type"]
     if is_block:
@@ -187,13 +182,13 @@ def part_config(entries: dict[str, Any], overrides: dict | None, is_block: bool,
 def check_vocabulary(found: int, needed: int | None) -> None:
     if needed is not None and found < needed:
         raise ConfigurationError(
-            f"{KEY}.decoder: a vocabulary of {found} words, the tokenizer has {needed}; allowed: the tokenizer that "
-            "the decoder was trained with, or a decoder at least as large"
+            f"{KEY}.decoder: found a vocabulary of {found} tokens, smaller than the tokenizer's {needed}; allowed: the "
+            "tokenizer that the decoder was trained with, or a larger vocabulary"
         )
 
 
 def shorten(config: Any, num_layers: int | None) -> None:
-    """Leaves the first `num_layers` blocks in the decoder's configuration."""
+    """Changes the configuration to that of the decoder's first `num_layers` blocks."""
     if num_layers is None:
         return
     if not 1 <= num_layers <= config.n_layer:
@@ -201,70 +196,37 @@ def shorten(config: Any, num_layers: int | None) -> None:
     config.n_layer = num_layers
 
 
-def pretrained_encoder(source: str | dict | None, config: Any, load_weights: bool) -> Any:
+def build_encoder(source: str | dict | None, config: Any, load_weights: bool) -> Any:
     key = f"{KEY}.encoder"
     if not isinstance(source, str) or not load_weights:
         return loading.random_model(config, attention_of(config), key)
     path = resolve_model_name(source, key)
-    model, _ = loading.pretrained_model(path, config, attention_of(config), key, shortened=False)
-    return model
+    return loading.pretrained_model(path, config, attention_of(config), key, shortened=False)[0]
 
 
 def attention_of(config: Any) -> str:
-    """`"sdpa"`, or `"eager"` for a family that lacks it in the installed transformers, as Swin in older releases."""
+    """`"sdpa"`, or `"eager"` for a family without it in the installed transformers, as Swin in older releases."""
     return "sdpa" if getattr(MODEL_MAPPING[type(config)], "_supports_sdpa", False) else "eager"
 
 
-def pretrained_decoder(source: str | dict | None, config: Any, load_weights: bool) -> Any:
-    """The language model; only its cross-attention may be missing from the checkpoint."""
+def build_decoder(source: str | dict | None, config: Any, load_weights: bool) -> Any:
+    """The decoder; the checkpoint may lack its cross-attention."""
     config._attn_implementation = "sdpa"
     if not isinstance(source, str) or not load_weights:
         return GPT2LMHeadModel(config)
     key = f"{KEY}.decoder"
     path = resolve_model_name(source, key)
-    return _read(GPT2LMHeadModel, path, config, key, may_lack=("crossattention", "ln_cross_attn", "lm_head"))
+    may_lack = ("crossattention", "ln_cross_attn", "lm_head")
+    return loading.load_checkpoint(GPT2LMHeadModel, path, config, key, may_lack)[0]
 
 
-def pretrained_pair(path: str, configs: dict[str, Any], shortened: bool) -> VisionEncoderDecoderModel:
-    key = f"{KEY}.model_name"
+def pretrained_pair(path: str, configs: dict[str, Any]) -> VisionEncoderDecoderModel:
     config = VisionEncoderDecoderConfig.from_encoder_decoder_configs(configs["encoder"], configs["decoder"])
-    return _read(VisionEncoderDecoderModel, path, config, key, may_lack=("encoder.pooler.", "decoder.lm_head"))
-
-
-def _read(kind: Any, path: str, config: Any, key: str, may_lack: tuple[str, ...]) -> Any:
-    """A model of transformers' class `kind` with the weights of the checkpoint, which must have all but `may_lack`."""
-    try:
-        with loading.quiet(path):
-            model, info = kind.from_pretrained(
-                path,
-                config=config,
-                dtype=torch.float32,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,
-                trust_remote_code=False,
-                **loading.options(path),
-            )
-    except (OSError, ValueError, RuntimeError) as error:
-        raise loading.unreadable(path, key, error) from error
-    check_loaded(info, path, key, may_lack=may_lack)
-    return model
-
-
-def check_loaded(info: dict[str, Any], path: str, key: str, may_lack: tuple[str, ...]) -> None:
-    """A weight that is missing from a checkpoint, or has another shape, is an error that names it."""
-    missing = {name for name in info["missing_keys"] if not any(part in name for part in may_lack)}
-    mismatched = {name if isinstance(name, str) else name[0] for name in info["mismatched_keys"]}
-    if missing:
-        raise ConfigurationError(f"{key}: the checkpoint {path!r} lacks weights: {loading.shown(missing)}")
-    if mismatched:
-        raise ConfigurationError(
-            f"{key}: weights in the checkpoint {path!r} have other shapes than its configuration says: "
-            f"{loading.shown(mismatched)}"
-        )
+    may_lack = ("encoder.pooler.", "decoder.lm_head")
+    return loading.load_checkpoint(VisionEncoderDecoderModel, path, config, f"{KEY}.model_name", may_lack)[0]
 
 
 def joined(encoder: Any, decoder: Any) -> VisionEncoderDecoderModel:
-    """One model of the two, whose configuration can be saved and read again."""
+    """One model of both, whose configuration can be saved and read again."""
     config = VisionEncoderDecoderConfig.from_encoder_decoder_configs(encoder.config, decoder.config)
-    assert config.model_type in CONFIG_MAPPING
     return VisionEncoderDecoderModel(config=config, encoder=encoder, decoder=decoder)

@@ -191,8 +191,14 @@ def test_config_overrides_reach_the_modules(folder: Path) -> None:
             {"config": CONFIGS["bert"], "config_overrides": {"hidden_size": "x"}},
             "config_overrides.hidden_size: found 'x'",
         ),
-        ({"config": CONFIGS["bert"], "config_overrides": {"num_hidden_layers": 2}}, "'num_layers' is what shortens"),
-        ({"config": CONFIGS["distilbert"], "config_overrides": {"n_layers": 2}}, "'num_layers' is what shortens"),
+        (
+            {"config": CONFIGS["bert"], "config_overrides": {"num_hidden_layers": 2}},
+            "allowed: 'num_layers', which shortens",
+        ),
+        (
+            {"config": CONFIGS["distilbert"], "config_overrides": {"n_layers": 2}},
+            "allowed: 'num_layers', which shortens",
+        ),
     ],
 )
 def test_wrong_blocks_are_refused_in_one_line(block: dict[str, Any], message: str) -> None:

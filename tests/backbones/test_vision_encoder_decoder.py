@@ -143,7 +143,7 @@ def test_two_checkpoints_are_joined_with_new_cross_attention(tmp_path: Path) -> 
         ({"encoder": {"model_type": "bert"}}, "allowed: beit, deit, dinov2, swin, vit"),
         ({"decoder": {"model_type": "bert"}}, "allowed: gpt2"),
         ({"num_layers": 7}, "num_layers: found 7, allowed: 1 to 6"),
-        ({"vocab_size": 60}, "a vocabulary of 50 words, the tokenizer has 60"),
+        ({"vocab_size": 60}, "a vocabulary of 50 tokens, smaller than the tokenizer's 60"),
         ({"encoder": {**VIT, "hiden_size": 3}}, "hiden_size"),
     ],
 )
