@@ -9,7 +9,7 @@ import torch
 
 from beem_plugin.calibration.speed import depth_summary
 from beem_plugin.calibration.thresholds.risk_controlled import RiskControlled
-from beem_plugin.calibration.thresholds.strategy import ScoreTable
+from beem_plugin.exits.score_table import ScoreTable
 
 
 @dataclass

@@ -9,15 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from beem_plugin.calibration.outcomes import TableOutcomes, value_outcomes
+from beem_plugin.calibration.outcomes import outcomes_of
 from beem_plugin.calibration.replay import replay
-from beem_plugin.calibration.speed import trace_depth
-from beem_plugin.calibration.thresholds import NEVER, ScoreTable, ThresholdPath
-from beem_plugin.calibration.thresholds.coordinate_descent import first_passing
-from beem_plugin.calibration.trace import ExitTrace
+from beem_plugin.calibration.speed import histogram_summary
+from beem_plugin.calibration.thresholds.path import ThresholdPath
 from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.known_labels import known_labels
 from beem_plugin.common.metrics import count_metric
 from beem_plugin.exits.policy import ExitPolicy
+from beem_plugin.exits.score_table import ScoreTable
+from beem_plugin.exits.threshold_strategy import NEVER
+from beem_plugin.exits.trace_interface import Trace
 
 SPEEDS = (1.5, 2.0, 2.5)
 
@@ -188,7 +190,7 @@ def metric_curve(table: ScoreTable, metric: str, points: int = 400) -> Curve:
     thinned = curve.thinned(points)
     oriented = [math.inf if value == NEVER else table.orient(value) for value in thinned.settings]
     limits = np.repeat(np.array(oriented)[:, None], table.num_exits - 1, axis=1)
-    outcomes = value_outcomes(table, limits) if table.is_regression else TableOutcomes(table).of(limits)
+    outcomes = outcomes_of(table, limits)
     values = [count_metric(metric, found.labels, found.predictions, found.counts) for found in outcomes]
     return Curve(np.array(values), thinned.speedup, thinned.settings)
 
@@ -202,33 +204,28 @@ def vector_curve(table: ScoreTable, vectors: Sequence[Sequence[float]]) -> Curve
         Oriented thresholds, one list a setting with an entry for every exit but the last.
     """
     table.require_labels("an accuracy-speed curve")
-    right = (~table.wrong).numpy()
-    scores = table.scores[:, :-1].double().numpy()
-    layers = np.array(table.exit_layers, dtype=np.float64)
-    rows = np.arange(len(table))
     accuracy, speedup = [], []
-    for vector in vectors:
-        exits = first_passing(scores, np.asarray(vector, dtype=np.float64), table.strict)
-        accuracy.append(float(right[rows, exits].mean()))
-        speedup.append(float(layers[-1] / layers[exits].mean()))
+    for found in outcomes_of(table, np.array(vectors, dtype=np.float64)):
+        accuracy.append(float(found.counts[found.labels == found.predictions].sum() / len(table)))
+        speedup.append(histogram_summary(found.exit_histogram, table.exit_layers)["layer_speedup"])
     settings = [[native(table, value) for value in vector] for vector in vectors]
     return _sorted(accuracy, speedup, settings)
 
 
-def policy_curve(policies: Sequence[ExitPolicy], trace: ExitTrace, names: Sequence[Any] | None = None) -> Curve:
+def policy_curve(policies: Sequence[ExitPolicy], trace: Trace, names: Sequence[Any] | None = None) -> Curve:
     """One point a policy, for rules whose settings are no thresholds (patience, a fixed exit)."""
-    if trace.is_regression:
+    if trace.num_labels == 1:
         raise ConfigurationError("an accuracy-speed curve: found a regression, allowed: a classification")
     accuracy, speedup = [], []
-    known = trace.known
+    known = known_labels(trace.labels)
     for policy in policies:
         decisions = replay(policy, trace)
         accuracy.append(float((decisions.predictions == trace.labels)[known].double().mean()))
-        speedup.append(trace_depth(trace, decisions.exits)["layer_speedup"])
+        speedup.append(trace.depth(decisions.exits)["layer_speedup"])
     return _sorted(accuracy, speedup, list(names) if names is not None else [policy.to_config() for policy in policies])
 
 
-def curve_of(policy: ExitPolicy, trace: ExitTrace, thresholds: Sequence[float | str] | None = None) -> Curve:
+def curve_of(policy: ExitPolicy, trace: Trace, thresholds: Sequence[float | str] | None = None) -> Curve:
     """
     The curve of a policy with thresholds: its score as it is, with one threshold for all exits swept.
 
@@ -236,7 +233,7 @@ def curve_of(policy: ExitPolicy, trace: ExitTrace, thresholds: Sequence[float | 
 
     policy : `ExitPolicy`
         With a `score_table`; whatever its score needs (weights, temperatures) must be fitted.
-    trace : `ExitTrace`
+    trace : `Trace`
     thresholds : `Sequence`, optional
         See `threshold_curve`.
     """

@@ -1,4 +1,4 @@
-"""What many settings of a rule do on a score table, counted for all of them at once."""
+"""The outcomes of many settings of a policy on a score table, counted in one pass."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from beem_plugin.calibration.known_labels import known_labels
-from beem_plugin.calibration.thresholds import ScoreTable
+from beem_plugin.common.known_labels import known_labels
+from beem_plugin.exits.score_table import ScoreTable
 
 MAX_CELLS = 400
 """With more pairs of label and prediction than this, sorting the samples of each pair costs more than it saves."""
@@ -18,15 +18,15 @@ MAX_CELLS = 400
 @dataclass
 class Outcome:
     """
-    Where samples left, and with what, in numbers that every metric and every speed can be taken from.
+    The counts that every metric and every speed-up can be computed from.
 
     # Parameters
 
     exit_histogram : `list[int]`
-        How many samples left at each exit.
+        Number of samples by exit.
     labels, predictions, counts : `ndarray`
-        `(cells,)` int64: so many samples of that label, all of them known, were given that prediction; none is 0. In a
-        regression labels and predictions are float64.
+        `(cells,)` int64: the number of samples with that known label and that prediction, above 0. In a regression
+        labels and predictions are float64.
     """
 
     exit_histogram: list[int]
@@ -36,7 +36,7 @@ class Outcome:
 
 
 def outcome_of(exits: Tensor, predictions: Tensor, labels: Tensor, num_exits: int) -> Outcome:
-    """The outcome of decisions: `(samples,)` 1-based exits, predictions, and labels of which some may be unknown."""
+    """The outcome of decisions: `(samples,)` 1-based exits, predictions, and labels, some of them unknown."""
     known = known_labels(labels).numpy()
     pairs = np.stack([labels.numpy()[known], predictions.numpy()[known]])
     cells, counts = np.unique(pairs, axis=1, return_counts=True)
@@ -45,7 +45,7 @@ def outcome_of(exits: Tensor, predictions: Tensor, labels: Tensor, num_exits: in
 
 class TableOutcomes:
     """
-    The outcomes of settings that compare the same scores with other limits.
+    The outcomes of settings that compare the same scores with different limits.
 
     # Parameters
 
@@ -64,7 +64,7 @@ class TableOutcomes:
         pairs = labels[known, None] * width + predictions[known]
         codes, numbers = np.unique(pairs, return_inverse=True)
         self.labels, self.predictions = codes // width, codes % width
-        self.cells = np.full(predictions.shape, len(codes), dtype=np.int64)  # those of unknown label in a last one
+        self.cells = np.full(predictions.shape, len(codes), dtype=np.int64)  # unknown labels in a last cell
         self.cells[known] = numbers.reshape(pairs.shape)
 
     def of(self, limits: np.ndarray) -> Iterator[Outcome]:
@@ -84,12 +84,12 @@ class TableOutcomes:
 
     def _all_at_once(self, limits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """
-        One limit for all exits. A sample leaves where the largest of its scores so far first passes: so who has left by
-        an exit is who has a largest score that passes, and how many that are is read from the sorted ones.
+        One limit for all exits. A sample has exited by an exit if the largest of its scores so far passes, so the
+        number of these samples is found in the sorted largest scores.
         """
         samples, early = self.scores.shape
         best = np.maximum.accumulate(self.scores, axis=1)
-        # The last exit takes whoever is left.
+        # All remaining samples exit at the last exit.
         best = np.concatenate([best, np.full((samples, 1), np.inf)], axis=1)
         histograms = np.empty((len(limits), early + 1), dtype=np.int64)
         counts = np.zeros((len(limits), len(self.labels) + 1), dtype=np.int64)
@@ -109,12 +109,12 @@ class TableOutcomes:
         return histograms, counts
 
     def _staying(self, scores: np.ndarray, limits: np.ndarray) -> np.ndarray:
-        """`(settings,)` how many of `scores` do not pass each limit."""
+        """`(settings,)` the number of `scores` that do not pass each limit."""
         return np.searchsorted(np.sort(scores), limits, side="right" if self.strict else "left")
 
     def _one_by_one(self, limits: np.ndarray) -> Iterator[Outcome]:
-        # One row an exit, and the exits from the last to the first: who passes an earlier one overwrites. Exit and cell
-        # are one number, so that they are written once.
+        # One row per exit, from the last to the first, so that an earlier exit overwrites. Exit and cell are one
+        # number, written once.
         width = len(self.labels) + 1
         kind = np.int32 if self.num_exits * width < 2**31 else np.int64
         scores = np.ascontiguousarray(self.scores.T)
@@ -133,8 +133,14 @@ class TableOutcomes:
         return Outcome(histogram.tolist(), self.labels[found], self.predictions[found], counts[found])
 
 
-def value_outcomes(table: ScoreTable, limits: np.ndarray) -> Iterator[Outcome]:
-    """`TableOutcomes` of a regression, whose values are too many to be cells of a table: one limit after the other."""
+def outcomes_of(table: ScoreTable, limits: np.ndarray) -> Iterator[Outcome]:
+    """
+    The outcomes under each row of `limits`, `(settings, exits - 1)` oriented with `inf` for never. The values of a
+    regression are too many for cells of a table: one setting after the other.
+    """
+    if not table.is_regression:
+        yield from TableOutcomes(table).of(limits)
+        return
     for setting in limits:
         exits = table.exits(setting.tolist())
         yield outcome_of(exits, table.predictions_at(exits), table.labels, table.num_exits)

@@ -1,4 +1,4 @@
-"""How far a confidence can be taken at its word."""
+"""Reliability of confidences: the expected calibration error."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from beem_plugin.common.known_labels import known_labels
+from beem_plugin.exits.trace_interface import Trace
 
 DEFAULT_BINS = 15
 
@@ -62,7 +65,7 @@ def reliability(confidence: Tensor, right: Tensor, bins: int = DEFAULT_BINS) -> 
 
 def expected_calibration_error(confidence: Tensor, right: Tensor, bins: int = DEFAULT_BINS) -> float:
     """
-    The mean distance between confidence and accuracy over bins of equal width, weighted by their samples (Guo et al.
+    The mean difference between confidence and accuracy over bins of equal width, weighted by their samples (Guo et al.
     2017, Eq. 3); 0 without samples. Parameters as for `reliability`.
     """
     if len(confidence) == 0:
@@ -72,3 +75,14 @@ def expected_calibration_error(confidence: Tensor, right: Tensor, bins: int = DE
         if entry.confidence is not None and entry.accuracy is not None:
             total += entry.samples * abs(entry.confidence - entry.accuracy)
     return total / len(confidence)
+
+
+def exit_calibration_errors(trace: Trace) -> list[float]:
+    """The expected calibration error of every exit, over the labelled samples of `trace`."""
+    known = known_labels(trace.labels)
+    errors = []
+    for number in range(1, trace.num_exits + 1):
+        signals = trace.exit_signals(number)
+        right = signals.prediction == trace.labels
+        errors.append(expected_calibration_error(signals.confidence[known], right[known]))
+    return errors

@@ -1,94 +1,185 @@
-"""What was fitted on which data, and what it did there."""
+"""What a calibrated policy does on its calibration data."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+import json
+from collections.abc import Sequence
 from typing import Any
 
+from torch import Tensor
 
-@dataclass
-class ExitEvidence:
+from beem_plugin.calibration.replay import replay
+from beem_plugin.common.known_labels import known_labels
+from beem_plugin.exits.calibration_report import CalibrationReport, ExitEvidence
+from beem_plugin.exits.policy import ExitPolicy
+from beem_plugin.exits.threshold_strategy import NEVER
+from beem_plugin.exits.trace_interface import Trace
+
+__all__ = ["CalibrationReport", "ExitEvidence", "report_on"]
+
+
+def report_on(
+    policy: ExitPolicy,
+    trace: Trace,
+    thresholds: list[float | str] | None = None,
+    weights: list[float] | None = None,
+    warnings: Sequence[str] = (),
+    details: dict[str, Any] | None = None,
+) -> CalibrationReport:
     """
-    What the calibration data say about one exit under the chosen numbers.
-
     # Parameters
 
-    exit : `int`
-        1-based.
-    threshold : `float | str | None`
-        In the policy's own units; `"never"`; `None` for a rule without thresholds.
-    samples : `int`
-        Calibration samples that left here.
-    errors : `int`, optional
-        How many of them left with a wrong label; `None` for a regression.
-    final_errors : `int`, optional
-        How many of the same samples the last exit gets wrong.
-    error_rate : `float`, optional
-        `errors / samples`, `None` without samples.
-    interval : `tuple[float, float]`, optional
-        Clopper-Pearson 95 % interval of the error rate.
+    policy : `ExitPolicy`
+        Calibrated on `trace`.
+    trace : `Trace`
+    thresholds, weights, warnings, details
+        What was fitted, for the report: see `CalibrationReport`.
     """
+    decisions = replay(policy, trace)
+    depth = trace.depth(decisions.exits)
+    known = known_labels(trace.labels)
+    found = list(warnings)
+    details = dict(details or {})
+    error = final_error = wrong = final_wrong = None
+    if trace.num_labels == 1:
+        details |= squared_errors(trace, decisions.exits)
+        compared = details["mean_squared_error"], details["final_mean_squared_error"]
+        names = "mean squared error", ""
+    else:
+        wrong = (decisions.predictions != trace.labels) & known
+        final_wrong = (trace.predictions[:, -1] != trace.labels) & known
+        if labelled := int(known.sum()):
+            error, final_error = int(wrong.sum()) / labelled, int(final_wrong.sum()) / labelled
+        compared = error, final_error
+        names = "error", " error"
+    if compared[0] is not None and compared[0] > compared[1]:
+        found.append(
+            f"the calibrated {names[0]} {compared[0]:.4f} exceeds the last exit's{names[1]} {compared[1]:.4f} on the "
+            f"calibration data (by {compared[0] - compared[1]:.4f})"
+        )
+    found += degenerate_exits(trace)
+    found += one_sided(policy, depth["exit_histogram"], thresholds)
+    return CalibrationReport(
+        policy=policy.to_config(),
+        samples=len(trace),
+        source=trace.source,
+        final_error=final_error,
+        error=error,
+        layer_speedup=depth["layer_speedup"],
+        exit_histogram=depth["exit_histogram"],
+        weights=weights,
+        thresholds=thresholds,
+        evidence=exit_evidence(trace, decisions.exits, thresholds, wrong, final_wrong),
+        warnings=found,
+        details=details,
+    )
 
-    exit: int
-    threshold: float | str | None
-    samples: int
-    errors: int | None
-    final_errors: int | None
-    error_rate: float | None = None
-    interval: tuple[float, float] | None = None
 
-
-@dataclass
-class CalibrationReport:
+def exit_evidence(
+    trace: Trace,
+    exits: Tensor,
+    thresholds: list[float | str] | None,
+    wrong: Tensor | None,
+    final_wrong: Tensor | None,
+) -> list[ExitEvidence]:
     """
-    The result of `ExitPolicy.calibrate`: the numbers that were fitted, with their evidence, and what they did on the
-    calibration data. Figures here are of the data that was fitted on; they are no test result.
+    The labelled samples of each exit, and how many of them are `wrong` and `final_wrong`, both `(samples,)` bool and
+    `None` for a regression.
+    """
+    known = known_labels(trace.labels)
+    evidence = []
+    for exit_number in range(1, trace.num_exits + 1):
+        here = known & (exits == exit_number)
+        samples = int(here.sum())
+        errors = None if wrong is None else int((wrong & here).sum())
+        has_rate = samples > 0 and errors is not None
+        evidence.append(
+            ExitEvidence(
+                exit=exit_number,
+                threshold=thresholds[exit_number - 1] if thresholds and exit_number < trace.num_exits else None,
+                samples=samples,
+                errors=errors,
+                final_errors=None if final_wrong is None else int((final_wrong & here).sum()),
+                error_rate=errors / samples if has_rate else None,  # type: ignore[operator]
+                interval=binomial_interval(errors, samples) if has_rate else None,  # type: ignore[arg-type]
+            )
+        )
+    return evidence
 
+
+def squared_errors(trace: Trace, exits: Tensor) -> dict[str, Any]:
+    """
     # Parameters
 
-    policy : `dict[str, Any]`
-        The calibrated policy as a config.
-    samples : `int`
-        Calibration samples.
-    source : `str`
-        Which data they are.
-    weights : `list[float]`, optional
-    thresholds : `list[float | str]`, optional
-        One entry an exit but the last.
-    evidence : `list[ExitEvidence]`
-    final_error : `float`, optional
-        Error rate of the last exit, p in the paper. `None` without labels, and for a regression, whose squared errors
-        are in `details`.
-    error : `float`, optional
-        Error rate that the policy reached on the calibration data.
-    layer_speedup : `float`
-    exit_histogram : `list[int]`
-    warnings : `list[str]`
-    details : `dict[str, Any]`
-        Whatever else a strategy has to say.
+    trace : `Trace`
+        Of a regression.
+    exits : `Tensor`
+        `(samples,)` int64, 1-based.
+
+    # Returns
+
+    `dict[str, Any]`
+        `mean_squared_error` of the policy, `final_mean_squared_error` of the last exit; and `squared_errors`: for each
+        exit the mean squared error of the samples that exit there, and of the last exit on the same samples. Over
+        labelled samples; `None` where there are none.
     """
+    known = known_labels(trace.labels)
+    squared = (trace.predictions - trace.labels.double().unsqueeze(1)) ** 2  # (samples, exits)
+    own = squared.gather(1, (exits - 1).unsqueeze(1)).squeeze(1)
+    members = [known & (exits == number) for number in range(1, trace.num_exits + 1)]
+    return {
+        "mean_squared_error": _mean(own[known]),
+        "final_mean_squared_error": _mean(squared[known, -1]),
+        "squared_errors": [
+            {"exit": number, "left": _mean(own[here]), "last_exit": _mean(squared[here, -1])}
+            for number, here in enumerate(members, 1)
+        ],
+    }
 
-    policy: dict[str, Any]
-    samples: int
-    source: str
-    final_error: float | None
-    error: float | None
-    layer_speedup: float
-    exit_histogram: list[int]
-    weights: list[float] | None = None
-    thresholds: list[float | str] | None = None
-    evidence: list[ExitEvidence] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-    details: dict[str, Any] = field(default_factory=dict)
 
-    @property
-    def early_share(self) -> float:
-        """
-        The share of the calibration samples that left before the last exit, in JSON beside the parameters. At 0 the
-        policy is full depth, with the cost of the exits on top.
-        """
-        samples = sum(self.exit_histogram)
-        return 1 - self.exit_histogram[-1] / samples if samples else 0.0
+def _mean(values: Tensor) -> float | None:
+    return float(values.mean()) if len(values) else None
 
-    def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "early_share": self.early_share}
+
+def one_sided(policy: ExitPolicy, histogram: list[int], thresholds: Sequence[float | str] | None = None) -> list[str]:
+    """A warning if all calibration samples exit at the first exit, or at the last though the policy is an early one."""
+    samples = sum(histogram)
+    if not samples or len(histogram) == 1:
+        return []
+    if histogram[0] == samples:
+        return ["every calibration sample leaves at exit 1"]
+    if histogram[-1] == samples and policy.leaves_early:
+        return [f"no calibration sample leaves before the last exit{_why(policy, thresholds)}"]
+    return []
+
+
+def _why(policy: ExitPolicy, thresholds: Sequence[float | str] | None) -> str:
+    """The thresholds that no sample passes, and the consequence."""
+    cost = "so that this is full depth, with the cost of the exits on top"
+    if not thresholds:
+        config = json.dumps(policy.to_config())
+        return f", {cost}" + (f": {config}" if len(config) < 200 else "")
+    if all(value == NEVER for value in thresholds):
+        return f", {cost}: every threshold is {NEVER!r}"
+    shown = ", ".join(value if isinstance(value, str) else f"{value:.4g}" for value in thresholds)
+    return f", {cost}: no sample passes any of the thresholds {shown}"
+
+
+def degenerate_exits(trace: Trace) -> list[str]:
+    """A warning if exits give every sample the same label, or value, so that their agreement is no evidence."""
+    if len(trace) < 2:
+        return []
+    constant = (trace.predictions == trace.predictions[:1]).all(0).nonzero().flatten()
+    if not len(constant):
+        return []
+    which = ", ".join(str(column + 1) for column in constant.tolist())
+    what = "value" if trace.num_labels == 1 else "label"
+    return [f"degenerate exits ({which}): each gives all {len(trace)} calibration samples one and the same {what}"]
+
+
+def binomial_interval(errors: int, samples: int, confidence: float = 0.95) -> tuple[float, float]:
+    """The Clopper-Pearson interval of a rate."""
+    from scipy.stats import binomtest
+
+    interval = binomtest(errors, samples).proportion_ci(confidence, method="exact")
+    return float(interval.low), float(interval.high)

@@ -1,15 +1,12 @@
-"""How deep the samples went, in every form in which papers print it, each under a name that says which."""
+"""The depth at which samples exit, in every form that papers print, each under an unambiguous name."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from beem_plugin.calibration.trace import ExitTrace
 
 
 def depth_summary(exits: Tensor, exit_layers: Sequence[int]) -> dict[str, Any]:
@@ -19,7 +16,7 @@ def depth_summary(exits: Tensor, exit_layers: Sequence[int]) -> dict[str, Any]:
     # Parameters
 
     exits : `Tensor`
-        `(samples,)` int64, the 1-based exit at which each sample left.
+        `(samples,)` int64, the 1-based exit of each sample.
     exit_layers : `Sequence[int]`
         The block that each exit reads, 1-based; the last is the depth L of the network.
 
@@ -27,14 +24,14 @@ def depth_summary(exits: Tensor, exit_layers: Sequence[int]) -> dict[str, Any]:
 
     `dict[str, Any]`
         `layer_speedup`: L * samples / sum of the layers run (BEEM, section 4; 1.0 without samples). `layers_saved`:
-        1 - mean layer / L, what PABEE's code prints as speed-up. `average_exit`, `average_layer`: means over samples.
-        `exit_histogram`: samples that left at each exit.
+        1 - mean layer / L, which PABEE's code prints as speed-up. `average_exit`, `average_layer`: means over samples.
+        `exit_histogram`: samples by exit.
     """
     return histogram_summary(torch.bincount(exits.cpu() - 1, minlength=len(exit_layers)).tolist(), exit_layers)
 
 
 def histogram_summary(histogram: Sequence[int], exit_layers: Sequence[int]) -> dict[str, Any]:
-    """`depth_summary` of how many samples left at each exit."""
+    """`depth_summary` from the number of samples that exit at each exit."""
     layers = torch.as_tensor(list(exit_layers), dtype=torch.float64)
     samples = sum(histogram)
     if samples == 0:
@@ -55,17 +52,3 @@ def histogram_summary(histogram: Sequence[int], exit_layers: Sequence[int]) -> d
         "average_layer": average_layer,
         "exit_histogram": list(histogram),
     }
-
-
-def trace_depth(trace: ExitTrace, exits: Tensor) -> dict[str, Any]:
-    """`depth_summary` of the samples of `trace`; where their tokens leave one by one, the speed-ups are the tokens'."""
-    return {**depth_summary(exits, trace.exit_layers), **_depth_of_tokens(trace)}
-
-
-def trace_histogram_depth(trace: ExitTrace, histogram: Sequence[int]) -> dict[str, Any]:
-    """`trace_depth` of how many samples left at each exit."""
-    return {**histogram_summary(histogram, trace.exit_layers), **_depth_of_tokens(trace)}
-
-
-def _depth_of_tokens(trace: ExitTrace) -> dict[str, Any]:
-    return {} if trace.token_depth is None else trace.token_depth.summary()

@@ -1,8 +1,7 @@
-"""What every exit said about every word of a set of captions."""
+"""The outputs of all exits for the tokens of a set of captions."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,36 +10,40 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from beem_plugin.calibration.trace import ExitTrace, _are_layers
+from beem_plugin.calibration.trace import ExitTrace, check_layers, rows_of
+from beem_plugin.calibration.trace_file import meta_of, require_arrays, signals_of, write_arrays
 from beem_plugin.common.errors import ConfigurationError, DataError, not_allowed
 from beem_plugin.exits.signals import ExitSignals
 from beem_plugin.exits.token_signals import SUMMARIES, TokenSignals, TokenSummary
 
 CALIBRATION_TARGETS = ("reference", "last_exit")
+TOKEN_FIELDS = ("target", "caption", "position")
+FIELDS = (*SUMMARIES, *TOKEN_FIELDS)
+IDS = ("top_token", *TOKEN_FIELDS)
+"""The integer fields."""
 
 
 class TokenTrace(ExitTrace):
     """
-    A trace whose samples are words: each exit's most probable word with its probability, the margin and the entropy,
-    instead of logits over the vocabulary. Policies are calibrated on it and replayed on it like on any trace, except
-    those that need the probabilities of all labels.
+    A trace whose samples are tokens: for each exit the most probable token, its probability, the margin and the entropy
+    instead of logits over the vocabulary. Policies are calibrated and replayed on it as on any trace, except those that
+    need the probabilities of all labels.
 
     # Parameters
 
     top_token, top_probability, entropy, margin : `Tensor`
         `(tokens, exits)`; `top_token` int64, the others float32.
     target : `Tensor`
-        `(tokens,)` int64: the reference's word; -1 where unknown.
+        `(tokens,)` int64: the reference's token; -1 where unknown.
     caption, position : `Tensor`
-        `(tokens,)` int64: which caption, and which of its words, from 0.
+        `(tokens,)` int64: the caption, and the token's position in it, both from 0.
     num_words : `int`
         Size of the vocabulary.
     signals : `Mapping[str, Tensor]`, optional (default = `{}`)
-        Further signals, each `(tokens, exits)` float32: `similarity` and what the model's heads say. `position` is
-        always among them, as the policies whose thresholds fall along the caption need it.
+        Further signals, each `(tokens, exits)` float32: `similarity` and those of the model's heads. `position` is
+        always among them, for policies whose thresholds decrease along the caption.
     meta : `Mapping[str, Any]`, optional (default = `{}`)
-        As `ExitTrace`, and `calibration_target`: what counts as right, the `"reference"`'s word (the default) or the
-        word of the `"last_exit"`.
+        As `ExitTrace`, and `calibration_target`: the correct token, `"reference"` (the default) or `"last_exit"`.
     """
 
     has_independent_samples = False  # tokens of one caption depend on each other
@@ -90,11 +93,11 @@ class TokenTrace(ExitTrace):
 
     @property
     def labels(self) -> Tensor:  # type: ignore[override]
-        """`(tokens,)` the word that counts as right."""
+        """`(tokens,)` the correct token."""
         return self.target if self.calibration_target == "reference" else self.top_token[:, -1]
 
     def judged_by(self, calibration_target: str) -> TokenTrace:
-        """The same trace under another idea of what is right: `"reference"` or `"last_exit"`."""
+        """The same trace with another `calibration_target`: `"reference"` or `"last_exit"`."""
         if calibration_target not in CALIBRATION_TARGETS:
             raise ConfigurationError(not_allowed("calibration_target", calibration_target, CALIBRATION_TARGETS))
         return self._with(slice(None), {**self.meta, "calibration_target": calibration_target})
@@ -126,54 +129,44 @@ class TokenTrace(ExitTrace):
         return TokenSignals(len(self), self.top_token.device, summary=lambda: summary, extra=extra)
 
     def select(self, index: Tensor | Sequence[int]) -> TokenTrace:
-        rows = torch.as_tensor(index)
-        rows = rows.nonzero().squeeze(1) if rows.dtype == torch.bool else rows.to(torch.int64)
-        return self._with(rows, self.meta)
+        return self._with(rows_of(index), self.meta)
 
     def _with(self, rows: Tensor | slice, meta: Mapping[str, Any]) -> TokenTrace:
         return TokenTrace(
-            **{name: getattr(self, name)[rows] for name in (*SUMMARIES, "target", "caption", "position")},
+            **{name: getattr(self, name)[rows] for name in FIELDS},
             num_words=self.num_words,
             signals={name: value[rows] for name, value in self.signals.items()},
             meta=meta,
         )
 
     def save(self, path: str | Path) -> None:
-        """Writes a `.npz` file without pickled objects, under a temporary name first."""
-        from beem_plugin.common.files import atomic_write
-
-        # Whole numbers of a vocabulary fit into 32 bits: half the size before compression.
-        names = ("top_token", "target", "caption", "position")
-        arrays: dict[str, np.ndarray] = {name: getattr(self, name).numpy().astype(np.int32) for name in names}
-        arrays.update({name: getattr(self, name).numpy() for name in SUMMARIES if name not in arrays})
-        arrays["meta"] = np.array(json.dumps({**self.meta, "num_words": self.num_words}))
+        arrays = {name: getattr(self, name).numpy() for name in FIELDS}
+        # Token ids fit into 32 bits: half the size before compression.
+        arrays.update({name: arrays[name].astype(np.int32) for name in IDS})
         for name, value in self.signals.items():
             if name != "position":
                 arrays[name if name == "similarity" else f"signal_{name}"] = value.numpy()
-        with atomic_write(path, "wb") as file:
-            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]  # no object arrays, so nothing is pickled
+        write_arrays(path, arrays, {**self.meta, "num_words": self.num_words})
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray], path: str | Path) -> TokenTrace:
-        """The trace in a file's arrays; a `DataError` names `path` if they do not make one."""
-        missing = {*SUMMARIES, "target", "caption", "position", "meta"} - set(arrays)
-        if missing:
-            raise DataError(f"{path}: lacks {sorted(missing)}; found {sorted(arrays)}")
+        require_arrays(arrays, {*FIELDS, "meta"}, path)
+        meta = meta_of(arrays, path)
         try:
-            meta = json.loads(str(arrays["meta"]))
             num_words = int(meta.pop("num_words"))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise DataError(f"{path}: meta is no JSON object with `num_words`: {error}") from None
-        signals = {
-            name.removeprefix("signal_"): torch.from_numpy(value.astype(np.float32))
-            for name, value in arrays.items()
-            if name.startswith("signal_") or name == "similarity"
-        }
-        parts = {name: torch.from_numpy(arrays[name]) for name in (*SUMMARIES, "target", "caption", "position")}
+        signals = signals_of(arrays)
+        if "similarity" in arrays:
+            signals["similarity"] = torch.from_numpy(arrays["similarity"].astype(np.float32))
+        parts = {name: torch.from_numpy(arrays[name]) for name in FIELDS}
         try:
             return cls(**parts, num_words=num_words, signals=signals, meta=meta)
         except DataError as error:
             raise DataError(f"{path}: {error}") from None
+
+
+ExitTrace.kinds["top_token"] = TokenTrace
 
 
 def check_token_trace(trace: TokenTrace, where: str) -> None:
@@ -187,7 +180,7 @@ def check_token_trace(trace: TokenTrace, where: str) -> None:
             raise DataError(f"{where}: {name} has shape {tuple(value.shape)}, allowed: {(tokens, exits)}")
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
             raise DataError(f"{where}: {name} of token {int((~torch.isfinite(value)).nonzero()[0, 0])} is not finite")
-    for name in ("target", "caption", "position"):
+    for name in TOKEN_FIELDS:
         if getattr(trace, name).shape != (tokens,):
             raise DataError(f"{where}: {tokens} tokens, but {name} has shape {tuple(getattr(trace, name).shape)}")
     for name in ("top_token", "target"):
@@ -198,6 +191,4 @@ def check_token_trace(trace: TokenTrace, where: str) -> None:
         raise DataError(
             f"{where}: {not_allowed('meta.calibration_target', trace.calibration_target, CALIBRATION_TARGETS)}"
         )
-    layers = trace.meta.get("exit_layers")
-    if layers is not None and not _are_layers(layers, exits):
-        raise DataError(f"{where}: meta.exit_layers must be {exits} rising layer numbers from 1, found {layers}")
+    check_layers(trace.meta, exits, where)

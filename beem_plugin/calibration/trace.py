@@ -1,20 +1,25 @@
-"""What every exit said about every sample: the network is run once, many rules are judged on its trace."""
+"""The outputs of all exits for a set of samples. The network runs once; any number of policies use its trace."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from beem_plugin.calibration.known_labels import known_labels
+from beem_plugin.calibration.reliability import exit_calibration_errors
+from beem_plugin.calibration.report import report_on
+from beem_plugin.calibration.speed import depth_summary, histogram_summary
 from beem_plugin.calibration.token_depth import TokenDepth
+from beem_plugin.calibration.trace_file import meta_of, read_arrays, require_arrays, signals_of, write_arrays
 from beem_plugin.common.errors import DataError
+from beem_plugin.common.known_labels import known_labels
+from beem_plugin.exits.calibration_report import CalibrationReport
+from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.signals import ExitSignals, decision_dtype, prediction_of
 
 
@@ -26,18 +31,18 @@ class ExitTrace:
     # Parameters
 
     logits : `Tensor`
-        `(samples, exits, labels)` float32, finite. One label an exit means a regression: its values.
+        `(samples, exits, labels)` float32, finite. A single label means a regression: its values.
     labels : `Tensor`
         `(samples,)` int64, -1 where unknown; of a regression float32, NaN where unknown.
     ids : `list[str]`, optional (default = `None`)
-        The samples' own identifiers.
+        Identifiers of the samples.
     signals : `Mapping[str, Tensor]`, optional (default = `{}`)
         Further signals by name, each `(samples, exits)` float32.
     meta : `Mapping[str, Any]`, optional (default = `{}`)
         Anything JSON can hold. Used here: `exit_layers` (the block that each exit reads, default 1..exits; the last is
-        the network's depth), `label_names`, `metric`, `source` (which data the trace is of).
+        the network's depth), `label_names`, `metric`, `source` (name of the data).
     token_depth : `TokenDepth`, optional (default = `None`)
-        How deep the tokens of each sample went, of a network whose tokens leave one by one.
+        The depth of the tokens of each sample, if the network's tokens exit one by one.
     """
 
     logits: Tensor
@@ -47,11 +52,14 @@ class ExitTrace:
     meta: Mapping[str, Any] = field(default_factory=dict)
     token_depth: TokenDepth | None = None
 
+    kinds: ClassVar[dict[str, type[ExitTrace]]] = {}
+    """Subclasses by an array that only their files contain."""
+
     has_independent_samples: ClassVar[bool] = True
     """Whether intervals may take the samples as independent draws."""
 
     def __post_init__(self) -> None:
-        # Logits that were transformed in float64 keep their precision; a file always holds float32.
+        # Logits that were transformed in float64 keep their precision; files hold float32.
         if self.logits.dtype != torch.float64:
             self.logits = self.logits.to(torch.float32)
         self.labels = as_labels(self.labels, "trace", self.logits.shape[-1:] == (1,))
@@ -79,13 +87,17 @@ class ExitTrace:
         return str(self.meta.get("metric") or ("pearson_spearman" if self.is_regression else "accuracy"))
 
     @property
+    def source(self) -> str:
+        return str(self.meta.get("source", ""))
+
+    @property
     def is_regression(self) -> bool:
         """Whether an exit gives one value, and labels are values."""
         return self.num_labels == 1
 
     @property
     def known(self) -> Tensor:
-        """`(samples,)` bool: whose label is known."""
+        """`(samples,)` bool: whether the label is known."""
         return known_labels(self.labels)
 
     @property
@@ -94,7 +106,7 @@ class ExitTrace:
 
     @property
     def has_logits(self) -> bool:
-        """Whether the trace keeps the logits of all labels, not summaries of them."""
+        """Whether the trace contains the logits of all labels, not only a summary of them."""
         return True
 
     @property
@@ -103,18 +115,21 @@ class ExitTrace:
         return prediction_of(self.logits.to(decision_dtype(self.logits.device)) if self.is_regression else self.logits)
 
     def same_data(self, other: ExitTrace) -> bool:
-        """Whether both hold the very same numbers."""
+        """Whether both contain exactly the same numbers."""
         return self.logits.shape == other.logits.shape and bool((self.logits == other.logits).all())
 
     def exit_signals(self, exit_number: int) -> ExitSignals:
-        """What exit `exit_number` (1-based) said about all samples."""
+        """The signals of exit `exit_number` (1-based) for all samples."""
         column = exit_number - 1
         return ExitSignals(self.logits[:, column], {name: value[:, column] for name, value in self.signals.items()})
 
+    def with_logits(self, logits: Tensor) -> ExitTrace:
+        """The same samples with other logits."""
+        return replace(self, logits=logits)
+
     def select(self, index: Tensor | Sequence[int]) -> ExitTrace:
         """The trace of the samples at `index`, in that order, or of those where a bool `index` is true."""
-        rows = torch.as_tensor(index)
-        rows = rows.nonzero().squeeze(1) if rows.dtype == torch.bool else rows.to(torch.int64)
+        rows = rows_of(index)
         return ExitTrace(
             logits=self.logits[rows],
             labels=self.labels[rows],
@@ -124,23 +139,34 @@ class ExitTrace:
             token_depth=None if self.token_depth is None else self.token_depth.select(rows),
         )
 
-    def save(self, path: str | Path) -> None:
-        """Writes a `.npz` file without pickled objects, under a temporary name first."""
-        from beem_plugin.common.files import atomic_write
+    def depth(self, exits: Tensor) -> dict[str, Any]:
+        """`depth_summary` of the samples; if their tokens exit one by one, the speed-ups are those of the tokens."""
+        return {**depth_summary(exits, self.exit_layers), **self._token_summary()}
 
-        arrays: dict[str, np.ndarray] = {
-            "logits": self.logits.numpy().astype(np.float32, copy=False),
-            "labels": self.labels.numpy(),
-            "meta": np.array(json.dumps(dict(self.meta))),
-        }
+    def histogram_depth(self, histogram: Sequence[int]) -> dict[str, Any]:
+        """`depth` from the number of samples that exit at each exit."""
+        return {**histogram_summary(histogram, self.exit_layers), **self._token_summary()}
+
+    def _token_summary(self) -> dict[str, Any]:
+        return {} if self.token_depth is None else self.token_depth.summary()
+
+    def calibration_errors(self) -> list[float]:
+        """The expected calibration error of every exit, over the labelled samples."""
+        return exit_calibration_errors(self)
+
+    def report_on(self, policy: ExitPolicy, **fitted: Any) -> CalibrationReport:
+        return report_on(policy, self, **fitted)
+
+    def save(self, path: str | Path) -> None:
+        """Writes a `.npz` file without pickled objects, first under a temporary name."""
+        arrays = {"logits": self.logits.numpy().astype(np.float32, copy=False), "labels": self.labels.numpy()}
         if self.ids is not None:
             arrays["ids"] = np.array([str(name) for name in self.ids], dtype=np.str_)
         for name, value in self.signals.items():
             arrays[f"signal_{name}"] = value.numpy().astype(np.float32, copy=False)
         if self.token_depth is not None:
             arrays.update(self.token_depth.to_arrays())
-        with atomic_write(path, "wb") as file:
-            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]  # no object arrays, so nothing is pickled
+        write_arrays(path, arrays, self.meta)
 
     @classmethod
     def load(cls, path: str | Path) -> ExitTrace:
@@ -153,31 +179,14 @@ class ExitTrace:
             If the file is missing, is no `.npz`, lacks `logits` or `labels`, holds NaN or infinite logits, or its
             arrays do not fit together.
         """
-        try:
-            with open(path, "rb") as file:
-                return cls._read(file, path)
-        except FileNotFoundError:
-            raise DataError(f"{path}: no such trace file; write one with `allennlp trace`") from None
-        except (IsADirectoryError, PermissionError) as error:
-            raise DataError(f"{path}: not a readable trace file: {error.strerror}") from None
+        arrays = read_arrays(path)
+        kind = next((kind for name, kind in cls.kinds.items() if name in arrays), ExitTrace)
+        return kind.from_arrays(arrays, path)
 
     @classmethod
-    def _read(cls, file: BinaryIO, path: str | Path) -> ExitTrace:
-        try:
-            with np.load(file, allow_pickle=False) as archive:
-                arrays = {name: archive[name] for name in archive.files}
-        except (ValueError, OSError, EOFError) as error:
-            reason = "it is no .npz, or holds pickled objects" if isinstance(error, ValueError) else error
-            raise DataError(f"{path}: not a trace file: {reason}") from None
-        except Exception as error:  # zipfile.BadZipFile and zlib.error share no narrower base class
-            raise DataError(f"{path}: damaged trace file: {error}") from None
-        if "top_token" in arrays:
-            from beem_plugin.calibration.token_trace import TokenTrace  # which is a kind of this class
-
-            return TokenTrace.from_arrays(arrays, path)
-        missing = {"logits", "labels"} - set(arrays)
-        if missing:
-            raise DataError(f"{path}: lacks {sorted(missing)}; found {sorted(arrays)}")
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray], path: str | Path) -> ExitTrace:
+        """The trace in a file's arrays; a `DataError` names `path` if they do not make one."""
+        require_arrays(arrays, {"logits", "labels"}, path)
         is_regression = arrays["logits"].shape[-1:] == (1,)
         kinds = ("f", "floating (one logit: a regression)") if is_regression else ("iu", "integer")
         if arrays["logits"].dtype.kind != "f" or arrays["labels"].dtype.kind not in kinds[0]:
@@ -185,26 +194,22 @@ class ExitTrace:
                 f"{path}: logits must be floating and labels {kinds[1]}, found {arrays['logits'].dtype} "
                 f"and {arrays['labels'].dtype}"
             )
-        try:
-            meta = json.loads(str(arrays["meta"])) if "meta" in arrays else {}
-        except json.JSONDecodeError as error:
-            raise DataError(f"{path}: meta is not JSON: {error}") from None
-        if not isinstance(meta, dict):
-            raise DataError(f"{path}: meta is a JSON {type(meta).__name__}, allowed: an object")
-        trace = object.__new__(cls)
-        with np.errstate(over="ignore"):  # what overflows is refused below
+        trace = object.__new__(ExitTrace)
+        with np.errstate(over="ignore"):  # an overflow is refused below
             trace.logits = torch.from_numpy(arrays["logits"].astype(np.float32))
         trace.labels = torch.from_numpy(arrays["labels"].astype(np.float32 if is_regression else np.int64))
         trace.ids = [str(name) for name in arrays["ids"]] if "ids" in arrays else None
-        trace.signals = {
-            name.removeprefix("signal_"): torch.from_numpy(value.astype(np.float32))
-            for name, value in arrays.items()
-            if name.startswith("signal_")
-        }
-        trace.meta = meta
+        trace.signals = signals_of(arrays)
+        trace.meta = meta_of(arrays, path)
         trace.token_depth = TokenDepth.from_arrays(arrays, len(trace.labels), str(path))
         check_trace(trace, str(path))
         return trace
+
+
+def rows_of(index: Tensor | Sequence[int]) -> Tensor:
+    """`(kept,)` int64 positions from positions or a bool mask."""
+    rows = torch.as_tensor(index)
+    return rows.nonzero().squeeze(1) if rows.dtype == torch.bool else rows.to(torch.int64)
 
 
 def check_trace(trace: ExitTrace, where: str) -> None:
@@ -236,15 +241,13 @@ def check_trace(trace: ExitTrace, where: str) -> None:
         _check_finite(value, f"signal {name!r}", where)
     if trace.token_depth is not None:
         trace.token_depth.check(samples, where)
-    layers = trace.meta.get("exit_layers")
-    if layers is not None and not _are_layers(layers, exits):
-        raise DataError(f"{where}: meta.exit_layers must be {exits} rising layer numbers from 1, found {layers}")
+    check_layers(trace.meta, exits, where)
 
 
 def as_labels(labels: Tensor, where: str, is_regression: bool = False) -> Tensor:
     """
     Whole numbers of any type as int64, of a regression floating ones as float32; anything else is a `DataError`, since
-    -1 and NaN, the unknown labels, would be taken for something else.
+    the unknown labels -1 and NaN would change their meaning.
     """
     if is_regression:
         if not labels.dtype.is_floating_point:
@@ -255,12 +258,14 @@ def as_labels(labels: Tensor, where: str, is_regression: bool = False) -> Tensor
     return labels.to(torch.int64)
 
 
-def _are_layers(layers: Any, exits: int) -> bool:
-    if not isinstance(layers, list | tuple) or len(layers) != exits:
-        return False
-    if any(isinstance(layer, bool) or not isinstance(layer, int) for layer in layers):
-        return False
-    return list(layers) == sorted(set(layers)) and layers[0] >= 1
+def check_layers(meta: Mapping[str, Any], exits: int, where: str) -> None:
+    """Raises a `DataError` if `meta` has `exit_layers` that are not `exits` rising layer numbers."""
+    layers = meta.get("exit_layers")
+    if layers is None:
+        return
+    whole = isinstance(layers, list | tuple) and all(type(layer) is int for layer in layers)
+    if not whole or len(layers) != exits or list(layers) != sorted(set(layers)) or layers[0] < 1:
+        raise DataError(f"{where}: meta.exit_layers must be {exits} rising layer numbers from 1, found {layers}")
 
 
 def _check_finite(values: Tensor, what: str, where: str) -> None:

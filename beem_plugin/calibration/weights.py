@@ -1,71 +1,22 @@
-"""How much each exit's confidence counts in BEEM's score."""
+"""Weights of the exits in BEEM's score that are fitted on data."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-
 import torch
 
-from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError, not_allowed
-from beem_plugin.common.registry import Registrable
+from beem_plugin.exits.exit_weights import CostWeights, ExitWeights, FixedWeights
+from beem_plugin.exits.trace_interface import Trace
+
+__all__ = ["AccuracyWeights", "CostWeights", "ExitWeights", "FixedWeights"]
 
 VARIANTS = ("plain", "balanced", "above_chance")
-
-
-class ExitWeights(Registrable):
-    """
-    The weights w_1..w_L of BEEM's score. None is negative: the paper has them from 0 to 1 (its figures go above), and
-    an exit that counts against the very label that it gives is no expert for it.
-    """
-
-    needs_calibration = False
-
-    def resolve(self, exit_layers: Sequence[int]) -> list[float]:
-        """The weights for exits at these layers, where no data are needed."""
-        raise TypeError(f"{type(self).__name__} does not define resolve")
-
-    def fit(self, trace: ExitTrace) -> list[float]:
-        """The weights from calibration data; by default the data are not looked at."""
-        return self.resolve(trace.exit_layers)
-
-
-@ExitWeights.register("cost")
-class CostWeights(ExitWeights):
-    """
-    BEEM-C: w_i = scale * (i + offset), with i the layer that the exit reads: a deeper exit costs more and counts more.
-
-    Registered as an `ExitWeights` with name "cost".
-
-    # Parameters
-
-    scale : `float`, optional (default = `0.1`)
-        The paper's lambda (its Fig. 1 has slope 0.1).
-    offset : `int`, optional (default = `0`)
-        The released ALBERT code counts layers from 0: scale 0.4, offset -1.
-    """
-
-    def __init__(self, scale: float = 0.1, offset: int = 0) -> None:
-        if not (scale >= 0 and math.isfinite(scale)):
-            raise ConfigurationError(f"weights.scale: found {scale}, allowed: a number from 0")
-        self.scale = scale
-        self.offset = offset
-
-    def resolve(self, exit_layers: Sequence[int]) -> list[float]:
-        weights = [self.scale * (layer + self.offset) for layer in exit_layers]
-        if min(weights, default=0) < 0:
-            raise ConfigurationError(
-                f"weights.offset: found {self.offset}, with which the exit at layer {exit_layers[0]} has the negative "
-                f"weight {min(weights):g}, allowed: {-exit_layers[0]} or more"
-            )
-        return weights
 
 
 @ExitWeights.register("accuracy")
 class AccuracyWeights(ExitWeights):
     """
-    BEEM-A: w_i is exit i's accuracy on the calibration data, on all samples, whatever the thresholds.
+    BEEM-A: w_i is exit i's accuracy on all calibration samples, whatever the thresholds.
 
     Registered as an `ExitWeights` with name "accuracy".
 
@@ -83,7 +34,7 @@ class AccuracyWeights(ExitWeights):
             raise ConfigurationError(not_allowed("weights.variant", variant, VARIANTS))
         self.variant = variant
 
-    def fit(self, trace: ExitTrace) -> list[float]:
+    def fit(self, trace: Trace) -> list[float]:
         if not trace.has_labels:
             raise ConfigurationError(
                 'weights of type "accuracy" need labelled calibration data; found '
@@ -98,30 +49,3 @@ class AccuracyWeights(ExitWeights):
             return balanced.tolist()
         chance = 1 / trace.num_labels
         return ((balanced - chance) / (1 - chance)).clamp_min(0).tolist()
-
-
-@ExitWeights.register("fixed")
-class FixedWeights(ExitWeights):
-    """
-    Weights given in the config. A bare list means this.
-
-    Registered as an `ExitWeights` with name "fixed".
-
-    # Parameters
-
-    values : `list[float]`
-        Finite numbers from 0, one an exit, the last included.
-    """
-
-    def __init__(self, values: list) -> None:
-        for index, value in enumerate(values):
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-                raise ConfigurationError(f"weights.{index}: found {value!r}, allowed: a finite number from 0")
-        self.values = [float(value) for value in values]
-
-    def resolve(self, exit_layers: Sequence[int]) -> list[float]:
-        if len(self.values) != len(exit_layers):
-            raise ConfigurationError(
-                f"weights: found a list of {len(self.values)}, allowed: {len(exit_layers)} entries, one for every exit"
-            )
-        return list(self.values)

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from beem_plugin.calibration.curves import SPEEDS, Curve, metric_curve, native
-from beem_plugin.calibration.replay_many import replay_many
+from beem_plugin.calibration.replay import replay_many
 from beem_plugin.calibration.report import CalibrationReport
-from beem_plugin.calibration.speed import trace_histogram_depth
 from beem_plugin.calibration.thresholds import NEVER
 from beem_plugin.calibration.thresholds.grid import ThresholdGrid
 from beem_plugin.calibration.trace import ExitTrace
@@ -119,7 +118,7 @@ def judge_families(
             policy,
             outcome,
             measure_outcome(trace, outcome, metrics),
-            trace_histogram_depth(trace, outcome.exit_histogram),
+            trace.histogram_depth(outcome.exit_histogram),
             final,
             family.reports[index],
             [*itself, *policy.out_of_reach(with_ends=False)],

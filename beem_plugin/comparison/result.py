@@ -13,7 +13,6 @@ from torch import Tensor
 from beem_plugin.calibration.outcomes import Outcome, outcome_of
 from beem_plugin.calibration.replay import ExitDecisions, replay
 from beem_plugin.calibration.report import CalibrationReport
-from beem_plugin.calibration.speed import trace_depth
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.metrics import compute_metrics, count_metrics, metric_giving
 from beem_plugin.common.registry import Params
@@ -177,7 +176,7 @@ def replay_policy(
         policy,
         outcome_on(trace, decisions),
         measure(trace, decisions.predictions, metrics),
-        trace_depth(trace, decisions.exits),
+        trace.depth(decisions.exits),
         measure(trace, trace.predictions[:, -1], metrics),
         report,
         [*itself, *policy.out_of_reach()],

@@ -12,11 +12,11 @@ from typing import Any
 from tqdm import tqdm
 
 from beem_plugin.archival import Archive, load_archive
-from beem_plugin.calibration.known_labels import known_labels
 from beem_plugin.calibration.replay import ExitDecisions
 from beem_plugin.calibration.speed import depth_summary
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.files import atomic_write, write_json
+from beem_plugin.common.known_labels import known_labels
 from beem_plugin.common.metrics import METRICS
 from beem_plugin.common.outputs import check_outputs, check_writable
 from beem_plugin.common.strict_json import json_line

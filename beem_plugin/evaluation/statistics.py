@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from beem_plugin.calibration.replay import binomial_interval
+from beem_plugin.calibration.report import binomial_interval
 
 Interval = tuple[float, float]
 CONFIDENCE = 0.95

@@ -80,4 +80,4 @@ def fused_rule(policy: ExitPolicy) -> FusedRule | None:
         (factor, threshold, float(e == policy.num_exits), float(e == 1))
         for e, factor, threshold in zip(exits, factors, thresholds, strict=True)
     ]
-    return FusedRule(score, policy.higher_is_surer, policy.strict, restart, numbers)
+    return FusedRule(score, policy.higher_is_more_confident, policy.strict, restart, numbers)

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from beem_plugin.execution.engine import SteppedNetwork
 from beem_plugin.execution.pooled_heads import HeadWeights, agree, head_weights
-from beem_plugin.exits.plain import PlainSignals, is_of_the_rule
 from beem_plugin.exits.policy import ExitPolicy
-from beem_plugin.exits.state import ExitState
+from beem_plugin.exits.signals import ExitSignals
 
 Answer = tuple[int, Tensor, Tensor | None]
 """Exit, log-probabilities `(1, labels)`, score `(1,)`."""
 
-MAX_PLAIN_LABELS = 32
-"""Up to here a list of numbers is dealt with faster than a tensor."""
-
 
 class SampleRunner:
     """
-    Heads of exits that cannot matter are not computed, and nobody is asked at exits where nobody can leave. On a CPU
-    the policies that can are stepped with plain numbers, and the ordinary head is computed without its modules.
+    Skips the heads of exits that cannot matter, and does not read the policy's result at exits where no sample can
+    exit. On a CPU the ordinary head is computed without its modules.
 
     # Parameters
 
@@ -32,7 +28,7 @@ class SampleRunner:
         Bound.
     device : `torch.device`
     plain : `bool`, optional (default = `True`)
-        Whether plain numbers and plain heads may be used.
+        Whether the ordinary head may be computed without its modules.
     """
 
     def __init__(self, network: SteppedNetwork, policy: ExitPolicy, device: torch.device, plain: bool = True) -> None:
@@ -42,19 +38,8 @@ class SampleRunner:
         self.needed = [
             number == network.num_exits or asked or policy.needs(number) for number, asked in zip(exits, self.asked)
         ]
-        self.is_plain = (
-            plain
-            and device.type == "cpu"
-            and 2 <= network.num_labels <= MAX_PLAIN_LABELS
-            and policy.plain_numbers
-            and is_of_the_rule(policy, "plain_numbers")
-            and not policy.required_signals
-        )
         self.heads: list[HeadWeights | None] = [None] * network.num_exits
-        self.first: Any = None
-        if self.is_plain:
-            start = policy.start(1, network.num_exits, device)
-            self.first = ExitState(**{name: value.item() for name, value in start.tensors.items()})  # type: ignore[arg-type]
+        if plain and device.type == "cpu" and not policy.required_signals:
             self.heads = [head_weights(network, number, policy) for number in exits]
             self.heads = [
                 head if head is not None and head.dense.dtype == torch.float32 else None for head in self.heads
@@ -71,7 +56,7 @@ class SampleRunner:
         """
         network, policy = self.network, self.policy
         state = network.embed(batch)
-        memory = self.first if self.is_plain else policy.start(1, network.num_exits, state.hidden_states.device)
+        memory = policy.start(1, network.num_exits, state.hidden_states.device)
         signals: Any = None
         for exit_number in range(1, network.num_exits + 1):
             state = network.advance(exit_number, state)
@@ -79,18 +64,11 @@ class SampleRunner:
                 continue
             signals = self._signals(exit_number, state, agreed)
             leaves, memory = policy.step(exit_number, signals, memory)
-            if self.asked[exit_number - 1] and (leaves if self.is_plain else leaves.item()):
+            if self.asked[exit_number - 1] and leaves.item():
                 break
-        output, score = policy.output(exit_number, signals, memory), policy.score(memory)
-        if self.is_plain:
-            # Numbers, of which there is one sample.
-            output = torch.tensor([output], dtype=torch.float64)
-            score = None if score is None else torch.tensor([score], dtype=torch.float64)
-        return exit_number, output, score
+        return exit_number, policy.output(exit_number, signals, memory), policy.score(memory)
 
     def _signals(self, exit_number: int, state: Any, agreed: set[tuple[int, ...]]) -> Any:
-        if not self.is_plain:
-            return self.network.exit_signals(exit_number, state)
         head = self.heads[exit_number - 1]
         if head is not None and head.place not in agreed:
             logits = torch.tensor([head.logits(state.hidden_states)])
@@ -99,6 +77,5 @@ class SampleRunner:
             else:
                 head = self.heads[exit_number - 1] = None
         if head is not None:
-            return PlainSignals(head.logits(state.hidden_states))
-        logits = self.network.exit_signals(exit_number, state).logits
-        return PlainSignals(cast(list, logits[0].double().tolist()))
+            return ExitSignals(torch.tensor([head.logits(state.hidden_states)]))
+        return self.network.exit_signals(exit_number, state)

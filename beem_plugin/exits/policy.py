@@ -1,63 +1,69 @@
-"""The contract of every exit rule."""
+"""The contract of every exit policy."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+import pickle
+from collections.abc import Collection, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from beem_plugin.calibration.report import CalibrationReport
-from beem_plugin.calibration.trace import ExitTrace
-from beem_plugin.common.errors import ConfigurationError, NotCalibratedError
+from beem_plugin.common.errors import ConfigurationError, DataError, NotCalibratedError
 from beem_plugin.common.registry import Registrable, registered_name
+from beem_plugin.exits.calibration_report import CalibrationReport
+from beem_plugin.exits.score_table import ScoreTable
 from beem_plugin.exits.signals import ExitSignals, decision_dtype, prediction_of
 from beem_plugin.exits.state import ExitState
+from beem_plugin.exits.trace_interface import Trace
 
-if TYPE_CHECKING:
-    from beem_plugin.calibration.thresholds import ScoreTable
+DECISION = ("start", "update", "step", "passes", "output", "score")
+"""The methods that decide."""
 
 
 class ExitPolicy(Registrable):
     """
-    Decides, exit by exit, which samples of a batch leave. The same object serves replay on a trace, evaluation,
-    execution and calibration, so that all of them take the same decisions.
+    Decides at each exit which samples of a batch exit. The same object serves replay on a trace, evaluation, execution
+    and calibration, so that all of them take the same decisions.
 
-    Exits are numbered from 1. The last exit always accepts; whoever steps the policy sees to that, and the policy's
-    own answer there is not used.
+    Exits are numbered from 1. Every sample exits at the last exit; the caller of `step` ensures that, and ignores what
+    the policy returns there.
 
     A policy is used in this order: `bind` once, `calibrate` if `is_calibrated` is false, then for each batch `start`
-    and, at each exit, `step` with what the exit said about the samples that are still there.
+    and, at each exit, `step` with the signals of the active samples.
+
+    `start`, `step`, `output` and `score` are compiled for GPUs: they consist of tensor operations, have no branch on
+    the value of a tensor (`exit_number` and the config may be branched on), and depend on nothing but their arguments
+    and the policy's numbers.
     """
 
     required_signals: ClassVar[tuple[str, ...]] = ()
-    """Signals beside the logits that the model must produce."""
+    """Names of signals beside the logits that the model must produce."""
+
+    probability_signals: ClassVar[tuple[str, ...]] = ()
+    """Those of `required_signals` that must lie between 0 and 1."""
 
     leaves_early: ClassVar[bool] = True
-    """Whether the rule is meant to let anyone leave before the last exit."""
+    """Whether the policy is meant to let samples exit before the last exit."""
 
     speed_keys: ClassVar[tuple[str, ...] | None] = None
     """
-    The config keys that move the rule along its accuracy-speed curve; other keys make another rule of it. `None` where
-    nobody has said: then all of them do.
+    The config keys that move the policy along its accuracy-speed curve; other keys make a different policy. `None`, if
+    undeclared, means all keys.
     """
 
     serves_regression: ClassVar[bool] = False
     """
-    Whether the rule makes sense where an exit gives one value: it reads neither probabilities nor label indices. The
-    entropy of one logit is 0, its probability 1: a rule on confidence would let everybody leave at exit 1.
+    Whether the policy works where an exit gives one value: it reads neither probabilities nor label indices. (The
+    entropy of one logit is 0 and its probability 1, so by confidence every sample would exit at exit 1.)
     """
-
-    plain_numbers: bool = False
-    """Whether `step`, `output` and `score` also take one sample as plain numbers: see `exits/plain.py`."""
 
     exit_layers: list[int]
     num_labels: int
 
     def bind(self, exit_layers: Sequence[int], num_labels: int) -> None:
         """
-        Tells the policy which network it serves, and lets it check its parameters against it.
+        Sets the network that the policy serves and checks the policy's parameters against it.
 
         # Parameters
 
@@ -70,7 +76,7 @@ class ExitPolicy(Registrable):
 
         `ConfigurationError`
             If a list in the policy does not have the length that this number of exits needs, or if the task is a
-            regression and the rule does not serve one.
+            regression and the policy does not serve one.
         """
         if num_labels < 1:
             raise ConfigurationError(f"exit policy: found num_labels = {num_labels}, allowed: 1 or more")
@@ -84,7 +90,7 @@ class ExitPolicy(Registrable):
 
     @property
     def registered_name(self) -> str:
-        """What a config calls the rule."""
+        """The policy's name in a config."""
         return registered_name(ExitPolicy, self)
 
     @property
@@ -93,107 +99,114 @@ class ExitPolicy(Registrable):
 
     @property
     def is_calibrated(self) -> bool:
-        """Whether the policy can decide: it has all numbers that it needs."""
+        """Whether the policy has all numbers that `step` needs."""
         return True
 
     @property
     def needs_all_labels(self) -> bool:
         """
-        Whether the rule looks at the probabilities of all labels, not only at the most probable one, its probability,
-        the margin and the entropy. By default: whether it gives a sample something other than the exit's own output.
+        Whether the policy reads the probabilities of all labels, not only the most probable label, its probability, the
+        margin and the entropy. By default: whether its output is another one than the exit's own.
         """
         return type(self).output is not ExitPolicy.output
 
     def start(self, batch_size: int, num_exits: int, device: torch.device | str = "cpu") -> ExitState:
-        """What the policy remembers of `batch_size` samples before exit 1."""
+        """The state of `batch_size` samples before exit 1."""
         return ExitState()
 
     def step(self, exit_number: int, signals: ExitSignals, state: ExitState) -> tuple[Tensor, ExitState]:
         """
-        Depends on what it is given and on the policy's numbers alone: captured graphs do not run it again.
-
         # Returns
 
         `tuple[Tensor, ExitState]`
-            `(batch,)` bool, who leaves here, and the state for the next exit.
+            `(batch,)` bool, whether each sample exits here, and the state for the next exit.
         """
         raise TypeError(f"{type(self).__name__} does not define step")
 
     def can_leave(self, exit_number: int) -> bool:
         """
-        Whether anything that the exit may say lets a sample leave there. Where not, an engine does not ask who left.
-        The last exit does not count.
+        Whether a sample can exit at `exit_number`, whatever the signals. If not, engines do not read the result of
+        `step`. Not used for the last exit.
         """
         return True
 
     def needs(self, exit_number: int) -> bool:
         """
-        Whether what the exit says can matter: somebody can leave there, or a later decision, output or score depends
-        on it. Where not, an engine neither computes the exit's head nor steps the policy. The last exit does not count.
+        Whether the signals of the exit can matter: a sample can exit there, or a later decision, output or score
+        depends on them. If not, engines compute neither the head nor the step. Not used for the last exit.
         """
         return True
 
+    def describes_itself(self, attribute: str) -> bool:
+        """
+        Whether the declaration `attribute` (a flag, `can_leave`, `needs`) holds for this policy: no subclass of the
+        class that declares it has changed a method that decides.
+        """
+
+        def depth(name: str) -> int:
+            return next((depth for depth, kind in enumerate(type(self).__mro__) if name in vars(kind)), 1000)
+
+        return all(depth(attribute) <= depth(name) for name in DECISION)
+
     def output(self, exit_number: int, signals: ExitSignals, state: ExitState) -> Tensor:
         """
-        `(batch, labels)` log-probabilities, or a regression's value, that a sample leaving here is given; by default
-        the exit's own.
+        `(batch, labels)` log-probabilities, or a regression's value, of samples that exit here; by default the exit's
+        own. `state` is the one after `step`.
         """
         return signals.output
 
     def prediction(self, exit_number: int, signals: ExitSignals, state: ExitState) -> Tensor:
-        """`(batch,)` int64: the label that a sample leaving here is given; the value of a regression."""
+        """`(batch,)` int64: the label of samples that exit here; the value of a regression."""
         if self.needs_all_labels:
             return prediction_of(self.output(exit_number, signals, state))
         return signals.prediction
 
     def score(self, state: ExitState) -> Tensor | None:
-        """`(batch,)` the number that was compared with the threshold, after `step`; `None` if the rule has none."""
+        """`(batch,)` the number compared with the threshold, after `step`; `None` if the policy has none."""
         return state.tensors.get("score")
 
     def out_of_reach(self, with_ends: bool = True) -> list[str]:
         """
-        A sentence for each number of the rule that nothing an exit may say can reach, so that nobody leaves by it.
-        Known once the policy is bound and calibrated.
+        A sentence for each number of the policy that no score can reach, so that no sample exits by it. Requires a
+        bound and calibrated policy.
 
         # Parameters
 
         with_ends : `bool`, optional (default = `True`)
-            Whether also for the very end of a range, where the rule does not count it in: a grid may well have that.
+            Whether to include numbers at the very end of a range that the policy excludes: a grid may contain them.
         """
         return []
 
     def score_key(self) -> bytes | None:
         """
-        For rules by which a sample leaves at the first exit whose score passes a limit, where the score does not depend
-        on the limits: everything that the score depends on. Policies of equal keys share their `scores`, so that many
-        of them are replayed at once. `None` for other rules, which are stepped one by one.
+        For policies by which a sample exits at the first exit whose score passes a limit, where the score does not
+        depend on the limits: everything that the score depends on. Policies with equal keys share their `scores`, so
+        that many of them are replayed in one pass. `None` for other policies, which are replayed one by one.
         """
         return None
 
-    def scores(self, trace: ExitTrace) -> ScoreTable:
-        """What is compared with `limits`, and the labels given; only where there is a `score_key`."""
+    def scores(self, trace: Trace) -> ScoreTable:
+        """The scores compared with `limits`, and the labels given; only with a `score_key`."""
         raise TypeError(f"{type(self).__name__} has no scores apart from its limits")
 
     def limits(self) -> list[float]:
-        """The oriented limits of `scores`, one an exit but the last; `inf` for never."""
+        """The oriented limits of `scores`, one per exit but the last; `inf` for never."""
         raise TypeError(f"{type(self).__name__} has no limits apart from its scores")
 
     @property
     def shares_fit(self) -> bool:
-        """Whether `adopt` leaves nothing to calibrate: the policy's limits are given, or it has nothing to fit."""
+        """Whether nothing is left to calibrate after `adopt`: the limits are given, or there is nothing to fit."""
         return type(self).calibrate is ExitPolicy.calibrate
 
     def adopt(self, fitted: ExitPolicy) -> None:
-        """Takes over what `fitted` has learnt: a policy of the same config except for its limits, calibrated."""
+        """Copies what `fitted`, a calibrated policy of the same config except for its limits, has fitted."""
 
-    def calibrate(self, trace: ExitTrace) -> CalibrationReport:
-        """Fits on `trace` whatever was left open. A policy without open numbers only reports what it does there."""
-        from beem_plugin.calibration.replay import report_on
-
-        return report_on(self, trace)
+    def calibrate(self, trace: Trace) -> CalibrationReport:
+        """Fits the policy's open numbers on `trace`. A policy without open numbers only reports what it does there."""
+        return trace.report_on(self)
 
     def to_config(self) -> dict[str, Any]:
-        """The policy as a config with every number resolved: building it gives this policy without calibration."""
+        """The policy as a config with all numbers: building it gives this policy without calibration."""
         raise TypeError(f"{type(self).__name__} does not define to_config")
 
     def check_calibrated(self) -> None:
@@ -206,13 +219,57 @@ class ExitPolicy(Registrable):
                 "--calibrate-on OTHER`)"
             )
 
+    def check_trace(self, trace: Trace, where: str) -> None:
+        """
+        # Raises
+
+        `ConfigurationError`
+            If the policy needs what `trace` does not contain.
+        `DataError`
+            If a signal that must be a probability is none, most likely because the sigmoid is missing.
+        """
+        check_signals(self, set(trace.signals), where)
+        if self.needs_all_labels and not trace.has_logits:
+            raise ConfigurationError(
+                f"{self.registered_name} needs the probabilities of all labels at every exit, {where} keeps only the "
+                "most probable one, its probability, the margin and the entropy, as traces of captions do"
+            )
+        for name in self.probability_signals:
+            outside = (trace.signals[name] < 0) | (trace.signals[name] > 1)
+            if bool(outside.any()):
+                sample, column = outside.nonzero()[0].tolist()
+                found = float(trace.signals[name][sample, column])
+                raise DataError(f"signal {name!r} of sample {sample}: found {found}, allowed: 0 to 1")
+
+    def fingerprint(self, without: Collection[str]) -> bytes | None:
+        """
+        The policy's class and attributes, except for the attributes `without`. Policies with equal fingerprints behave
+        the same but for these; the reverse need not hold. `None` if an attribute cannot be pickled.
+        """
+        cls = type(self)
+        attributes = {name: value for name, value in vars(self).items() if name not in without}
+        try:
+            return pickle.dumps((cls.__module__, cls.__qualname__, attributes))
+        except Exception:  # an attribute of a user's class may fail in many ways: locks, functions
+            return None
+
     @staticmethod
     def zeros(batch_size: int, device: torch.device | str) -> Tensor:
         """`(batch,)` zeros in the decision precision."""
         return torch.zeros(batch_size, dtype=decision_dtype(torch.device(device)), device=device)
 
 
+def check_signals(policy: ExitPolicy, available: set[str], where: str) -> None:
+    """Raises a `ConfigurationError` if `policy` needs a signal that `where` does not have."""
+    missing = [name for name in policy.required_signals if name not in available]
+    if missing:
+        raise ConfigurationError(
+            f"{policy.registered_name} needs the signals {missing}, which {where} does not have; "
+            f"found: {sorted(available) or 'none beside the logits'}"
+        )
+
+
 def regression_policies() -> list[str]:
-    """The registered rules that serve a regression."""
+    """The registered policies that serve a regression."""
     names = ExitPolicy.list_available()
     return sorted(name for name in names if ExitPolicy.resolve_class_name(name)[0].serves_regression)

@@ -1,4 +1,4 @@
-"""What an exit policy remembers of each sample from exit to exit."""
+"""What an exit policy stores of each sample between exits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from torch import Tensor
 
 class ExitState:
     """
-    Tensors by name, each with the samples as its first dimension, so that a batch can be compacted as samples leave.
+    Tensors by name, each with the samples as its first dimension, so that the samples of a batch that have exited can
+    be removed.
 
     # Parameters
 
@@ -25,7 +26,7 @@ class ExitState:
         return name in self.tensors
 
     def replace(self, **tensors: Tensor) -> ExitState:
-        """A new state with these tensors in place of the ones of the same names."""
+        """A new state in which these tensors replace those of the same names."""
         return ExitState(**{**self.tensors, **tensors})
 
     def index_select(self, index: Tensor) -> ExitState:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.exits.signals import ExitSignals, decision_dtype
+from beem_plugin.exits.signals import ExitSignals, confidence_of, decision_dtype, entropy_of, label_of, margin_of
 
 
 @dataclass
@@ -59,28 +59,24 @@ class LogitsSummary:
 
     @cached_property
     def top_token(self) -> Tensor:
-        return self.logits.argmax(-1)
+        return label_of(self.logits)
 
     @cached_property
-    def log_normalizer(self) -> Tensor:
-        """`(tokens, 1)`"""
-        return self.logits.logsumexp(-1, keepdim=True)
+    def log_probabilities(self) -> Tensor:
+        """`(tokens, words)`"""
+        return self.logits.log_softmax(-1)
 
     @cached_property
     def top_probability(self) -> Tensor:
-        top = self.logits.gather(-1, self.top_token.unsqueeze(-1))
-        return (top - self.log_normalizer).exp().squeeze(-1)
+        return confidence_of(self.log_probabilities)
 
     @cached_property
     def margin(self) -> Tensor:
-        top = (self.logits.topk(2, dim=-1).values - self.log_normalizer).exp()  # (tokens, 2)
-        return top[:, 0] - top[:, 1]
+        return margin_of(self.log_probabilities)
 
     @cached_property
     def entropy(self) -> Tensor:
-        log_probabilities = self.logits - self.log_normalizer
-        # A probability that underflows to 0 contributes 0.
-        return -(log_probabilities.exp() * log_probabilities).nan_to_num(nan=0.0).sum(-1)
+        return entropy_of(self.log_probabilities)
 
     def index_select(self, index: Tensor) -> LogitsSummary:
         return LogitsSummary(self.logits.index_select(0, index))
@@ -118,7 +114,8 @@ class TokenSignals(ExitSignals):
         self._extra = dict(extra or {})
         self._computed: dict[str, Tensor] = {}
 
-    def __len__(self) -> int:
+    @property
+    def batch_size(self) -> int:
         return self.size
 
     @property

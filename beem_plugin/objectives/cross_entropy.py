@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional
 
-from beem_plugin.calibration.known_labels import known_labels
+from beem_plugin.common.known_labels import known_labels
 
 
 def exit_cross_entropy(logits: Tensor, label: Tensor) -> Tensor:

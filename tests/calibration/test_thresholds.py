@@ -34,7 +34,7 @@ def random_table(rng: random.Random, **fields: Any) -> ScoreTable:
         confidences=torch.tensor([[rng.randint(2, 8) / 8 for _ in range(exits)] for _ in range(samples)]).double(),
         labels=torch.tensor(truth),
         exit_layers=list(range(1, exits + 1)),
-        higher_is_surer=fields.pop("higher_is_surer", rng.random() < 0.5),
+        higher_is_more_confident=fields.pop("higher_is_more_confident", rng.random() < 0.5),
         strict=fields.pop("strict", rng.random() < 0.5),
         **fields,
     )
@@ -45,7 +45,7 @@ def leaves(table: ScoreTable, score: float, threshold: float) -> bool:
 
 
 def oriented(table: ScoreTable, grid: list[Any]) -> list[float]:
-    sign = 1 if table.higher_is_surer else -1
+    sign = 1 if table.higher_is_more_confident else -1
     return sorted({math.inf if value == "never" else sign * value for value in grid})
 
 
@@ -119,7 +119,7 @@ def test_error_rate_equals_counting_with_loops():
     fitted = 0
     for _ in range(1500):
         table, options, grid = random_table(rng), random_options(rng), rng.choice(GRIDS)
-        if table.higher_is_surer and rng.random() < 0.3:
+        if table.higher_is_more_confident and rng.random() < 0.3:
             options["statistic"] = "confidence"
         found = ErrorRate(grid=grid, **options).fit(table).thresholds
         assert found == solve_with_loops(table, grid, **options), (grid, options)
@@ -144,7 +144,7 @@ def test_no_finer_grid_beats_the_observed_scores():
     rng = random.Random("finer")
     fine = [value / 16 for value in range(-16, 64)] + ["never"]
     for _ in range(100):
-        table, options = random_table(rng, higher_is_surer=True, strict=False), random_options(rng)
+        table, options = random_table(rng, higher_is_more_confident=True, strict=False), random_options(rng)
         options["monotone"] = False
         exact = ErrorRate(grid="observed", **options).fit(table)
         gridded = ErrorRate(grid=fine, **options).fit(table)
@@ -152,7 +152,7 @@ def test_no_finer_grid_beats_the_observed_scores():
 
 
 def test_quantiles_of_the_scores_are_scores_that_were_seen():
-    table = random_table(random.Random(11), higher_is_surer=True, strict=False)
+    table = random_table(random.Random(11), higher_is_more_confident=True, strict=False)
     fit = ErrorRate(grid=5, min_support=1, error=1.0).fit(table)
     for column, value in enumerate(fit.thresholds):
         assert value in table.scores[:, column].tolist() or value == math.inf
@@ -230,7 +230,7 @@ def small_table(scores: list[float], right: list[bool], final_right: list[bool],
         confidences=both,
         labels=torch.zeros(len(scores), dtype=torch.int64),
         exit_layers=[1, 2],
-        higher_is_surer=fields.get("higher_is_surer", True),
+        higher_is_more_confident=fields.get("higher_is_more_confident", True),
         strict=fields.get("strict", False),
     )
 
@@ -322,7 +322,7 @@ def test_of_equally_good_thresholds_the_smallest_is_taken():
     table = small_table([1.0, 1.0], [True, True], [True, True])
     assert BestOnValidation(grid=[1.5, 0.9, 0.3]).fit(table).thresholds == [0.3]
     assert BestOnValidation(grid=[0.3, 0.9, 1.5]).fit(table).thresholds == [0.3]
-    low_is_sure = small_table([-1.0, -1.0], [True, True], [True, True], higher_is_surer=False)
+    low_is_sure = small_table([-1.0, -1.0], [True, True], [True, True], higher_is_more_confident=False)
     assert BestOnValidation(grid=[0.5, 1.0, 2.0]).fit(low_is_sure).thresholds == [-2.0]
 
 
@@ -338,7 +338,7 @@ def test_the_tasks_metric_decides_not_its_accuracy():
         confidences=scores,
         labels=labels,
         exit_layers=[1, 2],
-        higher_is_surer=True,
+        higher_is_more_confident=True,
         strict=False,
         metric="matthews",
     )

@@ -15,7 +15,8 @@ from beem_plugin.execution.precision import cast_network
 from beem_plugin.exits.policies import MaxProbability
 from beem_plugin.models.multi_exit_encoder import MultiExitEncoder
 from tests.backbones.tiny_models import CONFIGS
-from tests.execution.worlds import Wanted, World, check, make_batches, random_engine, reference, some_policies
+from tests.execution.worlds import Wanted, World, check, make_batches, random_engine, reference
+from tests.exits.every_policy import every_policy
 
 ENGINES = {
     "single": Single(),
@@ -48,7 +49,7 @@ def test_few_samples(engine: Engine, world: World, count: int, batch_size: int) 
     check(engine, world, Wanted(), make_batches(count, batch_size))
 
 
-@pytest.mark.parametrize("policy", some_policies(4), ids=lambda policy: type(policy).__name__)
+@pytest.mark.parametrize("policy", every_policy(4), ids=lambda policy: type(policy).__name__)
 def test_every_policy(engine: Engine, world: World, policy: object) -> None:
     check(engine, world, policy, make_batches(20, 7))  # type: ignore[arg-type]
 

@@ -37,7 +37,7 @@ FUSED_POLICIES: list[ExitPolicy] = [
 ]
 """Those that the GPU kernels know."""
 
-SIGNALS = ("wanted", "similarity", "gate", "halt", "predicted_error")
+SIGNALS = ("wanted", "similarity", "gate", "halt", "predicted_error", "position")
 
 
 class World(MultiExitEncoder):
@@ -70,6 +70,7 @@ class World(MultiExitEncoder):
             for number, name in enumerate(SIGNALS)
         }
         extra["wanted"] = (key % self.num_exits).float() + 1
+        extra["position"] = (key % 20).float()
         return ExitSignals(self.exit_logits(exit_number, state), extra)
 
 
@@ -146,31 +147,6 @@ def same(found: ExitDecisions, expected: ExitDecisions) -> None:
     assert (found.scores is None) == (expected.scores is None)
     if found.scores is not None and expected.scores is not None:
         torch.testing.assert_close(found.scores.double(), expected.scores, atol=2e-4, rtol=1e-4)
-
-
-def some_policies(num_exits: int) -> list[ExitPolicy]:
-    """One of each rule, with thresholds at which some leave and some stay."""
-    numbers = {"beem": 0.15, "max_probability": 0.8, "margin": 0.6, "entropy": 0.4, "voting": 0.9, "similarity": 0.7}
-    numbers |= {"cascaded_ensemble": 0.8, "predicted_error": 0.3}
-    needed: dict[str, dict] = {
-        "beem": {"weights": [0.1 * (number + 1) for number in range(num_exits)]},
-        "patience": {"patience": 1},
-        "confident_patience": {"patience": 1, "entropy_threshold": 0.6},
-        "fixed_exit": {"exit": 2},
-    }
-    policies = []
-    for name in sorted(ExitPolicy.list_available()):
-        config = {"type": name, **needed.get(name, {})}
-        if name in numbers:
-            config["thresholds"] = numbers[name]
-        try:
-            policy = ExitPolicy.from_params(config)
-            policy.bind(list(range(1, num_exits + 1)), 3)
-        except Exception:  # a rule that this table does not know how to configure
-            continue
-        if policy.is_calibrated:
-            policies.append(policy)
-    return policies
 
 
 def random_engine(rng: random.Random) -> Engine:

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from beem_plugin.calibration.curves import curve_of
-from beem_plugin.calibration.expert_model import fit_change, fit_vote, gains
 from beem_plugin.calibration.replay import replay
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError, NotCalibratedError
 from beem_plugin.common.registry import Params
 from beem_plugin.exits.policies import ExitPolicy
+from beem_plugin.exits.policies.expert_model import fit_change, fit_vote, gains
 
 
 def build(**config) -> ExitPolicy:

@@ -13,12 +13,10 @@ import pytest
 import torch
 
 from beem_plugin.calibration.curves import metric_curve
-from beem_plugin.calibration.replay import replay
-from beem_plugin.calibration.replay_many import replay_many
+from beem_plugin.calibration.replay import replay, replay_many
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError, DataError
 from beem_plugin.common.registry import Params
-from beem_plugin.exits.plain import PlainSignals
 from beem_plugin.exits.policies import ExitPolicy
 from tests.exits.test_policies_against_reference import CASES
 
@@ -98,24 +96,6 @@ def test_replay_equals_one_sample_at_a_time(kind: str) -> None:
         if "thresholds" in config:
             config = {"thresholds": [config["thresholds"]] * (trace.num_exits - 1)}
         assert policy.to_config() == {"type": kind, **config}
-
-
-def test_plain_numbers_decide_as_tensors_do() -> None:
-    rng = random.Random(5)
-    for _ in range(100):
-        trace = values_trace(rng)
-        policy = build("patience", draw(rng, "patience", trace.num_exits))
-        expected = replay(policy, trace)
-        for row in range(len(trace)):
-            first = policy.start(1, trace.num_exits)
-            state: Any = type(first)(**{name: value.item() for name, value in first.tensors.items()})
-            for number in range(1, trace.num_exits + 1):
-                signals: Any = PlainSignals([float(trace.logits[row, number - 1, 0])])
-                leaves, state = policy.step(number, signals, state)
-                if leaves:
-                    break
-            assert number == int(expected.exits[row])
-            assert policy.output(number, signals, state) == [float(expected.predictions[row])]
 
 
 def test_many_settings_at_once_equal_one_by_one() -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from beem_plugin.calibration.speed import depth_summary
 from beem_plugin.calibration.thresholds.grid import ThresholdGrid
-from beem_plugin.calibration.thresholds.strategy import ScoreTable, ThresholdFit, ThresholdStrategy
 from beem_plugin.common.errors import ConfigurationError, not_allowed
 from beem_plugin.common.metrics import METRICS, check_metric, main_score
+from beem_plugin.exits.score_table import ScoreTable
+from beem_plugin.exits.threshold_strategy import ThresholdFit, ThresholdStrategy
 
-PAPER_GRID = (0.3, 0.6, 0.9, 1.2, 1.5)
 MAX_CANDIDATES = 200
 
 

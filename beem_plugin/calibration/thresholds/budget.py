@@ -9,8 +9,9 @@ import numpy as np
 from beem_plugin.calibration.thresholds.cost import Budget
 from beem_plugin.calibration.thresholds.joint import Joint, loss_of
 from beem_plugin.calibration.thresholds.path import ThresholdPath
-from beem_plugin.calibration.thresholds.strategy import ScoreTable, ThresholdFit, ThresholdStrategy
 from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.exits.score_table import ScoreTable
+from beem_plugin.exits.threshold_strategy import ThresholdFit, ThresholdStrategy
 
 
 @ThresholdStrategy.register("budget")

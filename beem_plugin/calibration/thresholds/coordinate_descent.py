@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from beem_plugin.calibration.thresholds.path import cut
-from beem_plugin.calibration.thresholds.strategy import ScoreTable
+from beem_plugin.exits.score_table import ScoreTable
 
 MAX_SWEEPS = 50
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from beem_plugin.calibration.thresholds.strategy import ScoreTable
 from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.exits.score_table import ScoreTable
 
 
 class Budget:

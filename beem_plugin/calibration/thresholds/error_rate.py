@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from beem_plugin.calibration.thresholds.grid import ThresholdGrid
-from beem_plugin.calibration.thresholds.strategy import ScoreTable, ThresholdFit, ThresholdStrategy, check_tolerance
 from beem_plugin.common.errors import ConfigurationError, not_allowed
+from beem_plugin.exits.score_table import ScoreTable
+from beem_plugin.exits.threshold_strategy import ThresholdFit, ThresholdStrategy, check_tolerance
 
-PAPER_GRID = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, "never")
 COUNTINGS = ("sequential", "marginal")
 CONSTRAINTS = ("final_error", "same_samples")
 STATISTICS = ("score", "confidence")
@@ -96,7 +96,7 @@ class ErrorRate(ThresholdStrategy):
 
     def fit(self, table: ScoreTable) -> ThresholdFit:
         table.require_labels("error_rate")
-        if self.statistic == "confidence" and not table.higher_is_surer:
+        if self.statistic == "confidence" and not table.higher_is_more_confident:
             raise ConfigurationError(
                 'thresholds.statistic: "confidence" fits no rule whose small scores are the sure ones'
             )

@@ -1,4 +1,4 @@
-"""Which thresholds a strategy tries."""
+"""The candidate thresholds of a strategy."""
 
 from __future__ import annotations
 
@@ -8,18 +8,22 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from beem_plugin.calibration.thresholds.strategy import OBSERVED, ScoreTable, oriented_grid, parse_grid
 from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.exits.score_table import ScoreTable
+from beem_plugin.exits.threshold_strategy import parse_grid
+
+OBSERVED = "observed"
+"""The grid of all scores of the calibration data."""
 
 
 class ThresholdGrid:
     """
-    Candidate thresholds: a list in the rule's own units, or taken from the scores that the calibration data show.
+    Candidate thresholds: a list in the policy's own unit, or scores of the calibration data.
 
     # Parameters
 
     grid : `Sequence` or `str` or `int`
-        Numbers and `"never"`; or `"observed"`, every score seen; or an integer k, k quantiles of the scores seen.
+        Numbers and `"never"`; or `"observed"`, every score observed; or an integer k, k quantiles of these scores.
     """
 
     def __init__(self, grid: Sequence[object] | str | int) -> None:
@@ -29,25 +33,23 @@ class ThresholdGrid:
             raise ConfigurationError(f'thresholds.grid: found {grid!r}, allowed: a list, a number, or "{OBSERVED}"')
         self.quantiles = grid if isinstance(grid, int) else None
         self.observed = isinstance(grid, str)
-        self.values: list[float | None] = []
-        if not isinstance(grid, (int, str)):
-            self.values = parse_grid(grid, "thresholds.grid")
+        self.values = [] if isinstance(grid, (int, str)) else parse_grid(grid, "thresholds.grid")
 
     @classmethod
     def default(cls, strategy: str, table: ScoreTable) -> ThresholdGrid:
-        """The grid that the rule's own paper gives for this strategy, else the observed scores."""
+        """The grid of the policy's own paper for this strategy, else the observed scores."""
         return cls(table.published_grids.get(strategy, OBSERVED))
 
     def candidates(self, table: ScoreTable, scores: Tensor) -> list[float]:
-        """Oriented thresholds from the most permissive to never, where `scores` are the oriented scores seen."""
+        """Distinct oriented thresholds from the most permissive to never; `scores` are the oriented scores observed."""
         if self.values:
-            return oriented_grid(self.values, table)
+            return sorted({math.inf if value is None else table.orient(value) for value in self.values})
         values = torch.unique(scores[torch.isfinite(scores)])
         if self.quantiles is not None and len(values):
-            # Observed values, not interpolated ones: which samples pass must not hang on rounding.
+            # Observed values, not interpolated ones, so that rounding does not decide which samples pass.
             ranks = torch.linspace(0, len(values) - 1, self.quantiles, dtype=torch.float64).round().to(torch.int64)
             values = torch.unique(values[ranks])
         if table.strict and len(values):
-            # A strict rule keeps the sample whose score is the threshold: step just below each value.
+            # A sample whose score equals the threshold stays: step just below each value.
             values = torch.nextafter(values, torch.full_like(values, -math.inf))
         return [*values.tolist(), math.inf]

@@ -12,8 +12,9 @@ from beem_plugin.calibration.thresholds.coordinate_descent import CoordinateDesc
 from beem_plugin.calibration.thresholds.cost import Budget
 from beem_plugin.calibration.thresholds.path import ThresholdPath
 from beem_plugin.calibration.thresholds.risk import Risk
-from beem_plugin.calibration.thresholds.strategy import ScoreTable, ThresholdFit, ThresholdStrategy
 from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.exits.score_table import ScoreTable
+from beem_plugin.exits.threshold_strategy import ThresholdFit, ThresholdStrategy
 
 LEVELS = (4, 8, 16, 32)
 SHRINKAGE = (0.0, 0.25, 0.5, 0.75, 1.0)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from beem_plugin.calibration.thresholds.strategy import ScoreTable
+from beem_plugin.exits.score_table import ScoreTable
 
 
 class ThresholdPath:

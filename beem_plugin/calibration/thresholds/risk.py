@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from beem_plugin.calibration.thresholds.strategy import ScoreTable
 from beem_plugin.common.errors import ConfigurationError, not_allowed
+from beem_plugin.exits.score_table import ScoreTable
 
 RISKS = ("accuracy_loss", "disagreement", "error")
 

@@ -15,8 +15,9 @@ from beem_plugin.calibration.thresholds import bounds
 from beem_plugin.calibration.thresholds.coordinate_descent import CoordinateDescent, blend, just_above
 from beem_plugin.calibration.thresholds.path import ThresholdPath
 from beem_plugin.calibration.thresholds.risk import Risk
-from beem_plugin.calibration.thresholds.strategy import ScoreTable, ThresholdFit, ThresholdStrategy, check_tolerance
 from beem_plugin.common.errors import ConfigurationError, not_allowed
+from beem_plugin.exits.score_table import ScoreTable
+from beem_plugin.exits.threshold_strategy import ThresholdFit, ThresholdStrategy, check_tolerance
 
 METHODS = ("ltt_binomial", "ltt_hoeffding_bentkus", "ucb", "crc")
 UCB_BOUNDS = ("betting", "hoeffding_bentkus")

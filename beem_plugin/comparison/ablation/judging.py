@@ -13,7 +13,6 @@ import torch
 from beem_plugin.archival import ARCHIVE_NAME, Archive, as_policy_config, load_archive
 from beem_plugin.calibration.curves import Curve, curve_of, has_scores
 from beem_plugin.calibration.replay import replay
-from beem_plugin.calibration.speed import trace_depth
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.files import write_json
@@ -161,7 +160,7 @@ def judge(config: dict[str, Any], trained: TrainedRun, source: str | None = None
         "final_metrics": measure(trace, trace.predictions[:, -1]),
         "main_metric": MAIN_SCORE[trace.metric],
         "samples": len(trace),
-        **trace_depth(trace, decisions.exits),
+        **trace.depth(decisions.exits),
         "judged_on": source,
         "calibrated_on": calibrated_on,
         "policy": policy.to_config(),

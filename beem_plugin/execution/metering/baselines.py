@@ -10,7 +10,6 @@ from torch import Tensor
 
 from beem_plugin.backbones import BackboneState
 from beem_plugin.execution.engine import SteppedNetwork
-from beem_plugin.exits.plain import same_for_all
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.signals import ExitSignals
 from beem_plugin.exits.state import ExitState
@@ -101,12 +100,8 @@ class NeverLeaves(ExitPolicy):
         return self.policy.start(batch_size, num_exits, device)
 
     def step(self, exit_number: int, signals: ExitSignals, state: ExitState) -> tuple[Tensor, ExitState]:
-        leaves, state = self.policy.step(exit_number, signals, state)
-        return same_for_all(leaves, False), state
-
-    @property
-    def plain_numbers(self) -> bool:  # type: ignore[override]
-        return self.policy.plain_numbers
+        _, state = self.policy.step(exit_number, signals, state)
+        return signals.flags(False), state
 
     def can_leave(self, exit_number: int) -> bool:
         return self.policy.can_leave(exit_number)

@@ -7,15 +7,14 @@ from typing import Any, ClassVar
 
 import torch
 
-from beem_plugin.calibration.thresholds import best_on_validation, error_rate
-from beem_plugin.calibration.trace import ExitTrace
-from beem_plugin.calibration.weights import AccuracyWeights, ExitWeights, FixedWeights
 from beem_plugin.common.errors import ConfigurationError, not_allowed
-from beem_plugin.exits.plain import where
-from beem_plugin.exits.policies.threshold_policy import ThresholdPolicy, Thresholds
+from beem_plugin.exits.exit_weights import ExitWeights, as_weights
+from beem_plugin.exits.policies.threshold_policy import ThresholdPolicy
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.signals import ExitSignals
 from beem_plugin.exits.state import ExitState
+from beem_plugin.exits.threshold_strategy import Thresholds
+from beem_plugin.exits.trace_interface import Trace
 
 DISAGREEMENTS = ("restart", "zero")
 
@@ -28,27 +27,24 @@ class Beem(ThresholdPolicy):
 
         S_i = S_{i-1} + w_i C_i  if y_i = y_{i-1},  else  w_i C_i,
 
-    and a sample leaves at the first exit with S_i >= alpha_i.
+    and a sample exits at the first exit with S_i >= alpha_i.
 
     Registered as an `ExitPolicy` with name "beem".
 
     # Parameters
 
     weights : `ExitWeights` or `str` or `list[float]`, optional (default = `"accuracy"`)
-        `"cost"` is BEEM-C, `"accuracy"` BEEM-A; a list gives one weight an exit.
+        `"cost"` is BEEM-C, `"accuracy"` BEEM-A; a list gives one weight per exit.
     thresholds : `ThresholdStrategy` or `float` or `str` or `list`, optional (default = `"error_rate"`)
         See `ThresholdPolicy`.
     on_disagreement : `str`, optional (default = `"restart"`)
-        What the score becomes when the label changes: `"restart"`, w_i C_i as in the paper; `"zero"`, as in the
-        released code.
+        The score when the label changes: `"restart"`, w_i C_i as in the paper; `"zero"`, as in the released code.
     min_exit : `int`, optional (default = `1`)
     """
 
-    plain_numbers = True
-
     published_grids: ClassVar[Mapping[str, Sequence[Any]]] = {
-        "error_rate": error_rate.PAPER_GRID,
-        "best_on_validation": best_on_validation.PAPER_GRID,
+        "error_rate": (0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, "never"),
+        "best_on_validation": (0.3, 0.6, 0.9, 1.2, 1.5),
     }
 
     def __init__(
@@ -76,10 +72,10 @@ class Beem(ThresholdPolicy):
             )
 
     @property
-    def is_calibrated(self) -> bool:
-        return super().is_calibrated and self.weights is not None
+    def has_parameters(self) -> bool:
+        return self.weights is not None
 
-    def fit_parameters(self, trace: ExitTrace) -> None:
+    def fit_parameters(self, trace: Trace) -> None:
         self.weights = self.weighting.fit(trace)
 
     def report_weights(self) -> list[float] | None:
@@ -97,26 +93,15 @@ class Beem(ThresholdPolicy):
         prediction = signals.prediction
         if exit_number == 1:
             return ExitState(prediction=prediction, score=vote)
-        changed = vote if self.on_disagreement == "restart" else 0 * vote
-        score = where(prediction == state["prediction"], state["score"] + vote, changed)
+        changed = vote if self.on_disagreement == "restart" else torch.zeros_like(vote)
+        score = torch.where(prediction == state["prediction"], state["score"] + vote, changed)
         return ExitState(prediction=prediction, score=score)
 
     def score_range(self, exit_number: int) -> tuple[float, float] | None:
         if self.weights is None:
             return None
-        # All exits so far agree and are certain. A little more, as sums are rounded.
+        # The largest score: all exits so far agree with probability 1. A margin, as sums are rounded.
         return 0.0, sum(self.weights[:exit_number]) * (1 + 1e-9)
 
     def parameters(self) -> dict[str, Any]:
         return {"weights": self.weights, "on_disagreement": self.on_disagreement}
-
-
-def as_weights(weights: ExitWeights | str | list | None) -> ExitWeights:
-    """A bare list as `fixed`, a name as that weighting with its defaults, nothing as BEEM-A."""
-    if weights is None:
-        return AccuracyWeights()
-    if isinstance(weights, ExitWeights):
-        return weights
-    if isinstance(weights, str):
-        return ExitWeights.from_params({"type": weights})
-    return FixedWeights(weights)

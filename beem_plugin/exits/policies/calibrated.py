@@ -9,24 +9,21 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from beem_plugin.calibration.confidence import ConfidenceCalibration, as_calibration, calibrate_signals
-from beem_plugin.calibration.reliability import expected_calibration_error
-from beem_plugin.calibration.replay import report_on
-from beem_plugin.calibration.report import CalibrationReport
-from beem_plugin.calibration.score_key import fingerprint
-from beem_plugin.calibration.thresholds import ScoreTable
-from beem_plugin.calibration.trace import ExitTrace
+from beem_plugin.exits.calibration_report import CalibrationReport
+from beem_plugin.exits.confidence_calibration import ConfidenceCalibration, as_calibration
 from beem_plugin.exits.policy import ExitPolicy
+from beem_plugin.exits.score_table import ScoreTable
 from beem_plugin.exits.signals import ExitSignals
 from beem_plugin.exits.state import ExitState
+from beem_plugin.exits.trace_interface import Trace
 
 
 @ExitPolicy.register("calibrated")
 class Calibrated(ExitPolicy):
     """
-    Another policy that sees every exit's logits after a `ConfidenceCalibration`. Everything else (thresholds, weights,
-    score) is the other policy's, fitted on the calibrated confidences. The report's details hold the expected
-    calibration error of every exit before and after; both are of the data fitted on.
+    Another policy, on each exit's logits after a `ConfidenceCalibration`. Everything else (thresholds, weights, score)
+    is the other policy's, fitted on the calibrated confidences. The report's details hold the expected calibration
+    error of every exit before and after; both are of the data fitted on.
 
     Registered as an `ExitPolicy` with name "calibrated".
 
@@ -36,12 +33,13 @@ class Calibrated(ExitPolicy):
     calibration : `ConfidenceCalibration` or `str`, optional (default = `"temperature"`)
     """
 
-    speed_keys: ClassVar[tuple[str, ...] | None] = ()  # those of the policy inside
+    speed_keys: ClassVar[tuple[str, ...] | None] = ()  # those of the inner policy
 
     def __init__(self, policy: ExitPolicy, calibration: ConfidenceCalibration | str | None = None) -> None:
         self.policy = policy
         self.calibration = as_calibration(calibration)
-        self.required_signals = policy.required_signals  # type: ignore[misc]  # those of the policy inside
+        self.required_signals = policy.required_signals  # type: ignore[misc]  # those of the inner policy
+        self.probability_signals = policy.probability_signals  # type: ignore[misc]
         self.leaves_early = policy.leaves_early  # type: ignore[misc]
 
     def bind(self, exit_layers: Sequence[int], num_labels: int) -> None:
@@ -57,7 +55,7 @@ class Calibrated(ExitPolicy):
         return self.policy.start(batch_size, num_exits, device)
 
     def step(self, exit_number: int, signals: ExitSignals, state: ExitState) -> tuple[Tensor, ExitState]:
-        return self.policy.step(exit_number, self._signals(exit_number, signals), state)
+        return self.policy.step(exit_number, self.calibration.signals(exit_number, signals), state)
 
     def can_leave(self, exit_number: int) -> bool:
         return self.policy.can_leave(exit_number)
@@ -66,27 +64,24 @@ class Calibrated(ExitPolicy):
         return self.policy.needs(exit_number)
 
     def output(self, exit_number: int, signals: ExitSignals, state: ExitState) -> Tensor:
-        return self.policy.output(exit_number, self._signals(exit_number, signals), state)
+        return self.policy.output(exit_number, self.calibration.signals(exit_number, signals), state)
 
     def score(self, state: ExitState) -> Tensor | None:
         return self.policy.score(state)
 
-    def _signals(self, exit_number: int, signals: ExitSignals) -> ExitSignals:
-        return calibrate_signals(self.calibration, exit_number, signals)
-
     def out_of_reach(self, with_ends: bool = True) -> list[str]:
         return self.policy.out_of_reach(with_ends)
 
-    def score_table(self, trace: ExitTrace) -> ScoreTable:
-        """As `ThresholdPolicy.score_table`, of the policy inside, which must have thresholds."""
+    def score_table(self, trace: Trace) -> ScoreTable:
+        """As `ThresholdPolicy.score_table`, of the inner policy, which must have thresholds."""
         table: ScoreTable = self.policy.score_table(self.calibration.apply(trace))  # type: ignore[attr-defined]
         return table
 
     def score_key(self) -> bytes | None:
-        inner, own = self.policy.score_key(), fingerprint(self, without=("policy",))
+        inner, own = self.policy.score_key(), self.fingerprint(without=("policy",))
         return None if inner is None or own is None else own + inner
 
-    def scores(self, trace: ExitTrace) -> ScoreTable:
+    def scores(self, trace: Trace) -> ScoreTable:
         return self.policy.scores(self.calibration.apply(trace))
 
     def limits(self) -> list[float]:
@@ -101,31 +96,16 @@ class Calibrated(ExitPolicy):
         self.calibration = fitted.calibration
         self.policy.adopt(fitted.policy)
 
-    def calibrate(self, trace: ExitTrace) -> CalibrationReport:
+    def calibrate(self, trace: Trace) -> CalibrationReport:
         self.bind(trace.exit_layers, trace.num_labels)
         if not self.calibration.is_fitted:
             self.calibration.fit(trace)
         applied = self.calibration.apply(trace)
         inner = self.policy.calibrate(applied)
-        details = {**inner.details, "confidence_calibration": calibration_details(trace, applied)}
-        report = report_on(self, trace, thresholds=inner.thresholds, weights=inner.weights, details=details)
+        errors = {"ece_before": trace.calibration_errors(), "ece_after": applied.calibration_errors()}
+        details = {**inner.details, "confidence_calibration": errors}
+        report = trace.report_on(self, thresholds=inner.thresholds, weights=inner.weights, details=details)
         return replace(report, warnings=list(dict.fromkeys([*inner.warnings, *report.warnings])))
 
     def to_config(self) -> dict[str, Any]:
         return {"type": "calibrated", "policy": self.policy.to_config(), "calibration": self.calibration.to_config()}
-
-
-def calibration_details(before: ExitTrace, after: ExitTrace) -> dict[str, list[float]]:
-    """The expected calibration error of every exit on the labelled samples, before and after."""
-    return {"ece_before": exit_calibration_errors(before), "ece_after": exit_calibration_errors(after)}
-
-
-def exit_calibration_errors(trace: ExitTrace) -> list[float]:
-    """The expected calibration error of every exit, over the labelled samples of `trace`."""
-    known = trace.labels >= 0
-    errors = []
-    for number in range(1, trace.num_exits + 1):
-        signals = trace.exit_signals(number)
-        right = signals.prediction == trace.labels
-        errors.append(expected_calibration_error(signals.confidence[known], right[known]))
-    return errors

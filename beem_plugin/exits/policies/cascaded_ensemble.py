@@ -1,4 +1,4 @@
-"""Leave when the exits so far, taken together, are confident."""
+"""Exit when the geometric mean of the exits so far is confident."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.exits.policies.threshold_policy import ThresholdPolicy, Thresholds
+from beem_plugin.exits.policies.threshold_policy import ThresholdPolicy
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.signals import ExitSignals
 from beem_plugin.exits.state import ExitState
+from beem_plugin.exits.threshold_strategy import Thresholds
+from beem_plugin.exits.trace_interface import Trace
 
 UNIFORM, FIT = "uniform", "fit"
 RIDGE = 1e-4
@@ -29,9 +30,9 @@ class CascadedEnsemble(ThresholdPolicy):
 
         q_m = softmax(1/m sum_{j<=m} a_{m,j} ln p_j + b_m),
 
-    and a sample leaves at the first exit with max_c q_m(c) > threshold, strictly, with q_m. The last exit is not
-    ensembled: whoever gets there gets its own output. (The paper writes the mean over j into the weights; the release
-    has it outside, as here, and so a = 1 is the plain geometric mean.)
+    and a sample exits at the first exit with max_c q_m(c) > threshold, strictly, with q_m. The last exit is not
+    ensembled: samples that reach it get its own output. (The paper writes the mean over j into the weights; the release
+    has it outside, as here, so that a = 1 is the plain geometric mean.)
 
     Registered as an `ExitPolicy` with name "cascaded_ensemble".
 
@@ -77,10 +78,10 @@ class CascadedEnsemble(ThresholdPolicy):
             check_rows("bias", self.bias, [num_labels] * (self.num_exits - 1))
 
     @property
-    def is_calibrated(self) -> bool:
-        return super().is_calibrated and self.weights is not None
+    def has_parameters(self) -> bool:
+        return self.weights is not None
 
-    def fit_parameters(self, trace: ExitTrace) -> None:
+    def fit_parameters(self, trace: Trace) -> None:
         if self.weighting != FIT:
             return
         if not trace.has_labels:
@@ -104,7 +105,7 @@ class CascadedEnsemble(ThresholdPolicy):
         if exit_number >= self.num_exits:
             return ExitState(score=signals.confidence, ensemble=own)
         assert self.weights is not None, "bound and calibrated before use"
-        # Every exit weighs all earlier ones anew, so that their outputs are kept, each under a name of its own.
+        # Every exit has its own weights for all earlier ones, so all their outputs are stored.
         seen = {f"exit_{j}": state[f"exit_{j}"] for j in range(1, exit_number)} | {f"exit_{exit_number}": own}
         total = torch.zeros_like(own)
         for j, weight in enumerate(self.weights[exit_number - 1], start=1):
@@ -139,8 +140,8 @@ def check_rows(key: str, rows: Sequence[Sequence[float]], lengths: Sequence[int]
 
 def fit_ensemble(log_probabilities: Tensor, labels: Tensor) -> tuple[list[float], list[float]]:
     """
-    The weights and the bias of one ensemble, by full-batch L-BFGS on its cross-entropy from the uniform one on. As in
-    the release a = exp(w), so that no exit is counted against its own opinion.
+    The weights and the bias of one ensemble, by full-batch L-BFGS on its cross-entropy, starting at the uniform one. As
+    in the release a = exp(w), so that no weight is negative.
 
     # Parameters
 

@@ -1,4 +1,4 @@
-"""Leave when consecutive exits are confident."""
+"""Exit when consecutive exits are confident."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from beem_plugin.calibration.score_key import fingerprint
-from beem_plugin.calibration.stepped_table import stepped_table
-from beem_plugin.calibration.thresholds import ScoreTable
-from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError, not_allowed
 from beem_plugin.exits.policy import ExitPolicy
+from beem_plugin.exits.score_table import ScoreTable
 from beem_plugin.exits.signals import ExitSignals
 from beem_plugin.exits.state import ExitState
+from beem_plugin.exits.trace_interface import Trace
 
 OUTPUTS = ("last", "run_mean", "mean")
 
@@ -25,9 +23,8 @@ OUTPUTS = ("last", "run_mean", "mean")
 class ConfidentPatience(ExitPolicy):
     """
     PCEE-BERT (Zhang et al. 2022, section 3.2): an exit is confident if its normalized entropy H / ln C is below
-    `entropy_threshold`, strictly; a sample leaves after `patience` confident exits in a row, so at exit `patience` at
-    the earliest (one exit earlier than `patience` counts). The exits need not agree on the label: a rule that asks for
-    that as well is another method.
+    `entropy_threshold`, strictly; a sample exits after `patience` confident exits in a row, so at exit `patience` at
+    the earliest (one exit earlier than the policy `patience`). The exits need not agree on the label.
 
     Registered as an `ExitPolicy` with name "confident_patience".
 
@@ -38,9 +35,8 @@ class ConfidentPatience(ExitPolicy):
     entropy_threshold : `float`
         Fraction of ln C. The released script tries nine values from 1/18 to 0.5.
     output : `str`, optional (default = `"last"`)
-        What a sample that leaves is given: `"last"`, the exit's own probabilities; `"run_mean"`, their mean over the
-        run of confident exits (where there is none, at the last exit, its own); `"mean"`, their mean over all exits so
-        far. The release knows all three.
+        The output: `"last"`, the exit's own probabilities; `"run_mean"`, their mean over the run of confident exits (at
+        a last exit without such a run, its own); `"mean"`, their mean over all exits so far. The release has all three.
     """
 
     speed_keys: ClassVar[tuple[str, ...] | None] = ("entropy_threshold",)
@@ -58,7 +54,7 @@ class ConfidentPatience(ExitPolicy):
         self.entropy_threshold = entropy_threshold
         self.output_kind = output
 
-    def doubt(self, signals: ExitSignals) -> Tensor:
+    def normalized_entropy(self, signals: ExitSignals) -> Tensor:
         """`(batch,)` H / ln C"""
         return signals.entropy / math.log(self.num_labels)
 
@@ -66,19 +62,22 @@ class ConfidentPatience(ExitPolicy):
         return ExitState(score=self.zeros(batch_size, device))
 
     def step(self, exit_number: int, signals: ExitSignals, state: ExitState) -> tuple[Tensor, ExitState]:
-        confident = self.doubt(signals) < self.entropy_threshold
+        confident = self.normalized_entropy(signals) < self.entropy_threshold
         count = torch.where(confident, state["score"] + 1, torch.zeros_like(state["score"]))
         state = ExitState(score=count, **self.pool(exit_number, signals, state, count))
         return count >= self.patience, state
 
+    def _state_after(self, exit_number: int, signals: ExitSignals, state: ExitState) -> ExitState:
+        return self.step(exit_number, signals, state)[1]
+
     def pool(self, exit_number: int, signals: ExitSignals, state: ExitState, count: Tensor) -> dict[str, Tensor]:
-        """`pooled`, `(batch, labels)`: the mean probabilities of the exits that `output` asks for."""
+        """`pooled`, `(batch, labels)`: the mean probabilities that `output` selects."""
         if self.output_kind == "last":
             return {}
         own = signals.probabilities
         if exit_number == 1:
             return {"pooled": own}
-        # The mean of n is the mean of n - 1, moved towards the newest. An exit that is not confident starts anew.
+        # The running mean; an exit that is not confident restarts it.
         number = count if self.output_kind == "run_mean" else torch.full_like(count, exit_number)
         pooled = state["pooled"] + (own - state["pooled"]) / number.clamp_min(1).unsqueeze(1)
         return {"pooled": torch.where(number.unsqueeze(1) > 1, pooled, own)}
@@ -108,17 +107,18 @@ class ConfidentPatience(ExitPolicy):
         return []
 
     def score_key(self) -> bytes | None:
-        # The mean over a run is another one with each threshold, at the last exit, where a run need not be full.
+        # At the last exit a run need not be full, so the mean over it depends on the threshold.
         if type(self).step is not ConfidentPatience.step or self.output_kind == "run_mean":
             return None
-        return fingerprint(self, without=("entropy_threshold",))
+        return self.fingerprint(without=("entropy_threshold",))
 
-    def scores(self, trace: ExitTrace) -> ScoreTable:
+    def scores(self, trace: Trace) -> ScoreTable:
         """`patience` exits in a row are below a threshold where the largest of their entropies is."""
-        doubts = [self.doubt(trace.exit_signals(number)) for number in range(1, trace.num_exits + 1)]
-        before = [torch.full_like(doubts[0], math.inf)] * (self.patience - 1)
-        largest = torch.stack(before + doubts, 1).unfold(1, self.patience, 1).amax(-1)
-        return replace(stepped_table(self, trace), scores=-largest, higher_is_surer=False, strict=True)
+        entropies = [self.normalized_entropy(trace.exit_signals(number)) for number in range(1, trace.num_exits + 1)]
+        before = [torch.full_like(entropies[0], math.inf)] * (self.patience - 1)
+        largest = torch.stack(before + entropies, 1).unfold(1, self.patience, 1).amax(-1)
+        table = ScoreTable.of(trace, self.start(len(trace), trace.num_exits), self._state_after, self.prediction)
+        return replace(table, scores=-largest, higher_is_more_confident=False, strict=True)
 
     def limits(self) -> list[float]:
         return [-self.entropy_threshold] * (self.num_exits - 1)

@@ -1,4 +1,4 @@
-"""A threshold that falls along a caption."""
+"""A threshold that decreases along a caption."""
 
 from __future__ import annotations
 
@@ -9,34 +9,33 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError, not_allowed
 from beem_plugin.exits.policies.threshold_policy import ThresholdPolicy
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.signals import ExitSignals
 from beem_plugin.exits.state import ExitState
+from beem_plugin.exits.trace_interface import Trace
 
 DECAYS = ("calm", "mue")
 SHARE = 0.9
-"""Of the threshold that stays however late the word."""
+"""Share of the threshold that remains at any position."""
 
 
 @ExitPolicy.register("decaying_threshold")
 class DecayingThreshold(ThresholdPolicy):
     """
-    Another policy with thresholds, which are higher for the first words of a caption than for later ones: an early
-    mistake spoils everything that follows. With lambda the other policy's threshold, t the word from 0 and N the
-    greatest length, the threshold is
+    Another policy whose thresholds are higher for the first tokens of a caption than for later ones, since an early
+    error affects all tokens after it. With lambda the other policy's threshold, t the token's position from 0 and N the
+    maximum length, the threshold is
 
         0.9 lambda + 0.1 exp(-temperature t / N)
 
     for `"calm"` (CALM, Schuster et al. 2022, Eq. 5; its release has 0.1 to the power of lambda instead of 0.1, and
-    never tells the rule which word it is at), and for `"mue"` (MuE, Tang et al. 2023, as released)
+    always passes t = 0), and for `"mue"` (MuE, Tang et al. 2023, as released)
 
-        never in the first third of N words, then 0.9 lambda + 0.1 exp(-(t + 1) / (N + 1)).
+        never in the first third of N tokens, then 0.9 lambda + 0.1 exp(-(t + 1) / (N + 1)).
 
-    Instead of the threshold, the score is moved the other way, so that calibration finds lambda as it finds every
-    threshold.
+    The score is shifted instead of the threshold, so that lambda is calibrated like any threshold.
 
     Needs the signal `position`.
 
@@ -45,8 +44,8 @@ class DecayingThreshold(ThresholdPolicy):
     # Parameters
 
     policy : `ExitPolicy`
-        One that compares a score with thresholds, larger being surer: `margin`, `max_probability`, `similarity`,
-        `beem`.
+        One that compares a score with thresholds, larger meaning more confident: `margin`, `max_probability`,
+        `similarity`, `beem`.
     decay : `str`, optional (default = `"calm"`)
     max_length : `int`, optional (default = `20`)
         N.
@@ -55,7 +54,7 @@ class DecayingThreshold(ThresholdPolicy):
     """
 
     def __init__(self, policy: ExitPolicy, decay: str = "calm", max_length: int = 20, temperature: float = 4.0) -> None:
-        if not isinstance(policy, ThresholdPolicy) or not policy.higher_is_surer:
+        if not isinstance(policy, ThresholdPolicy) or not policy.higher_is_more_confident:
             raise ConfigurationError(
                 f"decaying_threshold.policy: found {policy.registered_name}, allowed: a policy whose score must exceed "
                 "its threshold, such as margin, max_probability, similarity, beem"
@@ -72,6 +71,7 @@ class DecayingThreshold(ThresholdPolicy):
         self.max_length = max_length
         self.temperature = temperature
         self.strict = policy.strict  # type: ignore[misc]  # those of the policy inside
+        self.probability_signals = policy.probability_signals  # type: ignore[misc]
         self.required_signals = (*policy.required_signals, "position")  # type: ignore[misc]
 
     def bind(self, exit_layers: Sequence[int], num_labels: int) -> None:
@@ -83,10 +83,8 @@ class DecayingThreshold(ThresholdPolicy):
         return self.policy.needs_all_labels
 
     @property
-    def is_calibrated(self) -> bool:
-        # The thresholds are kept here; what else the policy inside needs, it knows once it has some.
-        self.policy.values = self.values
-        return super().is_calibrated and self.policy.is_calibrated
+    def has_parameters(self) -> bool:
+        return self.policy.has_parameters
 
     def start(self, batch_size: int, num_exits: int, device: torch.device | str = "cpu") -> ExitState:
         return self.policy.start(batch_size, num_exits, device)
@@ -100,11 +98,11 @@ class DecayingThreshold(ThresholdPolicy):
         return None if found is None else ((found[0] - 0.1) / SHARE, found[1] / SHARE)
 
     def moved(self, score: Tensor, position: Tensor) -> Tensor:
-        """`(batch,)` what passes lambda exactly if `score` passes the threshold at `position`."""
+        """`(batch,)` the score that passes lambda if and only if `score` passes the threshold at `position`."""
         return score / SHARE + self.moves(position)
 
     def moves(self, position: Tensor) -> Tensor:
-        """`(batch,)` what is added to a score at `position` once it is divided by `SHARE`."""
+        """`(batch,)` the number added to a score at `position` after its division by `SHARE`."""
         if self.decay == "calm":
             return -0.1 * torch.exp(-self.temperature * position / self.max_length) / SHARE
         later = -0.1 * torch.exp(-(position + 1) / (self.max_length + 1)) / SHARE
@@ -113,7 +111,7 @@ class DecayingThreshold(ThresholdPolicy):
     def output(self, exit_number: int, signals: ExitSignals, state: ExitState) -> Tensor:
         return self.policy.output(exit_number, signals, inner(state))
 
-    def fit_parameters(self, trace: ExitTrace) -> None:
+    def fit_parameters(self, trace: Trace) -> None:
         self.policy.fit_parameters(trace)
 
     def report_weights(self) -> list[float] | None:
@@ -121,6 +119,7 @@ class DecayingThreshold(ThresholdPolicy):
 
     def to_config(self) -> dict[str, Any]:
         self.check_calibrated()
+        self.policy.values = self.values  # the inner policy's own thresholds are not used otherwise
         return {
             "type": "decaying_threshold",
             "policy": self.policy.to_config(),
@@ -131,5 +130,5 @@ class DecayingThreshold(ThresholdPolicy):
 
 
 def inner(state: ExitState) -> ExitState:
-    """The state as the policy inside left it."""
+    """The state of the inner policy."""
     return state.replace(score=state["own_score"]) if "own_score" in state else state

@@ -1,26 +1,27 @@
-"""Leave when the exit is not uncertain."""
+"""Exit when the entropy is low."""
 
 from __future__ import annotations
 
 import math
 from typing import Any, ClassVar
 
-from beem_plugin.exits.policies.threshold_policy import ThresholdPolicy, Thresholds
+from beem_plugin.exits.policies.threshold_policy import ThresholdPolicy
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.signals import ExitSignals
 from beem_plugin.exits.state import ExitState
+from beem_plugin.exits.threshold_strategy import Thresholds
 
 
 @ExitPolicy.register("entropy")
 class Entropy(ThresholdPolicy):
     """
-    Leaves at the first exit whose entropy H = -sum_c p(c) ln p(c) is below the threshold, strictly: BranchyNet,
+    A sample exits at the first exit whose entropy H = -sum_c p(c) ln p(c) is below the threshold, strictly: BranchyNet,
     DeeBERT (Xin et al. 2020, Algorithm 1), ElasticBERT and Global Past-Future in nats; FastBERT (Liu et al. 2020,
     Eq. 7) with H / ln C.
 
     The entropy is taken from a log-softmax. The releases compute ln A - B / A or p * log(p), which overflow to NaN on
-    saturated logits, and since NaN < threshold is false their surest samples never leave. FastBERT's batched code also
-    lets a sample leave whose entropy equals the threshold; its paper and its package do not.
+    saturated logits, and since NaN < threshold is false their most confident samples never exit. FastBERT's batched
+    code also lets a sample exit whose entropy equals the threshold; its paper and its package do not.
 
     Registered as an `ExitPolicy` with name "entropy".
 
@@ -33,10 +34,9 @@ class Entropy(ThresholdPolicy):
     min_exit : `int`, optional (default = `1`)
     """
 
-    higher_is_surer: ClassVar[bool] = False
+    higher_is_more_confident: ClassVar[bool] = False
     strict: ClassVar[bool] = True
     memoryless: ClassVar[bool] = True
-    plain_numbers = True
 
     def __init__(self, thresholds: Thresholds | None = None, normalized: bool = False, min_exit: int = 1) -> None:
         super().__init__(thresholds, min_exit)

@@ -1,4 +1,4 @@
-"""Leave when a learned gate opens."""
+"""Exit when a learned gate opens."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import ClassVar
 
 import torch
 
-from beem_plugin.exits.policies.probability_signal import probability_signal
-from beem_plugin.exits.policies.threshold_policy import ThresholdPolicy, Thresholds
+from beem_plugin.exits.policies.threshold_policy import ThresholdPolicy
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.signals import ExitSignals
 from beem_plugin.exits.state import ExitState
+from beem_plugin.exits.threshold_strategy import Thresholds
 
 EVEN_ODDS = 0.5
 
@@ -18,17 +18,17 @@ EVEN_ODDS = 0.5
 @ExitPolicy.register("gate")
 class Gate(ThresholdPolicy):
     """
-    JEI-DNN (Regol et al. 2024, section 4). The gate of exit i says g_i, and the probability of leaving exactly there is
-    clipped to what earlier gates have left over,
+    JEI-DNN (Regol et al. 2024, section 4). The gate of exit i gives g_i, and the probability of exiting exactly there
+    is clipped to what earlier gates leave,
 
         P_i = max(min(g_i, 1 - sum_{j<i} g_j), 0).
 
-    A sample leaves at the first exit at which its probability of leaving there, given that it has not left before,
-    P_i / (1 - sum_{j<i} P_j), is 0.5 or more. While anything is left over P_j = g_j, so that this is
+    A sample exits at the first exit at which its probability of exiting there, given that it has not exited before,
+    P_i / (1 - sum_{j<i} P_j), is 0.5 or more. While the remainder is above 0, P_j = g_j, so that this is
 
         min(g_i / (1 - sum_{j<i} g_j), 1),
 
-    and 1 once nothing is left over. Gates are sequential: a later one is read in the light of all earlier ones.
+    and 1 once the remainder is 0. Gates are sequential: the score of one depends on all earlier ones.
 
     Needs the signal `gate`: g_i, after the sigmoid.
 
@@ -37,12 +37,13 @@ class Gate(ThresholdPolicy):
     # Parameters
 
     thresholds : `ThresholdStrategy` or `float` or `str` or `list`, optional (default = `0.5`)
-        The paper knows only 0.5: its trade-off is set by training the gates with another price of depth. See
+        The paper uses 0.5 only: its trade-off is set by training the gates with another price of depth. See
         `ThresholdPolicy`.
     min_exit : `int`, optional (default = `1`)
     """
 
     required_signals: ClassVar[tuple[str, ...]] = ("gate",)
+    probability_signals: ClassVar[tuple[str, ...]] = ("gate",)
 
     def __init__(self, thresholds: Thresholds | None = None, min_exit: int = 1) -> None:
         super().__init__(EVEN_ODDS if thresholds is None else thresholds, min_exit)
@@ -52,7 +53,7 @@ class Gate(ThresholdPolicy):
         return ExitState(score=zeros, spent=zeros)
 
     def update(self, exit_number: int, signals: ExitSignals, state: ExitState) -> ExitState:
-        gate = probability_signal(signals, "gate")
+        gate = signals.signal("gate")
         left = 1 - state["spent"]  # 1 - sum_{j<i} g_j
         score = torch.where(left > 0, (gate / left.clamp_min(torch.finfo(left.dtype).tiny)).clamp_max(1), 1.0)
         return ExitState(score=score, spent=state["spent"] + gate)

@@ -1,4 +1,4 @@
-"""Leave when the model has probably halted."""
+"""Exit at a quantile of the halting distribution."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import ClassVar
 import torch
 
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.exits.policies.probability_signal import probability_signal
-from beem_plugin.exits.policies.threshold_policy import ThresholdPolicy, Thresholds
+from beem_plugin.exits.policies.threshold_policy import ThresholdPolicy
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.signals import ExitSignals
 from beem_plugin.exits.state import ExitState
+from beem_plugin.exits.threshold_strategy import Thresholds
 
 MEDIAN = 0.5
 
@@ -21,14 +21,14 @@ MEDIAN = 0.5
 class Halting(ThresholdPolicy):
     """
     PALBERT's Q-exit (Balagansky and Gavrilov 2022, section 3.2). The head gives lambda_i, the probability of halting
-    at exit i if the sample got there, so that it halts at i with probability p(i) = lambda_i prod_{j<i} (1 - lambda_j).
-    A sample leaves at the first exit at which the cumulative probability
+    at exit i given that the sample reaches it, so that it halts at i with probability p(i) = lambda_i prod_{j<i} (1 -
+    lambda_j). A sample exits at the first exit at which the cumulative probability
 
         CDF_i = sum_{j<=i} p(j) = 1 - prod_{j<=i} (1 - lambda_j)
 
     exceeds the threshold, strictly. With 0.5 that is the median of its exit distribution; PonderNet draws from the
-    distribution instead. The release stops adding to the CDF beyond 0.95, which no threshold below that can notice;
-    here it goes on.
+    distribution instead. The release stops adding to the CDF beyond 0.95, which matters for larger thresholds only;
+    this implementation continues.
 
     Needs the signal `halt`: lambda_i, after the sigmoid.
 
@@ -45,6 +45,7 @@ class Halting(ThresholdPolicy):
     """
 
     required_signals: ClassVar[tuple[str, ...]] = ("halt",)
+    probability_signals: ClassVar[tuple[str, ...]] = ("halt",)
     speed_keys: ClassVar[tuple[str, ...] | None] = ("threshold", "thresholds")
     strict: ClassVar[bool] = True
     serves_regression: ClassVar[bool] = True
@@ -61,7 +62,7 @@ class Halting(ThresholdPolicy):
         return ExitState(score=zeros, running=torch.ones_like(zeros))
 
     def update(self, exit_number: int, signals: ExitSignals, state: ExitState) -> ExitState:
-        running = state["running"] * (1 - probability_signal(signals, "halt"))
+        running = state["running"] * (1 - signals.signal("halt"))
         return ExitState(score=1 - running, running=running)
 
     def score_range(self, exit_number: int) -> tuple[float, float] | None:

@@ -1,4 +1,4 @@
-"""Leave when the best label is well ahead of the second."""
+"""Exit when the two largest probabilities are far apart."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from beem_plugin.exits.state import ExitState
 @ExitPolicy.register("margin")
 class Margin(ThresholdPolicy):
     """
-    Leaves at the first exit at which the largest probability exceeds the second largest by at least the threshold:
-    the softmax variant of CALM (Schuster et al. 2022, section 3.5) and FREE.
+    A sample exits at the first exit at which the largest probability exceeds the second largest by at least the
+    threshold: the softmax variant of CALM (Schuster et al. 2022, section 3.5) and FREE.
 
     Registered as an `ExitPolicy` with name "margin".
 
@@ -26,7 +26,6 @@ class Margin(ThresholdPolicy):
     """
 
     memoryless: ClassVar[bool] = True
-    plain_numbers = True
 
     def update(self, exit_number: int, signals: ExitSignals, state: ExitState) -> ExitState:
         return ExitState(score=signals.margin)

@@ -1,4 +1,4 @@
-"""Leave when the exit is confident."""
+"""Exit when the largest probability is high."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from beem_plugin.common.errors import ConfigurationError, not_allowed
-from beem_plugin.exits.plain import is_of_the_rule
-from beem_plugin.exits.policies.threshold_policy import ThresholdPolicy, Thresholds
+from beem_plugin.exits.policies.threshold_policy import ThresholdPolicy
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.signals import ExitSignals
 from beem_plugin.exits.state import ExitState
+from beem_plugin.exits.threshold_strategy import Thresholds
 
 FALLBACKS = ("last", "most_confident")
 
@@ -21,7 +21,7 @@ FALLBACKS = ("last", "most_confident")
 @ExitPolicy.register("max_probability")
 class MaxProbability(ThresholdPolicy):
     """
-    Leaves at the first exit whose largest probability is at least the threshold: the plain confidence rule of
+    A sample exits at the first exit whose largest probability is at least the threshold: the confidence criterion of
     Shallow-Deep networks (Kaya et al. 2019, section 3.2) and CALM's softmax variant.
 
     Registered as an `ExitPolicy` with name "max_probability", also as "confidence".
@@ -32,9 +32,9 @@ class MaxProbability(ThresholdPolicy):
         Probabilities. See `ThresholdPolicy`.
     min_exit : `int`, optional (default = `1`)
     fallback : `str`, optional (default = `"last"`)
-        What a sample gets that no exit before the last was confident about: `"last"`, the last exit's output;
+        The output of a sample that no exit before the last is confident about: `"last"`, the last exit's;
         `"most_confident"`, as in Shallow-Deep networks, that of the most confident of all exits from `min_exit` on, the
-        earliest of equally confident ones. It has then run through the whole network all the same.
+        earliest one of a tie. The sample is computed at full depth in both cases.
     """
 
     def __init__(self, thresholds: Thresholds | None = None, min_exit: int = 1, fallback: str = "last") -> None:
@@ -43,12 +43,8 @@ class MaxProbability(ThresholdPolicy):
             raise ConfigurationError(not_allowed("fallback", fallback, FALLBACKS))
         self.fallback = fallback
 
-    @property
-    def plain_numbers(self) -> bool:  # type: ignore[override]
-        return self.fallback == "last"
-
     def needs(self, exit_number: int) -> bool:
-        if not is_of_the_rule(self, "needs") or self.can_leave(exit_number):
+        if not self.describes_itself("needs") or self.can_leave(exit_number):
             return True
         return self.fallback == "most_confident" and exit_number >= self.min_exit
 
@@ -57,12 +53,12 @@ class MaxProbability(ThresholdPolicy):
         if self.fallback == "last":
             return ExitState(score=score)
         if exit_number <= self.min_exit:
-            return ExitState(score=score, highest=score, surest=signals.log_probabilities)
-        surer = score > state["highest"]
+            return ExitState(score=score, highest=score, most_confident=signals.log_probabilities)
+        higher = score > state["highest"]
         return ExitState(
             score=score,
-            highest=torch.where(surer, score, state["highest"]),
-            surest=torch.where(surer.unsqueeze(1), signals.log_probabilities, state["surest"]),
+            highest=torch.where(higher, score, state["highest"]),
+            most_confident=torch.where(higher.unsqueeze(1), signals.log_probabilities, state["most_confident"]),
         )
 
     def score_range(self, exit_number: int) -> tuple[float, float] | None:
@@ -70,7 +66,7 @@ class MaxProbability(ThresholdPolicy):
 
     def output(self, exit_number: int, signals: ExitSignals, state: ExitState) -> Tensor:
         if self.fallback == "most_confident" and exit_number >= self.num_exits:
-            return state["surest"]
+            return state["most_confident"]
         return signals.log_probabilities
 
     @property

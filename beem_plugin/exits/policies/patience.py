@@ -1,4 +1,4 @@
-"""Leave when consecutive exits agree."""
+"""Exit when consecutive exits agree."""
 
 from __future__ import annotations
 
@@ -9,26 +9,23 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from beem_plugin.calibration.score_key import fingerprint
-from beem_plugin.calibration.stepped_table import stepped_table
-from beem_plugin.calibration.thresholds import ScoreTable
-from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.exits.plain import is_of_the_rule, where
 from beem_plugin.exits.policy import ExitPolicy
+from beem_plugin.exits.score_table import ScoreTable
 from beem_plugin.exits.signals import ExitSignals
 from beem_plugin.exits.state import ExitState
+from beem_plugin.exits.trace_interface import Trace
 
 
 @ExitPolicy.register("patience")
 class Patience(ExitPolicy):
     """
-    PABEE (Zhou et al. 2020): leaves when an exit has agreed with its predecessor `patience` times in a row, so after
-    `patience` + 1 equal labels; the earliest exit is `patience` + 1. LeeBERT and ElasticBERT's patience variant leave
-    by the same rule.
+    PABEE (Zhou et al. 2020): a sample exits when an exit has agreed with its predecessor `patience` times in a row, so
+    after `patience` + 1 equal labels; the earliest exit is `patience` + 1. LeeBERT and ElasticBERT's patience variant
+    use the same criterion.
 
-    In a regression exits agree when |y_i - y_{i-1}| < `tolerance`. PABEE's release has 0 for a default, under which
-    nobody ever leaves, so here it must be given.
+    In a regression exits agree when |y_i - y_{i-1}| < `tolerance`. PABEE's release has the default 0, under which no
+    sample exits early, so it must be given.
 
     Registered as an `ExitPolicy` with name "patience".
 
@@ -42,8 +39,6 @@ class Patience(ExitPolicy):
 
     speed_keys: ClassVar[tuple[str, ...] | None] = ("patience", "tolerance")
     serves_regression: ClassVar[bool] = True
-
-    plain_numbers = True
 
     def __init__(self, patience: int, tolerance: float | None = None) -> None:
         if patience < 1:
@@ -69,7 +64,7 @@ class Patience(ExitPolicy):
 
     def start(self, batch_size: int, num_exits: int, device: torch.device | str = "cpu") -> ExitState:
         if self.tolerance is not None:
-            # No value is near infinity: exit 1 agrees with nobody.
+            # Exit 1 has no predecessor: no value is close to infinity.
             zeros = self.zeros(batch_size, device)
             return ExitState(prediction=zeros + math.inf, score=zeros)
         return ExitState(
@@ -81,12 +76,15 @@ class Patience(ExitPolicy):
         if self.tolerance is None:
             agrees = signals.prediction == state["prediction"]
         else:
-            agrees = abs(signals.prediction - state["prediction"]) < self.tolerance
-        count = where(agrees, state["score"] + 1, 0 * state["score"])
+            agrees = (signals.prediction - state["prediction"]).abs() < self.tolerance
+        count = torch.where(agrees, state["score"] + 1, torch.zeros_like(state["score"]))
         return count >= self.patience, ExitState(prediction=signals.prediction, score=count)
 
+    def _state_after(self, exit_number: int, signals: ExitSignals, state: ExitState) -> ExitState:
+        return self.step(exit_number, signals, state)[1]
+
     def can_leave(self, exit_number: int) -> bool:
-        return exit_number > self.patience or not is_of_the_rule(self, "can_leave")
+        return exit_number > self.patience or not self.describes_itself("can_leave")
 
     def out_of_reach(self, with_ends: bool = True) -> list[str]:
         most = self.num_exits - 2
@@ -98,10 +96,10 @@ class Patience(ExitPolicy):
         ]
 
     def score_key(self) -> bytes | None:
-        return fingerprint(self, without=("patience",)) if type(self).step is Patience.step else None
+        return self.fingerprint(without=("patience",)) if type(self).step is Patience.step else None
 
-    def scores(self, trace: ExitTrace) -> ScoreTable:
-        return stepped_table(self, trace)
+    def scores(self, trace: Trace) -> ScoreTable:
+        return ScoreTable.of(trace, self.start(len(trace), trace.num_exits), self._state_after, self.prediction)
 
     def limits(self) -> list[float]:
         return [float(self.patience)] * (self.num_exits - 1)

@@ -1,10 +1,9 @@
-"""Leave when a learned head says that the exit is right."""
+"""Exit when the predicted probability of an error is low."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-from beem_plugin.exits.policies.probability_signal import probability_signal
 from beem_plugin.exits.policies.threshold_policy import ThresholdPolicy
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.signals import ExitSignals
@@ -14,8 +13,8 @@ from beem_plugin.exits.state import ExitState
 @ExitPolicy.register("predicted_error")
 class PredictedError(ThresholdPolicy):
     """
-    BERxiT's learning-to-exit rule (Xin et al. 2021, section 3.3): leaves at the first exit i < L whose predicted
-    probability of being wrong, u_i, is below the threshold, strictly. The paper speaks of the certainty 1 - u_i. In a
+    BERxiT's learning-to-exit criterion (Xin et al. 2021, section 3.3): a sample exits at the first exit i < L whose
+    predicted probability of an error, u_i, is below the threshold, strictly. The paper uses the certainty 1 - u_i. In a
     regression u_i is the predicted |tanh(y_i - y)|.
 
     Needs the signal `predicted_error`: u_i, after the sigmoid.
@@ -25,17 +24,18 @@ class PredictedError(ThresholdPolicy):
     # Parameters
 
     thresholds : `ThresholdStrategy` or `float` or `str` or `list`, optional (default = `None`)
-        Probabilities of being wrong; the released code's default is 0.005. See `ThresholdPolicy`.
+        Probabilities of an error; the released code's default is 0.005. See `ThresholdPolicy`.
     min_exit : `int`, optional (default = `1`)
     """
 
     required_signals: ClassVar[tuple[str, ...]] = ("predicted_error",)
-    higher_is_surer: ClassVar[bool] = False
+    probability_signals: ClassVar[tuple[str, ...]] = ("predicted_error",)
+    higher_is_more_confident: ClassVar[bool] = False
     strict: ClassVar[bool] = True
     serves_regression: ClassVar[bool] = True
 
     def update(self, exit_number: int, signals: ExitSignals, state: ExitState) -> ExitState:
-        return ExitState(score=probability_signal(signals, "predicted_error"))
+        return ExitState(score=signals.signal("predicted_error"))
 
     def score_range(self, exit_number: int) -> tuple[float, float] | None:
         return 0.0, 1.0

@@ -1,4 +1,4 @@
-"""Leave when the representation has stopped changing."""
+"""Exit when a block hardly changes the hidden states."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from beem_plugin.exits.state import ExitState
 @ExitPolicy.register("similarity")
 class Similarity(ThresholdPolicy):
     """
-    Leaves at the first exit whose hidden state is more similar to the previous block's than the threshold, strictly:
-    cos(h_i, h_{i-1}) > tau (MuE, Tang et al. 2023; CALM's state variant). High similarity is what lets a sample leave;
-    a survey by BEEM's authors has it the wrong way round. The similarity is each sample's own: MuE's release takes one
-    cosine over the flattened batch, which makes a sample's exit depend on its neighbours.
+    A sample exits at the first exit whose hidden states are more similar to the previous block's than the threshold,
+    strictly: cos(h_i, h_{i-1}) > tau (MuE, Tang et al. 2023; CALM's state variant). (A survey by BEEM's authors has the
+    inequality reversed.) The similarity is computed for each sample: MuE's release takes one cosine over the flattened
+    batch, so that a sample's exit depends on the other samples of the batch.
 
     Needs the signal `similarity`.
 

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.exits.plain import is_of_the_rule
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.signals import ExitSignals
 from beem_plugin.exits.state import ExitState
@@ -17,7 +16,7 @@ from beem_plugin.exits.state import ExitState
 @ExitPolicy.register("fixed_exit")
 class FixedExit(ExitPolicy):
     """
-    Every sample leaves at the same exit: reduced depth at inference.
+    Every sample exits at the same exit: reduced depth at inference.
 
     Registered as an `ExitPolicy` with name "fixed_exit".
 
@@ -30,7 +29,6 @@ class FixedExit(ExitPolicy):
     speed_keys: ClassVar[tuple[str, ...] | None] = ("exit",)
 
     serves_regression: ClassVar[bool] = True
-    plain_numbers = True
 
     def __init__(self, exit: int) -> None:
         self.exit = exit
@@ -41,14 +39,13 @@ class FixedExit(ExitPolicy):
             raise ConfigurationError(f"exit: found {self.exit}, allowed: 1 to {self.num_exits}")
 
     def step(self, exit_number: int, signals: ExitSignals, state: ExitState) -> tuple[Tensor, ExitState]:
-        leaves = signals.flags(exit_number >= self.exit)
-        return leaves, state
+        return signals.flags(exit_number >= self.exit), state
 
     def can_leave(self, exit_number: int) -> bool:
-        return exit_number >= self.exit or not is_of_the_rule(self, "can_leave")
+        return exit_number >= self.exit or not self.describes_itself("can_leave")
 
     def needs(self, exit_number: int) -> bool:
-        return exit_number >= self.exit or not is_of_the_rule(self, "needs")
+        return exit_number >= self.exit or not self.describes_itself("needs")
 
     def to_config(self) -> dict[str, Any]:
         return {"type": "fixed_exit", "exit": self.exit}
@@ -57,24 +54,22 @@ class FixedExit(ExitPolicy):
 @ExitPolicy.register("final")
 class Final(ExitPolicy):
     """
-    Nobody leaves early: full depth.
+    Full depth: every sample exits at the last exit.
 
     Registered as an `ExitPolicy` with name "final".
     """
 
     leaves_early = False
     serves_regression: ClassVar[bool] = True
-    plain_numbers = True
 
     def step(self, exit_number: int, signals: ExitSignals, state: ExitState) -> tuple[Tensor, ExitState]:
-        leaves = signals.flags(exit_number >= self.num_exits)
-        return leaves, state
+        return signals.flags(exit_number >= self.num_exits), state
 
     def can_leave(self, exit_number: int) -> bool:
-        return exit_number >= self.num_exits or not is_of_the_rule(self, "can_leave")
+        return exit_number >= self.num_exits or not self.describes_itself("can_leave")
 
     def needs(self, exit_number: int) -> bool:
-        return exit_number >= self.num_exits or not is_of_the_rule(self, "needs")
+        return exit_number >= self.num_exits or not self.describes_itself("needs")
 
     def to_config(self) -> dict[str, Any]:
         return {"type": "final"}

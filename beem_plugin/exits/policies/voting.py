@@ -1,4 +1,4 @@
-"""Leave when enough exits have voted for one label."""
+"""Exit when enough exits have voted for one label."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ import torch
 from torch import Tensor
 
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.exits.policies.threshold_policy import ThresholdPolicy, Thresholds
+from beem_plugin.exits.policies.threshold_policy import ThresholdPolicy
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.signals import ExitSignals
 from beem_plugin.exits.state import ExitState
+from beem_plugin.exits.threshold_strategy import Thresholds
 
 
 @ExitPolicy.register("voting")
 class Voting(ThresholdPolicy):
     """
     The ensemble of internal classifiers (EEIC, Sun et al. 2021, section 3.3): every exit so far votes for its label,
-    and a sample leaves at the first exit with
+    and a sample exits at the first exit with
 
         V_i = max_c sum_{j<=i} 1[y_j = c] / i^exponent > threshold,
 
-    strictly, with the leading label; at the last exit too the leading label is what it gets. Of labels with equally
-    many votes, the one that was voted for last leads: the deeper exit knows better. The probabilities that go with the
-    label are those of the last exit that voted for it.
+    strictly, with the leading label, which is also the output of the last exit. Of labels with equally many votes, the
+    one with the latest vote leads. The probabilities given with the label are those of the last exit that voted for it.
 
     Registered as an `ExitPolicy` with name "voting".
 
@@ -33,11 +33,11 @@ class Voting(ThresholdPolicy):
 
     thresholds : `ThresholdStrategy` or `float` or `str` or `list`, optional (default = `None`)
         Fractions of the votes if `exponent` is 1, votes if it is 0. See `ThresholdPolicy`. With `exponent` 1 the first
-        exit has all votes, V_1 = 1: raise `min_exit` to make it wait for others.
+        exit has all votes, V_1 = 1: raise `min_exit` to exclude it.
     exponent : `float`, optional (default = `1.0`)
         The paper's lambda.
     min_exit : `int`, optional (default = `1`)
-        Earlier exits vote, but nobody leaves there.
+        Earlier exits vote, but no sample exits there.
     """
 
     strict: ClassVar[bool] = True

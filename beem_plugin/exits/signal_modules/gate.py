@@ -9,6 +9,7 @@ from torch import Tensor
 
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.exits.signal_modules.signal_module import ExitView, SignalModule
+from beem_plugin.exits.signals import confidence_of, entropy_of, margin_of
 
 
 @SignalModule.register("gate")
@@ -40,10 +41,5 @@ class GateModule(SignalModule):
 def uncertainty_features(logits: Tensor) -> Tensor:
     """`(batch, labels)` to `(batch, 4)`; see `GateModule`."""
     log_p = logits.float().log_softmax(-1)
-    top = log_p.exp().topk(2, dim=-1).values
     squared = (2 * log_p).log_softmax(-1)
-
-    def entropy(log_q: Tensor) -> Tensor:
-        return -(log_q.exp() * log_q).nan_to_num(nan=0.0).sum(-1)
-
-    return torch.stack([top[:, 0], entropy(log_p), top[:, 0] - top[:, 1], entropy(squared)], -1)
+    return torch.stack([confidence_of(log_p), entropy_of(log_p), margin_of(log_p), entropy_of(squared)], -1)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from beem_plugin.archival import Calibration
 from beem_plugin.calibration.replay import replay
-from beem_plugin.calibration.speed import trace_depth
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.metrics import METRICS
@@ -179,7 +178,7 @@ def warn_of_overlap(calibration: Sequence[Instance], train: Sequence[Instance], 
 def figures(model: MultiExitModel | MultiExitCaptioner, trace: ExitTrace) -> dict[str, Any]:
     """The task's metrics, layer speed-up and exit histogram of the model's policy on `trace`."""
     decisions = replay(model.exit_policy, trace)
-    depth = trace_depth(trace, decisions.exits)
+    depth = trace.depth(decisions.exits)
     known = trace.known
     values: dict[str, Any] = {}
     if bool(known.any()):

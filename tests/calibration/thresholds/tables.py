@@ -43,6 +43,6 @@ def random_table(seed: int, samples: int = 40, num_exits: int = 4, levels: int =
         confidences=torch.rand(samples, num_exits, generator=generator).double(),
         labels=torch.randint(0, 3, (samples,), generator=generator),
         exit_layers=list(range(2, 2 * num_exits + 1, 2)),
-        higher_is_surer=bool(seed % 2),
+        higher_is_more_confident=bool(seed % 2),
         strict=strict,
     )

@@ -110,7 +110,7 @@ def useless_scores(seed: int) -> ScoreTable:
         confidences=torch.ones(200, 6).double(),
         labels=torch.zeros(200, dtype=torch.int64),
         exit_layers=list(range(1, 7)),
-        higher_is_surer=True,
+        higher_is_more_confident=True,
         strict=False,
     )
 

@@ -27,7 +27,7 @@ def counterexample() -> ScoreTable:
         confidences=torch.ones(100, 2).double(),
         labels=torch.zeros(100, dtype=torch.int64),
         exit_layers=[1, 2],
-        higher_is_surer=True,
+        higher_is_more_confident=True,
         strict=False,
     )
 

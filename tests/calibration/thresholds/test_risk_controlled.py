@@ -35,7 +35,7 @@ def staircase(losses_from_the_top: list[int]) -> ScoreTable:
         confidences=torch.ones(samples, 2).double(),
         labels=torch.zeros(samples, dtype=torch.int64),
         exit_layers=[1, 2],
-        higher_is_surer=True,
+        higher_is_more_confident=True,
         strict=False,
     )
 
@@ -148,7 +148,7 @@ def test_thresholds_survive_the_config_and_replay_alike(policy: str, per_exit: b
 def _oriented(rule: Any, value: float | str) -> float:
     if value == "never":
         return math.inf
-    return float(value) if rule.higher_is_surer else -float(value)
+    return float(value) if rule.higher_is_more_confident else -float(value)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What the policy `expected_gain` learns from a trace: how exits vote together, and what is left to gain after each."""
+"""The fitted numbers of the policy `expected_gain`: the combined vote, and the expected gain after each exit."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from beem_plugin.calibration.confidence import fit_temperature
-from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.known_labels import known_labels
+from beem_plugin.exits.fitting import fit_temperature, log_softmax, minimise
+from beem_plugin.exits.trace_interface import Trace
 
 LOG_FLOOR = math.log(1e-4)
-"""No log-probability counts for less: a saturated exit must not outvote all others for ever."""
+"""Smaller log-probabilities are clipped, so that a saturated exit does not dominate the vote at all later exits."""
 SCALE_LIMIT = 100.0
 BIAS_RIDGE = 0.1
 INTERCEPT_RIDGE = 1e-3
@@ -24,14 +25,14 @@ PSEUDO_CHANGES = 0.5
 @dataclass
 class ExpertModel:
     """
-    Plain numbers, for each exit but the last.
+    Numbers for each exit but the last.
 
     # Parameters
 
     memory : `list[float]`
-        m_i, how much the vote of the earlier exits counts.
+        m_i, the weight of the earlier exits' vote.
     trust : `list[float]`
-        t_i, how much the exit's own opinion counts.
+        t_i, the weight of the exit's own distribution.
     bias : `list[list[float]]`
         b_i, for each label.
     change : `list[list[float]]`
@@ -40,7 +41,7 @@ class ExpertModel:
     change_bias : `list[list[float]]`
         d_i, for each label of the vote.
     gain : `list[float]`
-        g_i, the accuracy that a layer buys those whose label changes.
+        g_i, the accuracy gained per layer by samples whose label changes.
     """
 
     memory: list[float]
@@ -84,30 +85,32 @@ class ExpertModel:
                 raise ConfigurationError(f"model.{key}: found a number that is not finite")
 
 
-def fit_experts(trace: ExitTrace, ridge: float, label_share: float) -> ExpertModel:
+def fit_experts(trace: Trace, ridge: float, label_share: float) -> ExpertModel:
     """
-    Fits everything, exit after exit; deterministic.
+    Fits all numbers, exit after exit; deterministic.
 
     # Parameters
 
-    trace : `ExitTrace`
-        Labels are used where known, and not needed.
+    trace : `Trace`
+        Labels are used where known; none is required.
     ridge : `float`
-        The pull of all weights towards 0, those of standardised features.
+        The penalty on the weights of standardised features.
     label_share : `float`
-        From 0 to 1: how much the labels count beside the calibrated last exit as the judge of who is right.
+        From 0 to 1: the share of the labels, beside the calibrated last exit, in the target distribution.
     """
     if len(trace) == 0:
         raise ConfigurationError("expected_gain: found no calibration sample, needed: at least one")
-    opinions = clipped_log_probabilities(trace.logits.double().numpy())  # (samples, exits, labels)
-    judge = judge_of(trace, label_share)
-    votes = np.empty_like(opinions)
-    votes[:, -1] = opinions[:, -1]
+    distributions = clipped_log_probabilities(trace.logits.double().numpy())  # (samples, exits, labels)
+    target = target_of(trace, label_share)
+    votes = np.empty_like(distributions)
+    votes[:, -1] = distributions[:, -1]
     memory, trust, bias = [], [], []
     for column in range(trace.num_exits - 1):
-        heard = opinions[:, [column]] if column == 0 else np.stack([votes[:, column - 1], opinions[:, column]], 1)
-        weights, offsets = fit_vote(heard, judge, ridge)
-        votes[:, column] = clipped_log_probabilities(np.einsum("k,nkc->nc", weights, heard) + offsets)
+        inputs = (
+            distributions[:, [column]] if column == 0 else np.stack([votes[:, column - 1], distributions[:, column]], 1)
+        )
+        weights, offsets = fit_vote(inputs, target, ridge)
+        votes[:, column] = clipped_log_probabilities(np.einsum("k,nkc->nc", weights, inputs) + offsets)
         memory.append(0.0 if column == 0 else float(weights[0]))
         trust.append(float(weights[-1]))
         bias.append(offsets.tolist())
@@ -115,59 +118,56 @@ def fit_experts(trace: ExitTrace, ridge: float, label_share: float) -> ExpertMod
     changes = given[:, :-1] != given[:, -1:]
     change, change_bias = [], []
     for column in range(trace.num_exits - 1):
-        voices = (votes[:, column], opinions[:, column], opinions[:, max(column - 1, 0)])
-        evidence = np.stack([log_odds(voice, given[:, column]) for voice in voices], 1)
+        experts = (votes[:, column], distributions[:, column], distributions[:, max(column - 1, 0)])
+        evidence = np.stack([log_odds(expert, given[:, column]) for expert in experts], 1)
         weights, offsets = fit_change(evidence, given[:, column], changes[:, column], trace.num_labels, ridge)
         change.append(weights.tolist())
         change_bias.append(offsets.tolist())
-    right = np.take_along_axis(judge, given, 1).mean(0)
+    right = np.take_along_axis(target, given, 1).mean(0)
     gain = gains(right, changes.mean(0), trace.exit_layers, len(trace))
     return ExpertModel(memory, trust, bias, change, change_bias, gain)
 
 
-def judge_of(trace: ExitTrace, label_share: float) -> np.ndarray:
-    """`(samples, labels)` how likely each label is right: the last exit, calibrated, mixed with the known labels."""
+def target_of(trace: Trace, label_share: float) -> np.ndarray:
+    """`(samples, labels)` the target distribution: the last exit, calibrated, mixed with the known labels."""
     logits, labels = trace.logits[:, -1].double().numpy(), trace.labels.numpy()
-    known = labels >= 0
+    known = known_labels(trace.labels).numpy()
     temperature = fit_temperature(logits[known], labels[known]) if known.any() else 1.0
-    judge = np.exp(log_softmax(logits / temperature))
-    judge[known] *= 1 - label_share
-    judge[known, labels[known]] += label_share
-    return judge
+    target = np.exp(log_softmax(logits / temperature))
+    target[known] *= 1 - label_share
+    target[known, labels[known]] += label_share
+    return target
 
 
-def fit_vote(heard: np.ndarray, judge: np.ndarray, ridge: float) -> tuple[np.ndarray, np.ndarray]:
+def fit_vote(inputs: np.ndarray, target: np.ndarray, ridge: float) -> tuple[np.ndarray, np.ndarray]:
     """
-    The weights, none negative, and the offsets that bring the weighted sum of log-probabilities closest to the judge,
-    in cross-entropy.
+    The weights, none negative, and the offsets of the weighted sum of log-probabilities with the smallest cross-entropy
+    to the target.
 
     # Parameters
 
-    heard : `ndarray`
-        `(samples, voices, labels)`
-    judge : `ndarray`
+    inputs : `ndarray`
+        `(samples, experts, labels)`
+    target : `ndarray`
         `(samples, labels)`
     """
-    from scipy.optimize import minimize
-
-    samples, voices, num_labels = heard.shape
-    centred = heard - heard.mean(axis=2, keepdims=True)
+    samples, experts, num_labels = inputs.shape
+    centred = inputs - inputs.mean(axis=2, keepdims=True)
     centred = centred - centred.mean(axis=0, keepdims=True)
-    spread = np.square(centred).sum(axis=2).mean(axis=0)  # (voices,)
-    pull = np.concatenate([ridge * spread, np.full(num_labels, BIAS_RIDGE)])
+    spread = np.square(centred).sum(axis=2).mean(axis=0)  # (experts,)
+    penalty = np.concatenate([ridge * spread, np.full(num_labels, BIAS_RIDGE)])
 
     def objective(parameters: np.ndarray) -> tuple[float, np.ndarray]:
-        logits = log_softmax(np.einsum("k,nkc->nc", parameters[:voices], heard) + parameters[voices:])
-        slope = np.exp(logits) - judge
-        gradient = np.concatenate([np.einsum("nc,nkc->k", slope, heard), slope.sum(0)])
-        loss = -float((judge * logits).sum()) + float(pull @ np.square(parameters)) / 2
-        return loss / samples, (gradient + pull * parameters) / samples
+        logits = log_softmax(np.einsum("k,nkc->nc", parameters[:experts], inputs) + parameters[experts:])
+        slope = np.exp(logits) - target
+        gradient = np.concatenate([np.einsum("nc,nkc->k", slope, inputs), slope.sum(0)])
+        loss = -float((target * logits).sum()) + float(penalty @ np.square(parameters)) / 2
+        return loss / samples, (gradient + penalty * parameters) / samples
 
-    start = np.concatenate([np.zeros(voices - 1), np.ones(1), np.zeros(num_labels)])
-    limits = [(0.0, SCALE_LIMIT)] * voices + [(-SCALE_LIMIT, SCALE_LIMIT)] * num_labels
-    options = {"maxiter": 200, "ftol": 1e-12, "gtol": 1e-8}
-    found = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=limits, options=options).x
-    return found[:voices], found[voices:]
+    start = np.concatenate([np.zeros(experts - 1), np.ones(1), np.zeros(num_labels)])
+    limits = [(0.0, SCALE_LIMIT)] * experts + [(-SCALE_LIMIT, SCALE_LIMIT)] * num_labels
+    found = minimise(objective, start, limits, maxiter=200, ftol=1e-12, gtol=1e-8)
+    return found[:experts], found[experts:]
 
 
 def fit_change(
@@ -175,24 +175,26 @@ def fit_change(
 ) -> tuple[np.ndarray, np.ndarray]:
     """
     Logistic regression of `changes` on standardised `(samples, features)` evidence and the label given, by Newton's
-    method; returned for the evidence as it is, with the offset of every label.
+    method; returned for the unstandardised evidence, with the offset of every label.
     """
+    from scipy.special import expit
+
     mean, spread = evidence.mean(0), evidence.std(0)
     spread = np.where(spread > 1e-6, spread, 1.0)
     labels = np.eye(num_labels)[given]
     features = np.concatenate([(evidence - mean) / spread, labels, np.ones((len(evidence), 1))], axis=1)
-    pull = np.full(features.shape[1], ridge)
-    pull[-1] = INTERCEPT_RIDGE
+    penalty = np.full(features.shape[1], ridge)
+    penalty[-1] = INTERCEPT_RIDGE
     weights = np.zeros(features.shape[1])
 
     def objective(weights: np.ndarray) -> float:
         scores = features @ weights
-        return float(np.logaddexp(0, scores).sum() - scores[changes].sum() + pull @ np.square(weights) / 2)
+        return float(np.logaddexp(0, scores).sum() - scores[changes].sum() + penalty @ np.square(weights) / 2)
 
     for _ in range(100):
-        chance = sigmoid(features @ weights)
-        gradient = features.T @ (chance - changes) + pull * weights
-        curvature = (features * (chance * (1 - chance))[:, None]).T @ features + np.diag(pull)
+        chance = expit(features @ weights)
+        gradient = features.T @ (chance - changes) + penalty * weights
+        curvature = (features * (chance * (1 - chance))[:, None]).T @ features + np.diag(penalty)
         step = np.linalg.solve(curvature, gradient)
         size, value = 1.0, objective(weights)
         while size > 1e-4 and objective(weights - size * step) > value:
@@ -206,8 +208,8 @@ def fit_change(
 
 def gains(right: np.ndarray, changed: np.ndarray, exit_layers: Sequence[int], samples: int) -> list[float]:
     """
-    g_i: the most accuracy a layer that waiting for any later exit buys, for each sample whose label changes. Counted as
-    if half a sample more had been seen that changes its label and is right at the end, so that a rate is never 0 / 0.
+    g_i: the largest gain in accuracy per layer of any later exit, for each sample whose label changes. Half a sample
+    that changes its label and is right at the end is added, so that a rate is never 0 / 0.
 
     # Parameters
 
@@ -224,11 +226,6 @@ def gains(right: np.ndarray, changed: np.ndarray, exit_layers: Sequence[int], sa
     return [float(value) for value in found]
 
 
-def log_softmax(logits: np.ndarray) -> np.ndarray:
-    shifted = logits - logits.max(axis=-1, keepdims=True)
-    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
-
-
 def clipped_log_probabilities(logits: np.ndarray) -> np.ndarray:
     return np.maximum(log_softmax(logits), LOG_FLOOR)
 
@@ -240,12 +237,6 @@ def log_odds(log_probabilities: np.ndarray, label: np.ndarray) -> np.ndarray:
     np.put_along_axis(others, label[:, None], -math.inf, 1)
     top = others.max(axis=1)
     return np.asarray(own - top - np.log(np.exp(others - top[:, None]).sum(axis=1)))
-
-
-def sigmoid(scores: np.ndarray) -> np.ndarray:
-    from scipy.special import expit
-
-    return np.asarray(expit(scores))
 
 
 def _plain(value: Any) -> Any:

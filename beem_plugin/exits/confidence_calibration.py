@@ -1,0 +1,58 @@
+"""The contract of confidence calibrations."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from beem_plugin.common.registry import Registrable
+from beem_plugin.exits.signals import ExitSignals
+from beem_plugin.exits.trace_interface import Trace
+
+T = TypeVar("T", bound=Trace)
+
+
+class ConfidenceCalibration(Registrable):
+    """
+    A transformation of each exit's logits, fitted on calibration data so that an exit's predictions of probability 0.9
+    are correct 9 times in 10. The policy `calibrated` applies one before any other policy.
+    """
+
+    @property
+    def is_fitted(self) -> bool:
+        return True
+
+    def fit(self, trace: Trace) -> None:
+        """Fits every exit on the labelled samples of `trace`."""
+
+    def transform(self, exit_number: int, logits: Tensor) -> Tensor:
+        """`(batch, labels)` logits of exit `exit_number` (1-based), calibrated, in the decision precision."""
+        raise TypeError(f"{type(self).__name__} does not define transform")
+
+    def check_exits(self, num_exits: int, num_labels: int) -> None:
+        """Raises a `ConfigurationError` if fitted numbers are for another network."""
+
+    def to_config(self) -> dict[str, Any]:
+        """The calibration as a config with its fitted numbers."""
+        raise TypeError(f"{type(self).__name__} does not define to_config")
+
+    def signals(self, exit_number: int, signals: ExitSignals) -> ExitSignals:
+        """The signals of an exit with calibrated logits; further signals are unchanged."""
+        return ExitSignals(self.transform(exit_number, signals.logits), signals.extra)
+
+    def apply(self, trace: T) -> T:
+        """`trace` with all logits calibrated, in float64."""
+        columns = [
+            self.transform(number, trace.logits[:, number - 1]).double() for number in range(1, trace.num_exits + 1)
+        ]
+        calibrated: T = trace.with_logits(torch.stack(columns, 1))
+        return calibrated
+
+
+def as_calibration(calibration: ConfidenceCalibration | str | None) -> ConfidenceCalibration:
+    """A name as that calibration with its defaults, `None` as temperature scaling."""
+    if isinstance(calibration, ConfidenceCalibration):
+        return calibration
+    return ConfidenceCalibration.from_params({"type": calibration or "temperature"})

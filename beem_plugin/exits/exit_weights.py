@@ -1,0 +1,94 @@
+"""Weights of the exits in BEEM's score: the contract, and the weights that need no data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.registry import Registrable
+from beem_plugin.exits.trace_interface import Trace
+
+
+class ExitWeights(Registrable):
+    """
+    The weights w_1..w_L of BEEM's score, none of them negative: an exit cannot count against its own label. (The paper
+    has them from 0 to 1, its figures go above 1.)
+    """
+
+    needs_calibration = False
+
+    def resolve(self, exit_layers: Sequence[int]) -> list[float]:
+        """The weights of exits at these layers, if no data are needed."""
+        raise TypeError(f"{type(self).__name__} does not define resolve")
+
+    def fit(self, trace: Trace) -> list[float]:
+        """The weights from calibration data; by default those of `resolve`."""
+        return self.resolve(trace.exit_layers)
+
+
+@ExitWeights.register("cost")
+class CostWeights(ExitWeights):
+    """
+    BEEM-C: w_i = scale * (i + offset), with i the layer that the exit reads: a deeper exit costs more and counts more.
+
+    Registered as an `ExitWeights` with name "cost".
+
+    # Parameters
+
+    scale : `float`, optional (default = `0.1`)
+        The paper's lambda (its Fig. 1 has slope 0.1).
+    offset : `int`, optional (default = `0`)
+        The released ALBERT code counts layers from 0: scale 0.4, offset -1.
+    """
+
+    def __init__(self, scale: float = 0.1, offset: int = 0) -> None:
+        if not (scale >= 0 and math.isfinite(scale)):
+            raise ConfigurationError(f"weights.scale: found {scale}, allowed: a number from 0")
+        self.scale = scale
+        self.offset = offset
+
+    def resolve(self, exit_layers: Sequence[int]) -> list[float]:
+        weights = [self.scale * (layer + self.offset) for layer in exit_layers]
+        if min(weights, default=0) < 0:
+            raise ConfigurationError(
+                f"weights.offset: found {self.offset}, with which the exit at layer {exit_layers[0]} has the negative "
+                f"weight {min(weights):g}, allowed: {-exit_layers[0]} or more"
+            )
+        return weights
+
+
+@ExitWeights.register("fixed")
+class FixedWeights(ExitWeights):
+    """
+    Weights given in the config. A bare list means this.
+
+    Registered as an `ExitWeights` with name "fixed".
+
+    # Parameters
+
+    values : `list[float]`
+        Finite numbers from 0, one per exit, the last included.
+    """
+
+    def __init__(self, values: list) -> None:
+        for index, value in enumerate(values):
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+                raise ConfigurationError(f"weights.{index}: found {value!r}, allowed: a finite number from 0")
+        self.values = [float(value) for value in values]
+
+    def resolve(self, exit_layers: Sequence[int]) -> list[float]:
+        if len(self.values) != len(exit_layers):
+            raise ConfigurationError(
+                f"weights: found a list of {len(self.values)}, allowed: {len(exit_layers)} entries, one for every exit"
+            )
+        return list(self.values)
+
+
+def as_weights(weights: ExitWeights | str | list | None) -> ExitWeights:
+    """A bare list as `fixed`, a name as those weights with their defaults, `None` as BEEM-A."""
+    if isinstance(weights, ExitWeights):
+        return weights
+    if isinstance(weights, list):
+        return FixedWeights(weights)
+    return ExitWeights.from_params({"type": weights or "accuracy"})

@@ -1,0 +1,155 @@
+"""The scores of a policy on a set of samples: what threshold strategies and curves work on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.known_labels import known_labels
+from beem_plugin.exits.signals import ExitSignals
+from beem_plugin.exits.state import ExitState
+from beem_plugin.exits.trace_interface import Trace
+
+
+@dataclass
+class ScoreTable:
+    """
+    The numbers that a policy compares with its thresholds, for every sample at every exit. Scores are *oriented*:
+    larger means more confident, whatever the policy's own unit is (entropies are negated), so that one strategy serves
+    every policy. A score never depends on the thresholds, so one table serves all of them.
+
+    # Parameters
+
+    scores : `Tensor`
+        `(samples, exits)` oriented, in the decision precision; `-inf` where the policy does not allow an exit.
+    predictions : `Tensor`
+        `(samples, exits)` int64: the label given if the sample exits there; of a regression float64, the value.
+    confidences : `Tensor`
+        `(samples, exits)` the largest probability of the exit.
+    labels : `Tensor`
+        `(samples,)` int64, -1 where unknown; of a regression floating, NaN where unknown.
+    exit_layers : `list[int]`
+    higher_is_more_confident : `bool`
+        Whether oriented scores are the policy's own, or their negatives.
+    strict : `bool`
+        Whether a sample whose score equals the threshold stays.
+    metric : `str`
+        The task's metric.
+    published_grids : `Mapping[str, Sequence]`, optional (default = `{}`)
+        The grids of the policy's own paper, by strategy name: the default grid of that strategy. Another policy's grid
+        would have another unit; the default of a policy without one are the observed scores.
+    tolerance : `float`, optional (default = `None`)
+        Of a regression: values that differ by more than this count as different, so that errors can be counted.
+    """
+
+    scores: Tensor
+    predictions: Tensor
+    confidences: Tensor
+    labels: Tensor
+    exit_layers: list[int]
+    higher_is_more_confident: bool
+    strict: bool
+    metric: str = "accuracy"
+    published_grids: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    tolerance: float | None = None
+
+    @classmethod
+    def of(
+        cls, trace: Trace, state: ExitState, step: Callable[..., ExitState], prediction: Callable[..., Tensor]
+    ) -> ScoreTable:
+        """
+        The table of a policy whose state holds the score; a larger or equal score passes.
+
+        # Parameters
+
+        trace : `Trace`
+        state : `ExitState`
+            Before exit 1.
+        step : `Callable`
+            Exit number, signals and state to the next state, whose tensor `score` is the exit's score.
+        prediction : `Callable`
+            Exit number, signals and next state to the labels given there.
+        """
+        columns: list[tuple[Tensor, Tensor, Tensor]] = []
+        for exit_number in range(1, trace.num_exits + 1):
+            signals: ExitSignals = trace.exit_signals(exit_number)
+            state = step(exit_number, signals, state)
+            columns.append((state["score"], prediction(exit_number, signals, state), signals.confidence))
+        scores, predictions, confidences = (torch.stack(column, 1) for column in zip(*columns, strict=True))
+        return cls(scores, predictions, confidences, trace.labels, trace.exit_layers, True, False, trace.metric)
+
+    def __len__(self) -> int:
+        return self.scores.shape[0]
+
+    @property
+    def num_exits(self) -> int:
+        return self.scores.shape[1]
+
+    def passes(self, scores: Tensor, threshold: float | Tensor) -> Tensor:
+        """Which of the oriented `scores` pass the oriented `threshold`."""
+        return scores > threshold if self.strict else scores >= threshold
+
+    def orient(self, threshold: float) -> float:
+        """A threshold in the policy's own unit as an oriented one, and the reverse."""
+        return threshold if self.higher_is_more_confident else -threshold
+
+    def exits(self, thresholds: Sequence[float]) -> Tensor:
+        """`(samples,)` int64: the exit of each sample under oriented `thresholds`, one per exit but the last."""
+        exits = self.passes(self.scores, torch.tensor([*thresholds, 0.0], dtype=self.scores.dtype))
+        exits[:, -1] = True
+        return exits.to(torch.int64).argmax(1) + 1
+
+    def select(self, rows: Tensor) -> ScoreTable:
+        """The table of the samples at `rows`, a `(kept,)` int64 tensor, in that order."""
+        names = ("scores", "predictions", "confidences", "labels")
+        return replace(self, **{name: getattr(self, name)[rows] for name in names})
+
+    def predictions_at(self, exits: Tensor) -> Tensor:
+        """`(samples,)` the label given to each sample at its exit of `exits`."""
+        return self.predictions.gather(1, (exits - 1).unsqueeze(1)).squeeze(1)
+
+    @property
+    def is_regression(self) -> bool:
+        return self.predictions.is_floating_point()
+
+    @property
+    def known(self) -> Tensor:
+        """`(samples,)` bool: whether the label is known."""
+        return known_labels(self.labels)
+
+    @property
+    def wrong(self) -> Tensor:
+        """`(samples, exits)` bool: whether the label given differs from the true one."""
+        return self._differs_from(self.labels.unsqueeze(1))
+
+    @property
+    def disagrees(self) -> Tensor:
+        """`(samples, exits)` bool: whether the label given differs from that of the last exit."""
+        return self._differs_from(self.predictions[:, -1:])
+
+    def _differs_from(self, other: Tensor) -> Tensor:
+        if not self.is_regression:
+            return self.predictions != other
+        if self.tolerance is None:
+            raise ConfigurationError("errors of a regression can be counted only within a tolerance: found none")
+        # A difference of exactly the tolerance is no error, whatever the rounding.
+        return (self.predictions - other).abs() > self.tolerance + 1e-9
+
+    def squared_errors(self, other: Tensor) -> Tensor:
+        """`(samples, exits)`: of a regression, the squared differences to the `(samples,)` values `other`."""
+        return (self.predictions - other.to(self.predictions.dtype).unsqueeze(1)) ** 2
+
+    def require_labels(self, strategy: str) -> None:
+        """Raises a `ConfigurationError` unless every sample has a label and there is at least one."""
+        if len(self) == 0:
+            raise ConfigurationError(f"{strategy}: found no calibration sample, needed: at least one")
+        unknown = int((~self.known).sum())
+        if unknown:
+            raise ConfigurationError(
+                f"{strategy} needs labelled calibration data: found {unknown} of {len(self)} samples without a label"
+            )

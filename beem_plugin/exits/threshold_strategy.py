@@ -1,0 +1,147 @@
+"""The contract of threshold strategies, and thresholds given in the config."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from beem_plugin.common.errors import ConfigurationError, nearest_first
+from beem_plugin.common.registry import Registrable, registered_name
+from beem_plugin.exits.score_table import ScoreTable
+
+NEVER = "never"
+"""The threshold that no sample passes, as configs and reports write it."""
+
+
+@dataclass
+class ThresholdFit:
+    """
+    # Parameters
+
+    thresholds : `list[float]`
+        Oriented, one per exit but the last; `inf` for never.
+    warnings : `list[str]`
+    details : `dict[str, Any]`
+        Further evidence for the report, JSON-able.
+    """
+
+    thresholds: list[float]
+    warnings: list[str] = field(default_factory=list)
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+class ThresholdStrategy(Registrable):
+    """Chooses a threshold for every exit but the last from a `ScoreTable`."""
+
+    serves_regression: bool = False
+    """Whether it works on values without counting which of them are wrong."""
+
+    tolerance: float | None = None
+    """In a regression, for strategies that count errors: a larger difference is an error."""
+
+    def check_task(self, num_labels: int) -> None:
+        """Raises a `ConfigurationError` if the strategy cannot be fitted to exits with this number of logits."""
+        if num_labels == 1 and not self.serves_regression and self.tolerance is None:
+            named = inspect.signature(type(self).__init__).parameters
+            key = "; or a `tolerance`, the largest distance that is no error" if "tolerance" in named else ""
+            raise ConfigurationError(
+                f"thresholds: {registered_name(ThresholdStrategy, self)} counts errors, and values of a regression are "
+                f"never quite right; allowed: {', '.join(regression_strategies())}{key}"
+            )
+        if num_labels > 1 and self.tolerance is not None:
+            raise ConfigurationError(
+                f"thresholds.tolerance: found {self.tolerance} for {num_labels} labels, allowed: for a regression only"
+            )
+
+    def fit(self, table: ScoreTable) -> ThresholdFit:
+        raise TypeError(f"{type(self).__name__} does not define fit")
+
+
+@ThresholdStrategy.register("fixed")
+class FixedThresholds(ThresholdStrategy):
+    """
+    Thresholds given in the config. A bare number or list means this.
+
+    Registered as a `ThresholdStrategy` with name "fixed".
+
+    # Parameters
+
+    values : `float` or `list` or `str`
+        One number for all exits, or a list with one entry for every exit but the last; `"never"` is allowed. In the
+        policy's own unit.
+    """
+
+    serves_regression = True
+
+    def __init__(self, values: float | list | str) -> None:
+        self.values: float | None | list[float | None]
+        if isinstance(values, list):
+            # A network with a single exit has no thresholds: its resolved config holds an empty list.
+            self.values = parse_grid(values, "thresholds") if values else []
+        else:
+            self.values = parse_threshold(values, "thresholds")
+
+    def resolve(self, num_exits: int) -> list[float | None]:
+        """One threshold per exit but the last, in the policy's own unit; `None` for never."""
+        if not isinstance(self.values, list):
+            return [self.values] * (num_exits - 1)
+        if len(self.values) != num_exits - 1:
+            raise ConfigurationError(
+                f"thresholds: found a list of {len(self.values)}, allowed: {num_exits - 1} entries, one for every exit "
+                f"but the last of {num_exits}, which always accepts; or a single number for all of them"
+            )
+        return list(self.values)
+
+    def fit(self, table: ScoreTable) -> ThresholdFit:
+        values = self.resolve(table.num_exits)
+        return ThresholdFit([math.inf if value is None else table.orient(value) for value in values])
+
+
+Thresholds = ThresholdStrategy | float | str | list
+"""A strategy or its name, a number for all exits, `"never"`, or a list with an entry for every exit but the last."""
+
+
+def as_strategy(thresholds: Thresholds | None) -> ThresholdStrategy | None:
+    """A number, `"never"` or a list as `fixed`; the name of a strategy as that strategy with its defaults."""
+    if thresholds is None or isinstance(thresholds, ThresholdStrategy):
+        return thresholds
+    if isinstance(thresholds, str) and thresholds != NEVER:
+        strategies = ThresholdStrategy.list_available()
+        if thresholds not in strategies and "." not in thresholds:
+            allowed = ", ".join(nearest_first(thresholds, [*strategies, NEVER]))
+            raise ConfigurationError(
+                f"thresholds: found {thresholds!r}, allowed: a number, a list of them, or one of {allowed}"
+            )
+        return ThresholdStrategy.from_params({"type": thresholds})
+    return FixedThresholds(thresholds)
+
+
+def regression_strategies() -> list[str]:
+    """The registered strategies that need no tolerance to serve a regression."""
+    names = ThresholdStrategy.list_available()
+    return sorted(name for name in names if ThresholdStrategy.resolve_class_name(name)[0].serves_regression)
+
+
+def parse_threshold(value: object, key: str) -> float | None:
+    """A number as a float, `"never"` as `None`; anything else is a `ConfigurationError` that names `key`."""
+    if value == NEVER:
+        return None
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+        return float(value)
+    raise ConfigurationError(f'{key}: found {value!r}, allowed: a finite number or "{NEVER}"')
+
+
+def parse_grid(grid: Sequence[object], key: str) -> list[float | None]:
+    """The entries of a threshold grid, in the policy's own unit; `None` for never."""
+    if not grid:
+        raise ConfigurationError(f"{key}: found an empty list, allowed: one threshold or more")
+    return [parse_threshold(value, f"{key}.{index}") for index, value in enumerate(grid)]
+
+
+def check_tolerance(tolerance: float | None) -> float | None:
+    if tolerance is not None and not 0 <= tolerance < math.inf:
+        raise ConfigurationError(f"thresholds.tolerance: found {tolerance}, allowed: 0 or more")
+    return tolerance
