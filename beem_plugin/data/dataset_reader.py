@@ -117,9 +117,11 @@ class DatasetReader(Registrable):
         instances : `Sequence[Instance]`, optional
             Read before the model was built.
         """
-        if max_tokens is None or not isinstance(self.tokenizer, TextEncoder):
+        # A reader of a user's own may have no tokenizer.
+        tokenizer = getattr(self, "tokenizer", None)
+        if max_tokens is None or not isinstance(tokenizer, TextEncoder):
             return
-        self.tokenizer.limit_length(max_tokens)
+        tokenizer.limit_length(max_tokens)
         longer = sum(len(instance) > max_tokens for instance in instances)
         if longer:
             logger.info("cut %d texts to the model's limit of %d tokens", longer, max_tokens)
