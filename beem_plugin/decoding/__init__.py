@@ -1,4 +1,4 @@
-"""Captions decoded word by word, each word leaving at its own depth."""
+"""Captions decoded token by token, each token exiting at its own depth."""
 
 from beem_plugin.decoding.decoding import CaptionDecoding, Decoded
 from beem_plugin.decoding.generated import GeneratedCaption

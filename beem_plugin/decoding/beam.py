@@ -1,4 +1,4 @@
-"""Several captions an image at a time, of which the most probable one wins."""
+"""Beam search."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ IMPOSSIBLE = -1.0e9
 @dataclass
 class _Beams:
     """
-    Captions of several images, each `(images, captions, ...)`: the words, the exits that said them, what these made of
-    them, and the sum that they are ranked by.
+    Captions of several images, each `(images, captions, ...)`: tokens, their exits and log-probabilities, and the score
+    by which captions are ranked.
     """
 
     tokens: Tensor
@@ -57,51 +57,51 @@ def beam_search(
     stepper: Stepper, bos: int, eos: int, max_length: int, length_penalty: float = 1.0, early_stopping: bool = False
 ) -> list[GeneratedCaption]:
     """
-    As transformers' `generate` with `num_beams`, whose captions it gives at full depth. Every beam has a depth of its
-    own at every word. An image whose captions cannot get better any more leaves the batch.
+    As transformers' `generate` with `num_beams`, whose captions it gives at full depth. Every token of every beam has a
+    depth of its own. An image whose captions cannot improve any more leaves the batch.
 
     # Parameters
 
     stepper : `Stepper`
-        Its cache says how many beams an image has.
+        Its cache has the number of beams.
     bos, eos : `int`
     max_length : `int`
-        The most words, the end included.
+        Maximum number of new tokens, including EOS.
     length_penalty : `float`, optional (default = `1.0`)
         Finished captions are ranked by their log-probability over their length to this power.
     early_stopping : `bool`, optional (default = `False`)
-        Whether an image is done as soon as it has as many finished captions as beams.
+        Whether an image is finished as soon as it has as many finished captions as beams.
     """
     cache = stepper.cache
     beams, device = cache.beams, cache.hidden.device
     count = cache.num_rows // beams
     result: list[GeneratedCaption] = [GeneratedCaption() for _ in range(count)]
-    live = np.arange(count)
+    active = np.arange(count)
     running = _Beams.empty(count, beams, max_length, device)
-    running.scores[:, 0] = 0.0  # the others would say the same
+    running.scores[:, 0] = 0.0  # the other beams are equal to the first
     finished = _Beams.empty(count, beams, max_length, device)
     is_finished = torch.zeros(count, beams, dtype=torch.bool, device=device)
     lengths = torch.zeros(count, beams, dtype=torch.int64, device=device)
     tokens = torch.full((count * beams,), bos, dtype=torch.int64, device=device)
     for position in range(max_length):
-        words = stepper.step(tokens, position)
-        images, vocabulary = len(live), words.log_probabilities.shape[-1]
-        log_p = words.log_probabilities.view(images, beams, vocabulary)
+        scores = stepper.step(tokens, position)
+        images, vocabulary = len(active), scores.log_probabilities.shape[-1]
+        log_p = scores.log_probabilities.view(images, beams, vocabulary)
         top = (log_p + running.scores.unsqueeze(-1)).flatten(1).topk(2 * beams, dim=-1)
-        parent, word = top.indices // vocabulary, top.indices % vocabulary  # (images, 2 beams)
+        parent, token = top.indices // vocabulary, top.indices % vocabulary  # (images, 2 beams)
         continued = running.take(parent)
         continued.scores = top.values
-        continued.tokens[:, :, position] = word
-        spoken_by = torch.from_numpy(words.exits).to(device).view(images, beams)
-        continued.exits[:, :, position] = spoken_by.take_along_dim(parent, 1)
+        continued.tokens[:, :, position] = token
+        exits = torch.from_numpy(scores.exits).to(device).view(images, beams)
+        continued.exits[:, :, position] = exits.take_along_dim(parent, 1)
         continued.log_probabilities[:, :, position] = log_p.flatten(1).take_along_dim(top.indices, 1)
-        ends = (word == eos) | (position + 1 == max_length)
-        # Those that go on.
+        ends = (token == eos) | (position + 1 == max_length)
+        # Beams that go on.
         chosen = (top.values + ends * IMPOSSIBLE).topk(beams, dim=-1)
         running = continued.take(chosen.indices)
         running.scores = chosen.values
         origin = parent.take_along_dim(chosen.indices, 1)
-        # Those that are done: only the best of all continuations may be.
+        # Beams that are finished: only the best continuations may be.
         done_now = ends.clone()
         done_now[:, beams:] = False
         ranked = top.values / (position + 1) ** length_penalty + ~done_now * IMPOSSIBLE
@@ -123,15 +123,15 @@ def beam_search(
         kept = going.cpu().numpy().nonzero()[0]
         if len(kept) < images:
             for image in sorted(set(range(images)) - set(kept.tolist())):
-                result[live[image]] = caption_of(finished, image, int(lengths[image, 0]))
+                result[active[image]] = caption_of(finished, image, int(lengths[image, 0]))
             if not len(kept):
                 break
-            live = live[kept]
+            active = active[kept]
             index = cache.on_device(kept)
             running, finished = running.images(index), finished.images(index)
             is_finished, lengths, origin = is_finished[index], lengths[index], origin[index]
             cache.keep_images(kept)
-        rows = origin + beams * torch.arange(len(live), device=device).unsqueeze(1)
+        rows = origin + beams * torch.arange(len(active), device=device).unsqueeze(1)
         cache.reorder(rows.flatten().cpu().numpy(), position + 1)
         tokens = running.tokens[:, :, position].flatten()
     return result

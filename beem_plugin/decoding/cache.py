@@ -1,4 +1,4 @@
-"""Keys and values of captions whose words have gone to different depths."""
+"""Keys and values of captions whose tokens have gone to different depths."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ import torch
 from torch import Tensor
 
 from beem_plugin.backbones.gpt2_decoder import Gpt2Decoder, KeysValues
-from beem_plugin.decoding.meter import CaptionMacs, keys_values_macs
 
 
 class DecoderCache:
     """
-    For each block the keys and values of all words so far, one row a caption (or beam), and those of the images. How
-    deep a word's keys and values reach is known on the host, so that finding what is missing asks no device.
+    For each block the keys and values of all tokens so far, one row a caption (or beam), and those of the images. The
+    host tracks in how many blocks a token has keys and values, so that finding missing ones needs no transfer.
 
     # Parameters
 
@@ -23,28 +22,23 @@ class DecoderCache:
     beams : `int`
         Rows an image.
     max_tokens : `int`
-        Words that a row has room for, the start included.
-    macs : `CaptionMacs`
-        Told what is computed here.
+        Maximum number of tokens of a row, BOS included.
     """
 
-    def __init__(
-        self, decoder: Gpt2Decoder, image_states: Tensor, beams: int, max_tokens: int, macs: CaptionMacs
-    ) -> None:
+    def __init__(self, decoder: Gpt2Decoder, image_states: Tensor, beams: int, max_tokens: int) -> None:
         self.decoder = decoder
         self.image_states = image_states
         self.beams = beams
-        self.macs = macs
         rows = len(image_states) * beams
         shape = (rows, decoder.num_heads, max_tokens, decoder.head_size)
         self.keys = [image_states.new_zeros(shape) for _ in range(decoder.num_layers)]
         self.values = [image_states.new_zeros(shape) for _ in range(decoder.num_layers)]
-        # The state with which a word left, or up to which it was completed later.
+        # The state with which a token exited, or the one to which it was recomputed later.
         self.hidden = image_states.new_zeros(rows, max_tokens, decoder.hidden_size)
-        # Up to which block the keys and values of a word are there.
+        # The number of blocks in which each token, and each image, has keys and values.
         self.filled = np.zeros((rows, max_tokens), dtype=np.int64)
         self.cross: list[KeysValues | None] = [None] * decoder.num_layers
-        self.cross_ready = np.zeros((decoder.num_layers, len(image_states)), dtype=bool)
+        self.image_depths = np.zeros(len(image_states), dtype=np.int64)
 
     @property
     def num_rows(self) -> int:
@@ -58,7 +52,7 @@ class DecoderCache:
         return torch.from_numpy(numbers).to(self.hidden.device, non_blocking=True)
 
     def write(self, layer: int, rows: Tensor | None, position: int, keys_values: KeysValues, host: np.ndarray) -> None:
-        """Stores one word's key and value, `(rows, heads, 1, size)`; `rows` is `None` for all, `host` says the same."""
+        """Stores one token's key and value, `(rows, heads, 1, size)`; `rows` is `host` on the device, `None` for all."""
         for buffer, new in ((self.keys[layer - 1], keys_values[0]), (self.values[layer - 1], keys_values[1])):
             if rows is None:
                 buffer[:, :, position] = new[:, :, 0]
@@ -73,19 +67,19 @@ class DecoderCache:
         self.values[layer - 1][rows, :, positions] = keys_values[1].transpose(1, 2)
 
     def read(self, layer: int, rows: Tensor | None, length: int) -> KeysValues:
-        """Keys and values of the first `length` words."""
+        """Keys and values of the first `length` tokens."""
         keys, values = self.keys[layer - 1][:, :, :length], self.values[layer - 1][:, :, :length]
         return (keys, values) if rows is None else (keys.index_select(0, rows), values.index_select(0, rows))
 
-    def missing(self, layer: int, host: np.ndarray, position: int) -> tuple[np.ndarray, np.ndarray, int] | None:
+    def missing(self, layer: int, host: np.ndarray, position: int) -> tuple[np.ndarray, np.ndarray] | None:
         """
-        Which words before `position` in the rows `host` have no keys and values in block `layer`.
+        Which tokens before `position` in the rows `host` have no keys and values in block `layer`.
 
         # Returns
 
-        `tuple[ndarray, ndarray, int] | None`
-            Rows `(r,)`; positions `(r, n)`, of which a row's first is repeated where it has fewer than others; how many
-            there are without the repetitions. `None` if nothing is missing.
+        `tuple[ndarray, ndarray] | None`
+            Rows `(r,)`, and positions `(r, n)`, of which a row's first is repeated where it has fewer than others.
+            `None` if nothing is missing.
         """
         absent = self.filled[host, :position] < layer
         count = absent.sum(1)
@@ -94,14 +88,14 @@ class DecoderCache:
         rows, absent, count = host[count > 0], absent[count > 0], count[count > 0]
         order = np.argsort(~absent, axis=1, kind="stable")[:, : count.max()]
         positions = np.where(np.arange(order.shape[1]) < count[:, None], order, order[:, :1])
-        return rows, positions, int(count.sum())
+        return rows, positions
 
     def cross_keys_values(self, layer: int, host: np.ndarray, rows: Tensor | None) -> tuple[KeysValues | None, int]:
         """Keys and values of the images for these rows, and how many rows share one of theirs."""
         if self.patches == 0:
             return None, 1
         images = np.unique(host // self.beams)
-        needed = images[~self.cross_ready[layer - 1, images]]
+        needed = images[self.image_depths[images] < layer]
         if len(needed):
             self._project_images(layer, needed)
         keys_values = self.cross[layer - 1]
@@ -112,8 +106,7 @@ class DecoderCache:
         return (keys_values[0].index_select(0, of_rows), keys_values[1].index_select(0, of_rows)), 1
 
     def _project_images(self, layer: int, images: np.ndarray) -> None:
-        self.cross_ready[layer - 1, images] = True
-        self.macs.cross += len(images) * self.patches * keys_values_macs(self.decoder)
+        self.image_depths[images] = layer
         if len(images) == len(self.image_states):
             self.cross[layer - 1] = self.decoder.cross_keys_values(layer, self.image_states)
             return
@@ -140,10 +133,10 @@ class DecoderCache:
             None if pair is None else (pair[0].index_select(0, images), pair[1].index_select(0, images))
             for pair in self.cross
         ]
-        self.cross_ready = self.cross_ready[:, kept]
+        self.image_depths = self.image_depths[kept]
 
     def reorder(self, rows: np.ndarray, length: int) -> None:
-        """Row r goes on from what row `rows[r]`, a beam of the same image, has in its first `length` words."""
+        """Row r continues the first `length` tokens of row `rows[r]`, a beam of the same image."""
         if (rows == np.arange(len(rows))).all():
             return
         index = self.on_device(rows)

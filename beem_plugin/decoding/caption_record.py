@@ -1,4 +1,4 @@
-"""A decoded caption as JSON: its words, and the depth at which each of them left."""
+"""A decoded caption as JSON: its words, and the depth at which each of them exited."""
 
 from __future__ import annotations
 

@@ -13,12 +13,12 @@ from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.registry import FromParams
 from beem_plugin.decoding.beam import beam_search
 from beem_plugin.decoding.cache import DecoderCache
-from beem_plugin.decoding.captured_greedy import CapturedGreedy
 from beem_plugin.decoding.generated import GeneratedCaption
 from beem_plugin.decoding.greedy import greedy
-from beem_plugin.decoding.image_exit import ImageExit
+from beem_plugin.decoding.image_exit import ImageExit, image_macs
 from beem_plugin.decoding.image_size import named_image_size
-from beem_plugin.decoding.meter import CaptionMacs, image_macs
+from beem_plugin.decoding.meter import CaptionMacs
+from beem_plugin.decoding.mixed_depths.compiled_captions import CompiledCaptions
 from beem_plugin.decoding.skipped_blocks import Propagate, SkippedBlocks
 from beem_plugin.decoding.stepper import CaptionNetwork, Stepper
 from beem_plugin.exits.policy import ExitPolicy
@@ -32,16 +32,16 @@ class Decoded:
     captions : `list[GeneratedCaption]`
         One for each image, in their order.
     macs : `CaptionMacs`
-        What they cost.
+        Multiply-accumulates of decoding them.
     patches : `int`, optional (default = `0`)
-        Parts of an image that the decoder looks at.
+        Patches of an image, as the decoder sees it.
     beams : `int`, optional (default = `1`)
     full_image_macs : `float`, optional (default = `0`)
-        The image encoder's cost had no image left it early.
+        The image encoder's cost without early exits.
     image_blocks : `list[int]`, optional (default = `None`)
-        How many blocks of the image encoder each image went through; `None` where none may leave early.
+        Number of blocks of the image encoder that each image went through; `None` without an `image_exit`.
     num_image_blocks : `int`, optional (default = `0`)
-        How many there are.
+        Number of blocks of the image encoder.
     """
 
     captions: list[GeneratedCaption]
@@ -60,20 +60,24 @@ class CaptionDecoding(FromParams):
     # Parameters
 
     num_beams : `int`, optional (default = `1`)
-        1 is greedy.
+        1 is greedy decoding.
     max_length : `int`, optional (default = `20`)
-        The most words of a caption, its end included and its start not (transformers' `max_new_tokens`).
+        Maximum number of new tokens, including EOS and excluding BOS (transformers' `max_new_tokens`).
     length_penalty : `float`, optional (default = `1.0`)
         For beams: captions are ranked by their log-probability over their length to this power.
     early_stopping : `bool`, optional (default = `False`)
-        For beams: whether an image is done as soon as it has as many finished captions as beams.
+        For beams: whether an image is finished as soon as it has as many finished captions as beams.
     skipped_blocks : `SkippedBlocks`, optional (default = `"propagate"`)
-        What later words attend to in the blocks that a word skipped.
+        What later tokens attend to in the blocks that a token skipped.
     image_exit : `ImageExit`, optional (default = `None`)
-        Lets images leave the image encoder early, under any policy but `"final"`, which is full depth. None sends all
+        Lets images exit the image encoder early, under any policy but `"final"`, which is full depth. None sends all
         images through all blocks.
     capture : `bool`, optional (default = `True`)
-        Whether greedy decoding on a GPU goes through captured CUDA graphs. Beams, and decoding under autocast, do not.
+        Whether greedy decoding on a GPU is compiled: the second batch of the same policy and shape is captured as CUDA
+        graphs in which every launch takes each caption one block further (see `mixed_depths`), whatever their number,
+        at full depth as with exits. Decoded without: beams; autocast; heads other than `"tied"` and `"untied"`;
+        a `shortlist`; policies that look at the probabilities of all tokens, or at values on the host; and networks
+        with hooks. Compiled decoders belong to this object, and are dropped when the model is trained.
     """
 
     def __init__(
@@ -96,9 +100,10 @@ class CaptionDecoding(FromParams):
         self.skipped_blocks = skipped_blocks if skipped_blocks is not None else Propagate()
         self.image_exit = image_exit
         self.capture = capture
+        self.compiled = CompiledCaptions()
 
     def check_network(self, network: CaptionNetwork, where: str = "") -> None:
-        """Raises a `ConfigurationError` if `network` cannot decode so many words or beams; keys start with `where`."""
+        """Raises a `ConfigurationError` if `network` cannot decode that many tokens or beams; keys start with `where`."""
         check_search(network, self.max_length, self.num_beams, where)
 
     @torch.inference_mode()
@@ -119,10 +124,10 @@ class CaptionDecoding(FromParams):
             In evaluation mode.
         policy : `ExitPolicy`
         batch : `Mapping[str, Tensor]`
-            `pixel_values` `(images, channels, height, width)` on the network's device; or `image_states`, encoded
-            before.
+            `pixel_values` `(images, channels, height, width)` on the network's device; or `image_states`, already
+            encoded.
         bos, eos : `int`
-            The words that start and end a caption.
+            The tokens that start and end a caption.
         max_length, num_beams : `int`, optional (default = the object's own)
         """
         policy.bind(network.exit_layers, network.num_labels)
@@ -134,7 +139,6 @@ class CaptionDecoding(FromParams):
             if value < 1:
                 raise ConfigurationError(f"{key}: found {value}, allowed: 1 or more")
         check_search(network, length, beams)
-        decoder = network.backbone.decoder
         decoded = Decoded([], CaptionMacs(), beams=beams)
         states = batch.get("image_states")
         if states is None:
@@ -146,37 +150,25 @@ class CaptionDecoding(FromParams):
             with named_image_size(network.backbone, pixels):
                 states = self._encode(network, policy, pixels, decoded)
         decoded.patches = states.shape[1]
-        captions = self._decode_captured(network, policy, states, decoded, bos, eos, length) if beams == 1 else None
-        if captions is not None:
-            decoded.captions = captions
-            return decoded
-        cache = DecoderCache(decoder, states, beams, length, decoded.macs)
-        stepper = Stepper(network, policy, cache, self.skipped_blocks)
+        compilable = self.capture and states.is_cuda and not torch.is_autocast_enabled("cuda")
+        if beams == 1 and (compilable or not self.compiled.use_kernels) and len(states):
+            captions = self.compiled.decode(
+                network, policy, self.skipped_blocks, states, decoded.macs, bos, eos, length
+            )
+            if captions is not None:
+                decoded.captions = captions
+                return decoded
+        cache = DecoderCache(network.backbone.decoder, states, beams, length)
+        stepper = Stepper(network, policy, cache, self.skipped_blocks, decoded.macs)
         if beams == 1:
             decoded.captions = greedy(stepper, bos, eos, length)
         else:
             decoded.captions = beam_search(stepper, bos, eos, length, self.length_penalty, self.early_stopping)
         return decoded
 
-    def _decode_captured(
-        self,
-        network: CaptionNetwork,
-        policy: ExitPolicy,
-        states: Tensor,
-        decoded: Decoded,
-        bos: int,
-        eos: int,
-        max_length: int,
-    ) -> list[GeneratedCaption] | None:
-        """Greedy captions through captured graphs; `None` where they do not serve."""
-        if not self.capture or not states.is_cuda or torch.is_autocast_enabled("cuda") or not len(states):
-            return None
-        captured = CapturedGreedy.of(network)
-        return captured.run(network, policy, self.skipped_blocks, states, decoded.macs, bos, eos, max_length)
-
     def _encode(self, network: CaptionNetwork, policy: ExitPolicy, pixels: Tensor, decoded: Decoded) -> Tensor:
-        """`(images, patches, hidden)`; notes in `decoded` what they cost."""
-        decoded.full_image_macs = len(pixels) * image_macs(network, tuple(pixels.shape[1:]))
+        """`(images, patches, hidden)`; their cost is added to `decoded`."""
+        decoded.full_image_macs = len(pixels) * image_macs(network.backbone, tuple(pixels.shape[1:]))
         if self.image_exit is None or not policy.leaves_early:
             decoded.macs.images = decoded.full_image_macs
             states = network.image_states({"pixel_values": pixels})
@@ -189,9 +181,9 @@ class CaptionDecoding(FromParams):
 
 
 def check_search(network: CaptionNetwork, max_length: int, num_beams: int, where: str = "") -> None:
-    """Raises a `ConfigurationError` if `network` has too few words or positions; its keys start with `where`."""
+    """Raises a `ConfigurationError` if `network` has too small a vocabulary or too few positions."""
     words, positions = network.num_labels, network.backbone.decoder.max_positions
-    # A search looks at two continuations a beam.
+    # Beam search ranks two continuations a beam.
     if 2 * num_beams > words:
         raise ConfigurationError(
             f"{where}num_beams: found {num_beams}, allowed: 1 to {words // 2}, half the vocabulary"

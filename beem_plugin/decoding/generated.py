@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 @dataclass
 class GeneratedCaption:
     """
-    One caption as it was decoded: its words and the depth at which each of them left the network.
+    One caption as it was decoded: its tokens and the exit of each.
 
     # Parameters
 
@@ -15,7 +15,7 @@ class GeneratedCaption:
     exits : `list[int]`
         One exit number (`1..num_exits`) for each token.
     log_probabilities : `list[float]`
-        Natural logarithm of the probability that the exit which spoke gave to each token.
+        Natural logarithm of each token's probability at its exit.
     score : `float`
         Sum of `log_probabilities`; beams are ranked by it after their length penalty, which it does not contain.
     """

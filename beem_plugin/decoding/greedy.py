@@ -1,4 +1,4 @@
-"""The most probable word, again and again."""
+"""Greedy decoding: the most probable token at every position."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ def greedy(stepper: Stepper, bos: int, eos: int, max_length: int) -> list[Genera
 
     stepper : `Stepper`
     bos, eos : `int`
-        The words that start and end a caption.
+        The tokens that start and end a caption.
     max_length : `int`
-        The most words, the end included.
+        Maximum number of new tokens, including EOS.
     """
     cache = stepper.cache
     captions = [GeneratedCaption() for _ in range(cache.num_rows)]
-    live = np.arange(cache.num_rows)
-    tokens = torch.full((len(live),), bos, dtype=torch.int64, device=cache.hidden.device)
+    active = np.arange(cache.num_rows)
+    tokens = torch.full((len(active),), bos, dtype=torch.int64, device=cache.hidden.device)
     for position in range(max_length):
-        if not len(live):
+        if not len(active):
             break
-        words = stepper.step(tokens, position)
-        best = words.log_probabilities.max(-1)
+        scores = stepper.step(tokens, position)
+        best = scores.log_probabilities.max(-1)
         tokens = best.indices
         host, log_probabilities = tokens.cpu().numpy(), best.values.cpu().tolist()
-        for row, image in enumerate(live.tolist()):
+        for row, image in enumerate(active.tolist()):
             captions[image].tokens.append(int(host[row]))
-            captions[image].exits.append(int(words.exits[row]))
+            captions[image].exits.append(int(scores.exits[row]))
             captions[image].log_probabilities.append(log_probabilities[row])
-        going = (host != eos).nonzero()[0]
-        if len(going) < len(live) and position + 1 < max_length:
-            live = live[going]
-            if len(live):
-                tokens = tokens[cache.on_device(going)]
-                cache.keep_images(going)
+        unfinished = (host != eos).nonzero()[0]
+        if len(unfinished) < len(active) and position + 1 < max_length:
+            active = active[unfinished]
+            if len(active):
+                tokens = tokens[cache.on_device(unfinished)]
+                cache.keep_images(unfinished)
     for caption in captions:
         caption.score = sum(caption.log_probabilities)
     return captions

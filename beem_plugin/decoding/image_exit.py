@@ -1,4 +1,4 @@
-"""Images that leave the image encoder early."""
+"""Early exits of images from the image encoder."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class EncodedImages:
     states : `Tensor`
         `(images, patches, hidden)`, as the decoder takes them.
     blocks : `Tensor`
-        `(images,)` int64, how many blocks each image went through.
+        `(images,)` int64, the number of blocks that each image went through.
     num_blocks : `int`
-        How many the encoder has.
+        Number of blocks of the encoder.
     macs : `float`
-        What all images cost together; the map to the decoder's size included.
+        Multiply-accumulates of all images, the map to the decoder's size included.
     """
 
     states: Tensor
@@ -41,18 +41,18 @@ class EncodedImages:
 
 class ImageExit(FromParams):
     """
-    Similarity exits in the image encoder (MuE, Tang et al. 2023): an image leaves behind the first block that changes
-    it little, cos(h_i, h_{i-1}) > threshold, over all of its patches; the final normalisation follows. Each image
-    leaves by itself: MuE's release takes one cosine over the whole batch.
+    Similarity exits in the image encoder (MuE, Tang et al. 2023): an image exits after the first block that changes
+    it little, cos(h_i, h_{i-1}) > threshold, over all of its patches; the final normalisation follows. Each image is
+    decided on its own: MuE's release takes one cosine over the whole batch.
 
-    Swin's stages differ in shape: there an image leaves a stage, and goes on with the next one.
+    Swin's stages differ in shape: there an image exits a stage, and goes on with the next one.
 
     # Parameters
 
     threshold : `float`
-        tau, a cosine; 1 or more lets no image leave.
+        tau, a cosine; with 1 or more no image exits.
     min_block : `int`, optional (default = `1`)
-        The first block of the encoder behind which an image may leave.
+        The first block of the encoder after which an image may exit.
     """
 
     def __init__(self, threshold: float, min_block: int = 1) -> None:
@@ -76,23 +76,23 @@ class ImageExit(FromParams):
         sizes = [len(stage) for stage in image_stages(encoder)]
         count = len(pixel_values)
         ran = torch.zeros(count, sum(sizes), dtype=torch.bool)
-        inside = torch.arange(count)  # those still in the stage, on the host
+        active = torch.arange(count)  # images that have not exited the stage, on the host
 
         def run_block(stage: int, block: int, hidden: Tensor, run: Callable[[Tensor], Tensor]) -> Tensor:
-            nonlocal inside
+            nonlocal active
             if block == 0:
-                inside = torch.arange(count)
-            if not len(inside):
+                active = torch.arange(count)
+            if not len(active):
                 return hidden
             number = sum(sizes[:stage]) + block
-            ran[inside, number] = True
-            everybody = len(inside) == count
-            index = inside.to(hidden.device)
-            before = hidden if everybody else hidden.index_select(0, index)
+            ran[active, number] = True
+            all_active = len(active) == count
+            index = active.to(hidden.device)
+            before = hidden if all_active else hidden.index_select(0, index)
             after = run(before)
             if block + 1 < sizes[stage] and number + 1 >= self.min_block:
-                inside = inside[~self.leaves(before, after).cpu()]
-            return after if everybody else hidden.index_copy(0, index, after)
+                active = active[~self.leaves(before, after).cpu()]
+            return after if all_active else hidden.index_copy(0, index, after)
 
         with asked_before_blocks(encoder, run_block):
             states = backbone.encode_images(pixel_values)
@@ -109,7 +109,7 @@ class ImageExit(FromParams):
 def image_block_macs(backbone: Any, shape: tuple[int, ...]) -> tuple[Tensor, float]:
     """
     Multiply-accumulates of the image encoder on one image of `shape` `(channels, height, width)`: of each block,
-    `(blocks,)`, and of everything else. It is run once for each shape.
+    `(blocks,)`, and of everything else. The encoder is run once for each shape.
     """
     known = _KNOWN.setdefault(backbone, {})
     if shape not in known:
@@ -133,6 +133,12 @@ def image_block_macs(backbone: Any, shape: tuple[int, ...]) -> tuple[Tensor, flo
         total = counter.get_total_flops() / 2
         known[shape] = torch.tensor(costs, dtype=torch.float64), total - sum(costs)
     return known[shape]
+
+
+def image_macs(backbone: Any, shape: tuple[int, ...]) -> float:
+    """Multiply-accumulates of the whole image encoder on one image of `shape` `(channels, height, width)`."""
+    blocks, rest = image_block_macs(backbone, shape)
+    return float(blocks.sum()) + rest
 
 
 _KNOWN: WeakKeyDictionary[Any, dict[tuple[int, ...], tuple[Tensor, float]]] = WeakKeyDictionary()

@@ -1,4 +1,4 @@
-"""Images of a size that the image encoder does not take."""
+"""Errors for images of a size that the image encoder does not take."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ TAKEN = "model.decoder.backbone.encoder.image_size"
 @contextmanager
 def named_image_size(backbone: Any, pixel_values: Tensor) -> Iterator[None]:
     """
-    Inside, an image encoder that refuses images because of their size raises a `ConfigurationError` that names the
-    keys. Whether it does so only the encoder knows: DINOv2 and Swin take other sizes than the one of their
-    configuration.
+    Turns the error of an image encoder that does not take images of this size into a `ConfigurationError` that names the
+    keys. Sizes are not checked beforehand: DINOv2 and Swin take other sizes than the one of their configuration.
 
     # Parameters
 
@@ -31,7 +30,7 @@ def named_image_size(backbone: Any, pixel_values: Tensor) -> Iterator[None]:
         yield
     except (ValueError, RuntimeError) as error:
         expected, found = encoder_image_size(backbone), tuple(pixel_values.shape[-2:])
-        # Of a tensor's sizes a RuntimeError may speak, too, but also of memory and much else.
+        # A RuntimeError may be about the sizes of tensors, but also about memory and much else.
         is_of_size = isinstance(error, ValueError) or "size of tensor" in str(error)
         if expected is None or expected == found or not is_of_size:
             raise
@@ -42,7 +41,7 @@ def named_image_size(backbone: Any, pixel_values: Tensor) -> Iterator[None]:
 
 
 def encoder_image_size(backbone: Any) -> tuple[int, int] | None:
-    """Height and width that the encoder's configuration names."""
+    """Height and width in the encoder's configuration."""
     size = getattr(getattr(backbone.image_encoder, "config", None), "image_size", None)
     if isinstance(size, int):
         return size, size

@@ -1,14 +1,11 @@
-"""Multiply-accumulates of decoding, counted from shapes as the work is done."""
+"""Multiply-accumulates of decoding, counted from the depths of tokens."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
-from weakref import WeakKeyDictionary
+from typing import Any, Protocol
 
-import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
+import numpy as np
 
 from beem_plugin.backbones.gpt2_decoder import Gpt2Decoder
 
@@ -16,21 +13,21 @@ from beem_plugin.backbones.gpt2_decoder import Gpt2Decoder
 @dataclass
 class CaptionMacs:
     """
-    Multiply-accumulates by what they went into. Attention counts as two matrix products, element-wise work not at all,
-    as everywhere in this package; padding that only a batch needs does not count.
+    Multiply-accumulates by part of the network. Attention counts as two matrix products, element-wise work and the padding
+    of a batch as nothing.
 
     # Parameters
 
     images : `float`
         The image encoder.
     cross : `float`
-        Keys and values of the images, a block's once a word first reaches it.
+        Keys and values of the images, for the blocks that tokens have reached.
     blocks : `float`
-        Blocks run for words, those that `recompute` completes later included.
+        Blocks run for tokens, including those that `recompute` runs later.
     skipped : `float`
-        Keys and values that `propagate` projects for blocks that words skipped.
+        Keys and values that `propagate` projects for skipped blocks.
     heads : `float`
-        Vocabulary heads, whole or over a shortlist.
+        Vocabulary heads, over all tokens or over a shortlist.
     """
 
     images: float = 0.0
@@ -59,8 +56,15 @@ class CaptionMacs:
         self.heads += macs
 
 
+class SkippedCost(Protocol):
+    """What the completion of skipped blocks costs: `SkippedBlocks` has it."""
+
+    def count(self, missing: np.ndarray, decoder: Gpt2Decoder, patches: int, macs: CaptionMacs) -> None:
+        """Adds the cost of completing `missing` `(rows, tokens)` blocks of each earlier token."""
+
+
 def block_macs(decoder: Gpt2Decoder, keys: int, patches: int) -> int:
-    """A block for one token that attends to `keys` tokens and `patches` parts of an image (0: text alone)."""
+    """A block for one token that attends to `keys` tokens and `patches` patches of an image (0: text alone)."""
     size = decoder.hidden_size
     inner = decoder.config.n_inner or 4 * size
     own = 4 * size * size + 2 * keys * size + 2 * size * inner
@@ -68,8 +72,66 @@ def block_macs(decoder: Gpt2Decoder, keys: int, patches: int) -> int:
 
 
 def keys_values_macs(decoder: Gpt2Decoder) -> int:
-    """Key and value of one token, or of one part of an image, in one block."""
+    """Key and value of one token, or of one patch of an image, in one block."""
     return 2 * decoder.hidden_size * decoder.hidden_size
+
+
+def count_tokens(
+    macs: CaptionMacs,
+    decoder: Gpt2Decoder,
+    depths: np.ndarray,
+    position: int,
+    filled: np.ndarray,
+    image_depths: np.ndarray,
+    patches: int,
+    skipped_blocks: SkippedCost | None,
+) -> None:
+    """
+    Adds what one token of each row costs, apart from heads: its blocks; what it completes of the earlier tokens of its
+    row; and keys and values of images that no token has needed before.
+
+    # Parameters
+
+    macs : `CaptionMacs`
+    decoder : `Gpt2Decoder`
+    depths : `ndarray`
+        `(rows,)` the blocks that each row's token goes through, 0 for a row without one.
+    position : `int`
+        Position of the tokens in their captions, from 0.
+    filled : `ndarray`
+        `(rows, tokens)` the blocks in which each token has keys and values before this step.
+    image_depths : `ndarray`
+        `(images,)` the same of the images.
+    patches : `int`
+    skipped_blocks : `SkippedBlocks`
+        `None` if no block is skipped.
+    """
+    macs.blocks += float(depths.sum()) * block_macs(decoder, position + 1, patches)
+    if skipped_blocks is not None:
+        skipped_blocks.count(np.maximum(depths[:, None] - filled[:, :position], 0), decoder, patches, macs)
+    reached = depths.reshape(len(image_depths), -1).max(1) if len(depths) else depths
+    macs.cross += float(np.maximum(reached - image_depths, 0).sum()) * patches * keys_values_macs(decoder)
+
+
+def count_captions(
+    macs: CaptionMacs, decoder: Gpt2Decoder, depths: np.ndarray, patches: int, skipped_blocks: SkippedCost | None
+) -> None:
+    """
+    Adds what captions cost if they are decoded greedily, one token after the other, apart from heads.
+
+    # Parameters
+
+    macs, decoder, patches, skipped_blocks
+        As in `count_tokens`.
+    depths : `ndarray`
+        `(captions, tokens)` the blocks of each token, 0 after the end of a caption.
+    """
+    filled, image_depths = np.zeros_like(depths), np.zeros(len(depths), dtype=depths.dtype)
+    for position in range(depths.shape[1]):
+        depth = depths[:, position]
+        count_tokens(macs, decoder, depth, position, filled, image_depths, patches, skipped_blocks)
+        filled[:, : position + 1] = np.maximum(filled[:, : position + 1], depth[:, None])
+        image_depths = np.maximum(image_depths, depth)
 
 
 def full_depth(network: Any, captions: list[int], patches: int) -> CaptionMacs:
@@ -80,28 +142,12 @@ def full_depth(network: Any, captions: list[int], patches: int) -> CaptionMacs:
 
     network : `MultiExitDecoder`
     captions : `list[int]`
-        How many words each caption has, its end included.
+        Number of tokens of each caption, EOS included.
     patches : `int`
     """
     decoder: Gpt2Decoder = network.backbone.decoder
-    macs = CaptionMacs()
-    for words in captions:
-        macs.blocks += decoder.num_layers * sum(block_macs(decoder, keys, patches) for keys in range(1, words + 1))
-        macs.cross += decoder.num_layers * patches * keys_values_macs(decoder)
-        macs.heads += words * network.head_macs(network.num_exits)
+    lengths = np.array(captions, dtype=np.int64)
+    inside = np.arange(max(captions, default=0)) < lengths[:, None]
+    macs = CaptionMacs(heads=float(lengths.sum()) * network.head_macs(network.num_exits))
+    count_captions(macs, decoder, inside * decoder.num_layers, patches, None)
     return macs
-
-
-def image_macs(network: Any, shape: tuple[int, ...]) -> float:
-    """The image encoder on one image of `shape` `(channels, height, width)`; run once for each shape."""
-    known = _KNOWN.setdefault(network.backbone, {})
-    if shape not in known:
-        parameter = next(network.backbone.parameters())
-        image = torch.zeros(1, *shape, device=parameter.device, dtype=parameter.dtype)
-        with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-            network.backbone.encode_images(image)
-        known[shape] = counter.get_total_flops() / 2
-    return known[shape]
-
-
-_KNOWN: WeakKeyDictionary[Any, dict[tuple[int, ...], float]] = WeakKeyDictionary()

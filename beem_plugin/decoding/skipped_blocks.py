@@ -1,128 +1,108 @@
-"""What later words attend to in the blocks that a word has skipped."""
+"""What later tokens attend to in the blocks that a token has skipped."""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
 
+from beem_plugin.backbones.gpt2_decoder import Gpt2Decoder
 from beem_plugin.common.registry import Registrable
 from beem_plugin.decoding.cache import DecoderCache
 from beem_plugin.decoding.meter import CaptionMacs, block_macs, keys_values_macs
-from beem_plugin.decoding.row_store import RowStore, Slots, StoredWords
 
 
 class SkippedBlocks(Registrable):
     """
-    Fills in keys and values of skipped blocks. It is asked when a later word reaches such a block, not before: what no
-    word asks for is never computed. Blocks are asked for in order, so that everything below is there.
+    Fills in keys and values of skipped blocks when a later token reaches such a block, and not before. Blocks are filled
+    in order, so that everything below is there.
     """
 
     default_implementation = "propagate"
 
-    def fill(self, layer: int, rows: np.ndarray, positions: np.ndarray, count: int, cache: DecoderCache) -> None:
+    def fill(self, layer: int, rows: np.ndarray, positions: np.ndarray, cache: DecoderCache) -> None:
         """
         # Parameters
 
         layer : `int`
-            The block; the words' keys and values are there up to the one before.
+            The block; the tokens have keys and values in all blocks before it.
         rows : `ndarray`
             `(r,)`
         positions : `ndarray`
-            `(r, n)`; a row with fewer than n names one several times.
-        count : `int`
-            How many words there are without the repetitions.
+            `(r, n)`; a row with fewer than n tokens names one several times.
         cache : `DecoderCache`
         """
         raise TypeError(f"{type(self).__name__} does not define fill")
 
-    def fill_words(self, layer: int, slots: Slots, store: RowStore) -> None:
+    def count(self, missing: np.ndarray, decoder: Gpt2Decoder, patches: int, macs: CaptionMacs) -> None:
         """
-        The same for a captured graph, which asks nothing of the host. Several words may be of one row, and some the
-        spare row's. Where it is not defined, no graphs are used.
+        Adds what `fill` costs.
+
+        # Parameters
+
+        missing : `ndarray`
+            `(rows, tokens)` how many blocks of each earlier token are filled in.
+        decoder : `Gpt2Decoder`
+        patches : `int`
+        macs : `CaptionMacs`
         """
-        raise TypeError(f"{type(self).__name__} does not define fill_words")
-
-    def count(self, layer: int, rows: np.ndarray, positions: np.ndarray, store: RowStore, macs: CaptionMacs) -> None:
-        """Notes in `macs` what `fill_words` computes of the words at `positions` of `rows`, `(n,)` each."""
-
-    @property
-    def serves_graphs(self) -> bool:
-        """Whether `fill_words` belongs to this very rule."""
-        owner = next(cls for cls in type(self).__mro__ if "fill" in vars(cls))
-        return "fill_words" in vars(owner)
 
 
 @SkippedBlocks.register("propagate")
 class Propagate(SkippedBlocks):
     """
-    The state with which a word left goes through the key and value projections of each skipped block, as if the blocks
-    between had changed nothing (CALM, Schuster et al. 2022, section 3.3; its release takes the state of the first exit
-    instead).
+    The state with which a token exited goes through the key and value projections of each skipped block, as if the
+    blocks between had changed nothing (CALM, Schuster et al. 2022, section 3.3; its release takes the state of the first
+    exit instead).
 
     Registered as a `SkippedBlocks` with name "propagate", which is the default.
     """
 
-    def fill(self, layer: int, rows: np.ndarray, positions: np.ndarray, count: int, cache: DecoderCache) -> None:
+    def fill(self, layer: int, rows: np.ndarray, positions: np.ndarray, cache: DecoderCache) -> None:
         index, where = cache.on_device(rows), cache.on_device(positions)
         states = cache.hidden[index.unsqueeze(1), where]  # (r, n, hidden)
         cache.write_many(layer, index, where, cache.decoder.keys_values(layer, states))
-        cache.filled[rows[:, None], positions] = layer
-        cache.macs.skipped += count * keys_values_macs(cache.decoder)
 
-    def fill_words(self, layer: int, slots: Slots, store: RowStore) -> None:
-        store.write_skipped(layer, store.states(slots), slots)
-
-    def count(self, layer: int, rows: np.ndarray, positions: np.ndarray, store: RowStore, macs: CaptionMacs) -> None:
-        macs.skipped += len(rows) * keys_values_macs(store.decoder)
+    def count(self, missing: np.ndarray, decoder: Gpt2Decoder, patches: int, macs: CaptionMacs) -> None:
+        macs.skipped += float(missing.sum()) * keys_values_macs(decoder)
 
 
 @SkippedBlocks.register("copy")
 class Copy(SkippedBlocks):
     """
-    Keys and values of the block where a word left stand for those of the skipped ones (MuE, Tang et al. 2023).
+    Keys and values of the block where a token exited stand for those of the skipped ones (MuE, Tang et al. 2023).
 
     Registered as a `SkippedBlocks` with name "copy".
     """
 
-    def fill(self, layer: int, rows: np.ndarray, positions: np.ndarray, count: int, cache: DecoderCache) -> None:
+    def fill(self, layer: int, rows: np.ndarray, positions: np.ndarray, cache: DecoderCache) -> None:
         index, where = cache.on_device(rows), cache.on_device(positions)
-        # The block below holds a copy already, or it is the one where the word left.
+        # The block below holds a copy already, or it is the one where the token exited.
         for buffers in (cache.keys, cache.values):
             buffers[layer - 1][index.unsqueeze(1), :, where] = buffers[layer - 2][index.unsqueeze(1), :, where]
-        cache.filled[rows[:, None], positions] = layer
-
-    def fill_words(self, layer: int, slots: Slots, store: RowStore) -> None:
-        store.copy_from_below(layer, slots)
 
 
 @SkippedBlocks.register("recompute")
 class Recompute(SkippedBlocks):
     """
-    The words that skipped a block are run through it now, together: what a word attends to is exactly what it would be
-    had no word ever left (FREE, Bae et al. 2023). The words that were said stay as they are.
+    The tokens that skipped a block are run through it later, together: later tokens attend to exactly what they would at
+    full depth (FREE, Bae et al. 2023). The tokens that were chosen stay as they are.
 
     Registered as a `SkippedBlocks` with name "recompute".
     """
 
-    def fill(self, layer: int, rows: np.ndarray, positions: np.ndarray, count: int, cache: DecoderCache) -> None:
+    def fill(self, layer: int, rows: np.ndarray, positions: np.ndarray, cache: DecoderCache) -> None:
         decoder = cache.decoder
         index, where = cache.on_device(rows), cache.on_device(positions)
         states = cache.hidden[index.unsqueeze(1), where]  # (r, n, hidden)
         query, key, value = decoder.project(layer, states)
         cache.write_many(layer, index, where, (key, value))
-        cache.filled[rows[:, None], positions] = layer
         length = int(positions.max()) + 1
         seen = torch.arange(length, device=where.device) <= where[:, None, :, None]  # (r, 1, n, length)
         cross, _ = cache.cross_keys_values(layer, rows, index)
         cache.hidden[index.unsqueeze(1), where] = decoder.block(
             layer, states, query, cache.read(layer, index, length), mask=seen, cross=cross
         )
-        different = sum(np.unique(row).sum() + len(np.unique(row)) for row in positions)  # keys that they attend to
-        cache.macs.blocks += count * block_macs(decoder, 0, cache.patches) + 2 * int(different) * decoder.hidden_size
 
-    def fill_words(self, layer: int, slots: Slots, store: RowStore) -> None:
-        states, normed = store.states_and_normed(slots, layer)
-        store.decoder.block_of_words(layer, states, normed, StoredWords(store, slots, keeps=True))
-
-    def count(self, layer: int, rows: np.ndarray, positions: np.ndarray, store: RowStore, macs: CaptionMacs) -> None:
-        macs.blocks += sum(block_macs(store.decoder, position + 1, store.patches) for position in positions.tolist())
+    def count(self, missing: np.ndarray, decoder: Gpt2Decoder, patches: int, macs: CaptionMacs) -> None:
+        for position, blocks in enumerate(missing.sum(0).tolist()):
+            macs.blocks += blocks * block_macs(decoder, position + 1, patches)

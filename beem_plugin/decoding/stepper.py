@@ -1,4 +1,4 @@
-"""One word of every caption, each at its own depth."""
+"""One token of every caption, each at its own depth."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from beem_plugin.decoding.cache import DecoderCache
-from beem_plugin.decoding.meter import block_macs
+from beem_plugin.decoding.meter import CaptionMacs, count_tokens
 from beem_plugin.decoding.skipped_blocks import SkippedBlocks
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.state import ExitState
@@ -18,7 +18,7 @@ from beem_plugin.exits.token_signals import TokenSignals
 
 
 class CaptionNetwork(Protocol):
-    """What decoding needs of a network: `models.MultiExitDecoder` is one."""
+    """The network that decoding runs; `models.MultiExitDecoder` is one."""
 
     exit_layers: list[int]
     backbone: Any
@@ -54,12 +54,12 @@ class CaptionNetwork(Protocol):
 
 
 @dataclass
-class Words:
+class TokenScores:
     """
     # Parameters
 
     log_probabilities : `Tensor`
-        `(rows, words)` float32, said by the exit at which the row left.
+        `(rows, words)` float32, of the exit at which the row's token exited.
     exits : `ndarray`
         `(rows,)` int64, 1-based.
     """
@@ -69,8 +69,8 @@ class Words:
 
 
 @dataclass
-class _Running:
-    """The rows that have not left: on the host, on the device (`None` for all), and what travels with them."""
+class _Active:
+    """The rows whose token has not exited, on the host and on the device (`None` for all), and their tensors."""
 
     host: np.ndarray
     rows: Tensor | None
@@ -82,7 +82,7 @@ class _Running:
 
 class Stepper:
     """
-    Runs one word of each row through the blocks; the policy says at each exit who leaves, and only the others go on.
+    Runs one token of each row through the blocks. The policy decides at each exit which tokens exit; the others go on.
 
     # Parameters
 
@@ -91,129 +91,144 @@ class Stepper:
         Bound to the network and calibrated.
     cache : `DecoderCache`
     skipped_blocks : `SkippedBlocks`
+    macs : `CaptionMacs`
+        Multiply-accumulates are added to it.
     """
 
     def __init__(
-        self, network: CaptionNetwork, policy: ExitPolicy, cache: DecoderCache, skipped_blocks: SkippedBlocks
+        self,
+        network: CaptionNetwork,
+        policy: ExitPolicy,
+        cache: DecoderCache,
+        skipped_blocks: SkippedBlocks,
+        macs: CaptionMacs,
     ) -> None:
         self.network = network
         self.policy = policy
         self.cache = cache
         self.skipped_blocks = skipped_blocks
+        self.macs = macs
 
-    def step(self, tokens: Tensor, position: int) -> Words:
+    def step(self, tokens: Tensor, position: int) -> TokenScores:
         """
         # Parameters
 
         tokens : `Tensor`
-            `(rows,)` int64, the last word of each row.
+            `(rows,)` int64, the last token of each row.
         position : `int`
-            Where it stands: 0 for the start.
+            Its position: 0 for BOS.
         """
-        rows, device = len(tokens), tokens.device
+        rows, device, cache = len(tokens), tokens.device, self.cache
+        filled, image_depths = cache.filled[:, :position].copy(), cache.image_depths.copy()
         hidden = self.network.backbone.decoder.embed(tokens.unsqueeze(1), position)
-        running = _Running(
-            np.arange(rows), None, hidden, hidden, self.policy.start(rows, self.network.num_exits, device), {}
-        )
-        said: Tensor | None = None
+        state = self.policy.start(rows, self.network.num_exits, device)
+        active = _Active(np.arange(rows), None, hidden, hidden, state, {})
+        scores: Tensor | None = None
         exits = np.zeros(rows, dtype=np.int64)
         for exit_number in range(1, self.network.num_exits + 1):
-            self._advance(exit_number, running, position)
+            self._advance(exit_number, active, position)
             last = exit_number == self.network.num_exits
-            # A shortlist is what the first exit says, whether or not anybody can leave there.
-            makes_shortlist = exit_number == 1 and self.network.shortlist is not None and self.policy.leaves_early
-            if not last and not self.policy.needs(exit_number) and not makes_shortlist:
-                self._remember(exit_number, running)
+            if not last and not is_evaluated(self.network, self.policy, exit_number):
+                self._remember(exit_number, active)
                 continue
-            signals = self._signals(exit_number, running, position)
-            # At the last exit everybody leaves; the policy is asked all the same if it has a say in the words.
+            signals = self._signals(exit_number, active, position)
+            # At the last exit all tokens exit; the policy is stepped if its output depends on it.
             if not last or self.policy.needs_all_labels:
-                leaves, running.state = self.policy.step(exit_number, signals, running.state)
-            left = np.ones(len(running.host), dtype=bool) if last else leaves.cpu().numpy()
+                leaves, active.state = self.policy.step(exit_number, signals, active.state)
+            left = np.ones(len(active.host), dtype=bool) if last else leaves.cpu().numpy()
             if not left.any():
-                self._remember(exit_number, running)
+                self._remember(exit_number, active)
                 continue
-            exits[running.host[left]] = exit_number
-            answers = self._answers(exit_number, signals, running, left)
-            if said is None:
-                said = answers if left.all() else answers.new_zeros(rows, answers.shape[1])
-            if said is not answers:
-                said[self.cache.on_device(running.host[left])] = answers
+            exits[active.host[left]] = exit_number
+            found = self._log_probabilities(exit_number, signals, active, left)
+            if scores is None:
+                scores = found if left.all() else found.new_zeros(rows, found.shape[1])
+            if scores is not found:
+                scores[cache.on_device(active.host[left])] = found
             if not last:
-                self._leave(running, left, position)
+                self._exit(active, left, position)
             if left.all():
                 break
-            self._remember(exit_number, running)
-        assert said is not None, "the last exit lets everybody leave"
-        return Words(said, exits)
+            self._remember(exit_number, active)
+        assert scores is not None, "all tokens exit at the last exit"
+        depths = np.array([0, *self.network.exit_layers])[exits]
+        decoder, patches = cache.decoder, cache.patches
+        count_tokens(self.macs, decoder, depths, position, filled, image_depths, patches, self.skipped_blocks)
+        return TokenScores(scores, exits)
 
-    def _signals(self, exit_number: int, running: _Running, position: int) -> TokenSignals:
+    def _signals(self, exit_number: int, active: _Active, position: int) -> TokenSignals:
         return self.network.token_signals(
             exit_number,
-            running.hidden[:, 0],
-            running.previous[:, 0],
-            running.hidden.new_full((len(running.host),), position, dtype=torch.int64),
-            running.memory,
-            self.cache.macs.count_heads,
+            active.hidden[:, 0],
+            active.previous[:, 0],
+            active.hidden.new_full((len(active.host),), position, dtype=torch.int64),
+            active.memory,
+            self.macs.count_heads,
         )
 
-    def _remember(self, exit_number: int, running: _Running) -> None:
-        """What later exits look back at; at full depth none is asked that does."""
+    def _remember(self, exit_number: int, active: _Active) -> None:
+        """Keeps what heads of later exits read; at full depth none of these is evaluated."""
         if self.network.remembers and self.policy.leaves_early:
-            self.network.remember(exit_number, running.hidden[:, 0], running.memory)
+            self.network.remember(exit_number, active.hidden[:, 0], active.memory)
 
-    def _advance(self, exit_number: int, running: _Running, position: int) -> None:
+    def _advance(self, exit_number: int, active: _Active, position: int) -> None:
         """Through the blocks up to the exit's."""
         layers = self.network.exit_layers
         first = 1 if exit_number == 1 else layers[exit_number - 2] + 1
         for layer in range(first, layers[exit_number - 1] + 1):
-            running.previous = running.hidden
-            running.hidden = self._block(layer, running, position)
+            active.previous = active.hidden
+            active.hidden = self._block(layer, active, position)
 
-    def _block(self, layer: int, running: _Running, position: int) -> Tensor:
+    def _block(self, layer: int, active: _Active, position: int) -> Tensor:
         cache, decoder = self.cache, self.network.backbone.decoder
         if self.policy.leaves_early and layer > self.network.exit_layers[0]:
-            missing = cache.missing(layer, running.host, position)
+            missing = cache.missing(layer, active.host, position)
             if missing is not None:
                 self.skipped_blocks.fill(layer, *missing, cache)
-        query, key, value = decoder.project(layer, running.hidden)
-        cache.write(layer, running.rows, position, (key, value), running.host)
-        cross, beams = cache.cross_keys_values(layer, running.host, running.rows)
-        cache.macs.blocks += len(running.host) * block_macs(decoder, position + 1, cache.patches)
+                cache.filled[missing[0][:, None], missing[1]] = layer
+        query, key, value = decoder.project(layer, active.hidden)
+        cache.write(layer, active.rows, position, (key, value), active.host)
+        cross, beams = cache.cross_keys_values(layer, active.host, active.rows)
         return decoder.block(
             layer,
-            running.hidden,
+            active.hidden,
             query,
-            cache.read(layer, running.rows, position + 1),
+            cache.read(layer, active.rows, position + 1),
             cross=cross,
             beams=beams,
         )
 
-    def _answers(self, exit_number: int, signals: TokenSignals, running: _Running, left: np.ndarray) -> Tensor:
-        """`(leaving, words)` log-probabilities."""
+    def _log_probabilities(self, exit_number: int, signals: TokenSignals, active: _Active, left: np.ndarray) -> Tensor:
+        """`(exiting, words)` of the rows whose token exits."""
         if self.policy.needs_all_labels:
-            output = self.policy.output(exit_number, signals, running.state).float()
+            output = self.policy.output(exit_number, signals, active.state).float()
             return output if left.all() else output[self.cache.on_device(left.nonzero()[0])]
         computed = "logits" in vars(signals)
         if left.all() or computed:
             logits = signals.logits
             chosen = logits if left.all() else logits[self.cache.on_device(left.nonzero()[0])]
         else:
-            gone = self.cache.on_device(left.nonzero()[0])
-            hidden = running.hidden[gone, 0]
-            memory = {name: value.index_select(0, gone) for name, value in running.memory.items()}
-            self.cache.macs.count_heads(len(hidden) * self.network.head_macs(exit_number))
+            exited = self.cache.on_device(left.nonzero()[0])
+            hidden = active.hidden[exited, 0]
+            memory = {name: value.index_select(0, exited) for name, value in active.memory.items()}
+            self.macs.count_heads(len(hidden) * self.network.head_macs(exit_number))
             chosen = self.network.exit_logits(exit_number, hidden, memory)
         return chosen.float().log_softmax(-1)
 
-    def _leave(self, running: _Running, left: np.ndarray, position: int) -> None:
-        """Keeps the states of those that leave for the blocks that they skip, and goes on with the others."""
-        gone = self.cache.on_device(left.nonzero()[0])
-        self.cache.hidden[self.cache.on_device(running.host[left]), position] = running.hidden[gone, 0]
+    def _exit(self, active: _Active, left: np.ndarray, position: int) -> None:
+        """Keeps the states of tokens that exit, for the blocks that they skip, and goes on with the others."""
+        exited = self.cache.on_device(left.nonzero()[0])
+        self.cache.hidden[self.cache.on_device(active.host[left]), position] = active.hidden[exited, 0]
         kept = self.cache.on_device((~left).nonzero()[0])
-        running.host = running.host[~left]
-        running.rows = self.cache.on_device(running.host)
-        running.hidden = running.hidden.index_select(0, kept)
-        running.previous = running.previous.index_select(0, kept)
-        running.state = running.state.index_select(kept)
-        running.memory = {name: value.index_select(0, kept) for name, value in running.memory.items()}
+        active.host = active.host[~left]
+        active.rows = self.cache.on_device(active.host)
+        active.hidden = active.hidden.index_select(0, kept)
+        active.previous = active.previous.index_select(0, kept)
+        active.state = active.state.index_select(kept)
+        active.memory = {name: value.index_select(0, kept) for name, value in active.memory.items()}
+
+
+def is_evaluated(network: Any, policy: ExitPolicy, exit_number: int) -> bool:
+    """Whether an exit but the last is evaluated: the policy needs it, or a shortlist is made there."""
+    makes_shortlist = exit_number == 1 and network.shortlist is not None and policy.leaves_early
+    return policy.needs(exit_number) or makes_shortlist

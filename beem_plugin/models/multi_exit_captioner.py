@@ -167,6 +167,12 @@ class MultiExitCaptioner(Model):
             "signals": list(self.decoder.signal_modules.parameters()),
         }
 
+    def train(self, mode: bool = True) -> MultiExitCaptioner:
+        if mode:  # compiled decoders would not serve other weights, and training needs their memory
+            self.decoding.compiled.clear()
+        super().train(mode)
+        return self
+
     def start_step(self, step: int, total_steps: int) -> None:
         self.objective.start_step(step, total_steps)
 

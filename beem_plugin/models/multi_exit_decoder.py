@@ -12,7 +12,6 @@ from torch.nn import functional
 from beem_plugin.backbones.vision_encoder_decoder import CaptionBackbone
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.registry import Lazy, Registrable, registered_name
-from beem_plugin.decoding.captured_greedy import KEPT_AS
 from beem_plugin.decoding.image_size import named_image_size
 from beem_plugin.exits.branches import Branch, BranchedVocabularyHead
 from beem_plugin.exits.forks import Fork, SumFork
@@ -98,12 +97,6 @@ class MultiExitDecoder(torch.nn.Module, Registrable):
                     "are always there)"
                 )
             self.signal_modules[module.name] = module
-
-    def train(self, mode: bool = True) -> MultiExitDecoder:
-        if mode:  # graphs of decoding serve these weights no longer, and their memory is needed
-            vars(self).pop(KEPT_AS, None)
-        super().train(mode)
-        return self
 
     @property
     def num_exits(self) -> int:

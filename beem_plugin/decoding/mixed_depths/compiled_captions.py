@@ -1,0 +1,164 @@
+"""The compiled decoders of a network: which there are, and whether they still serve."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, OrderedDict
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from beem_plugin.decoding.generated import GeneratedCaption
+from beem_plugin.decoding.meter import CaptionMacs
+from beem_plugin.decoding.mixed_depths import linear
+from beem_plugin.decoding.mixed_depths.linear import allows_tf32
+from beem_plugin.decoding.mixed_depths.mixed_greedy import MixedGreedy
+from beem_plugin.decoding.mixed_depths.policy_program import Unsupported
+from beem_plugin.decoding.mixed_depths.snapshot import Snapshot, policy_key
+from beem_plugin.decoding.mixed_depths.state import DecodingState
+from beem_plugin.decoding.mixed_depths.weights import DecoderWeights
+from beem_plugin.decoding.skipped_blocks import SkippedBlocks
+from beem_plugin.exits.policy import ExitPolicy
+
+logger = logging.getLogger(__name__)
+
+CAPTURE_AFTER = 2
+"""Settings are compiled the second time they occur: a single batch is decoded sooner without."""
+MAX_DECODERS = 32
+"""Compiled decoders that are kept; the least recently used one is dropped first."""
+MAX_ROWS = 512
+MAX_BYTES = 2**31
+"""Of buffers and copies of weights; batches that need more are decoded on the plain path."""
+
+
+class CompiledCaptions:
+    """
+    Compiled decoders of the last network that was decoded, by policy and settings. A copy of it is empty: what is
+    compiled belongs to one network.
+
+    # Parameters
+
+    use_kernels : `bool`, optional (default = `True`)
+        Whether Triton kernels compute; without, their references in torch, which run everywhere and are slow.
+    """
+
+    def __init__(self, use_kernels: bool = True) -> None:
+        self.use_kernels = use_kernels
+        self.clear()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CompiledCaptions, (self.use_kernels,)
+
+    def clear(self) -> None:
+        """Drops everything that was compiled, with its memory."""
+        self.made_of: tuple[Snapshot, torch.device, bool] | None = None
+        self.weights: DecoderWeights | None = None
+        self.state: DecodingState | None = None
+        self.decoders: OrderedDict[tuple[Any, ...], MixedGreedy] = OrderedDict()
+        self.occurred: Counter[tuple[Any, ...]] = Counter()
+        self.refused: dict[tuple[Any, ...], str] = {}
+
+    def decode(
+        self,
+        network: Any,
+        policy: ExitPolicy,
+        skipped_blocks: SkippedBlocks,
+        image_states: Tensor,
+        macs: CaptionMacs,
+        bos: int,
+        eos: int,
+        max_length: int,
+    ) -> list[GeneratedCaption] | None:
+        """
+        One caption for each image, or `None` if the batch is to be decoded on the plain path; nothing is counted then.
+
+        # Parameters
+
+        network : `CaptionNetwork`
+        policy : `ExitPolicy`
+            Bound and calibrated.
+        skipped_blocks : `SkippedBlocks`
+        image_states : `Tensor`
+            `(images, patches, hidden)`
+        macs : `CaptionMacs`
+            Multiply-accumulates are added to it.
+        bos, eos, max_length : `int`
+        """
+        key_of_policy = policy_key(policy)
+        images, patches = image_states.shape[:2]
+        if key_of_policy is None or images > MAX_ROWS or (self.use_kernels and linear.triton is None):
+            return None
+        self._drop_outdated(network, image_states.device)
+        assert self.made_of is not None
+        if not self.made_of[0].is_plain:
+            return None
+        # The network's parameters say which precision the kernels compute in.
+        rows = 1 << (images - 1).bit_length()
+        settings = (key_of_policy, type(skipped_blocks), str(vars(skipped_blocks)), eos, max_length, patches)
+        key = (*settings, image_states.dtype, rows)
+        self.occurred[key] += 1
+        if key in self.refused or self.occurred[key] < CAPTURE_AFTER:
+            return None
+        try:
+            decoder = self._decoder(key, network, policy, skipped_blocks, image_states, rows, eos, max_length)
+            counted = CaptionMacs()
+            captions = decoder.decode(image_states, bos, counted)
+        except Unsupported as error:
+            self.refused[key] = str(error)
+            logger.debug("%s is decoded on the plain path: %s", type(policy).__name__, error)
+            return None
+        except Exception as error:  # torch, Triton and its compiler fail in many ways
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            self._drop_decoders()
+            self.refused[key] = reason
+            logger.warning("%s: captions are decoded on the plain path from now on: %s", type(policy).__name__, reason)
+            return None
+        macs.add(counted)
+        return captions
+
+    def _drop_outdated(self, network: Any, device: torch.device) -> None:
+        """Drops everything if the network is not what it was: other weights, modules, hooks, device or precision."""
+        now = (Snapshot(network), device, allows_tf32())
+        same = self.made_of is not None and self.made_of[1:] == now[1:] and self.made_of[0].matches(now[0])
+        if not same or not now[0].is_plain:
+            self.clear()
+            self.made_of = now
+
+    def _drop_decoders(self) -> None:
+        self.decoders.clear()
+        self.state = self.weights = None
+
+    def _decoder(
+        self,
+        key: tuple[Any, ...],
+        network: Any,
+        policy: ExitPolicy,
+        skipped_blocks: SkippedBlocks,
+        image_states: Tensor,
+        rows: int,
+        eos: int,
+        max_length: int,
+    ) -> MixedGreedy:
+        decoder, patches = network.backbone.decoder, image_states.shape[1]
+        if key in self.decoders:
+            self.decoders.move_to_end(key)
+            return self.decoders[key]
+        unsupported = DecoderWeights.unsupported(network, patches > 0)
+        if unsupported is not None:
+            raise Unsupported(unsupported)
+        if network.exit_weight(network.num_exits).dtype != image_states.dtype:
+            raise Unsupported(f"image states of {image_states.dtype}")
+        needed = DecodingState.num_bytes(decoder, rows, max_length, patches, image_states)
+        if needed + DecoderWeights.num_bytes(network) > MAX_BYTES:
+            raise Unsupported(f"buffers of {needed} bytes")
+        state = self.state
+        if state is None or (state.max_tokens, state.patches) != (max_length, patches) or state.capacity < rows:
+            self._drop_decoders()
+            self.weights = DecoderWeights(network, patches > 0)
+            self.state = DecodingState(decoder, self.weights, rows, max_length, patches, self.use_kernels)
+        assert self.state is not None and self.weights is not None
+        while len(self.decoders) >= MAX_DECODERS:
+            self.decoders.popitem(last=False)
+        self.decoders[key] = MixedGreedy(network, policy, skipped_blocks, self.state, self.weights, rows, eos)
+        return self.decoders[key]

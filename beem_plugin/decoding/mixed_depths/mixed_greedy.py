@@ -1,0 +1,228 @@
+"""
+Greedy decoding in which every launch takes each caption one block further, whatever block its token is in.
+
+If all captions went through a block together, those whose token has exited would wait for the deepest one: a batch would
+be as slow as full depth. Here a caption whose token has exited starts its next token while others go deeper; kernels
+multiply each token by the weights of its own block. Exits are decided on the device by the policy's own `step`. The host
+starts a graph of some launches again and again until all captions have ended.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from beem_plugin.decoding.generated import GeneratedCaption
+from beem_plugin.decoding.meter import CaptionMacs, count_captions
+from beem_plugin.decoding.mixed_depths.advance import advance
+from beem_plugin.decoding.mixed_depths.attention import copy_skipped, mixed_attention
+from beem_plugin.decoding.mixed_depths.graph import CapturedWork, fused
+from beem_plugin.decoding.mixed_depths.linear import ADD, GELU, HEAD, KEYS_VALUES, STORE, mixed_linear
+from beem_plugin.decoding.mixed_depths.lists import list_heads, list_tokens
+from beem_plugin.decoding.mixed_depths.policy_program import PolicyProgram, Unsupported
+from beem_plugin.decoding.mixed_depths.state import DecodingState
+from beem_plugin.decoding.mixed_depths.summary import summarize
+from beem_plugin.decoding.mixed_depths.weights import DecoderWeights
+from beem_plugin.decoding.skipped_blocks import Copy, Propagate, Recompute, SkippedBlocks
+from beem_plugin.exits.policy import ExitPolicy
+
+LAUNCHES = 4
+"""Launches of a graph: blocks between two checks of which captions have ended."""
+
+
+class MixedGreedy:
+    """
+    A network, a policy and the settings of decoding, compiled for up to `rows` captions. Immutable: it decodes by what
+    the network and the policy were when it was made.
+
+    # Parameters
+
+    network : `CaptionNetwork`
+        One that `DecoderWeights` supports.
+    policy : `ExitPolicy`
+        Bound and calibrated.
+    skipped_blocks : `SkippedBlocks`
+    state : `DecodingState`
+    weights : `DecoderWeights`
+    rows : `int`
+        At most the state's capacity.
+    eos : `int`
+        The token that ends a caption.
+
+    # Raises
+
+    `Unsupported`
+        If the policy or `skipped_blocks` is one that this decoder does not serve.
+    """
+
+    def __init__(
+        self,
+        network: Any,
+        policy: ExitPolicy,
+        skipped_blocks: SkippedBlocks,
+        state: DecodingState,
+        weights: DecoderWeights,
+        rows: int,
+        eos: int,
+    ) -> None:
+        if type(skipped_blocks) not in (Propagate, Recompute, Copy):
+            raise Unsupported(f"skipped_blocks of type {type(skipped_blocks).__name__}")
+        if policy.needs_all_labels:
+            raise Unsupported("it looks at the probabilities of all tokens")
+        self.state, self.weights, self.rows, self.eos = state, weights, rows, eos
+        self.decoder = network.backbone.decoder
+        self.skipped_blocks = skipped_blocks
+        self.leaves_early = policy.leaves_early
+        self.copies = self.leaves_early and isinstance(skipped_blocks, Copy)
+        self.recomputes = self.leaves_early and isinstance(skipped_blocks, Recompute)
+        self.exit_layers: list[int] = list(network.exit_layers)
+        exits = [number for number in range(1, network.num_exits) if policy.needs(number)] + [network.num_exits]
+        self._hidden_signals = _HiddenSignals(network, state, rows)
+        signals = {
+            "top_token": state.token[:rows],
+            "top_probability": state.confidence[:rows],
+            "entropy": state.entropy[:rows],
+            "margin": state.margin[:rows],
+            "position": state.positions[:rows],
+            **self._hidden_signals.values,
+        }
+        self.program = PolicyProgram(policy, exits, network.num_exits, signals)
+        self._hidden_signals.restrict(self.program.signals_used)
+        exits = [number for number in exits if number <= self.program.last_exit]
+        exit_of_block = torch.zeros(state.num_layers, dtype=torch.int32)
+        for number in exits:
+            exit_of_block[self.exit_layers[number - 1] - 1] = number
+        self.exit_of_block = exit_of_block.to(state.layers.device)
+        # Where decisions do not depend on logits, an exit's head is computed for the tokens that exit there alone.
+        self.heads_first = self.program.looks_at_logits
+        head_macs = [network.head_macs(number) for number in range(1, network.num_exits + 1)]
+        self.head_macs = np.array([0, *(macs if number in exits else 0 for number, macs in enumerate(head_macs, 1))])
+        self.step = fused(self.program.module, f"{rows} {self.program.text}", state.layers.device)
+        self.ended = torch.zeros(rows, dtype=torch.int32, pin_memory=state.layers.is_cuda)
+        state.reset(0)
+        self.graph = CapturedWork(self._launches, state.layers.device)
+
+    def decode(self, image_states: Tensor, bos: int, macs: CaptionMacs) -> list[GeneratedCaption]:
+        """
+        One caption for each image.
+
+        # Parameters
+
+        image_states : `Tensor`
+            `(images, patches, hidden)`, at most `rows` images.
+        bos : `int`
+            The token that starts a caption.
+        macs : `CaptionMacs`
+            Multiply-accumulates are added to it: those of decoding one token after the other.
+        """
+        captions, state = len(image_states), self.state
+        if state.patches:
+            for block in range(self.exit_layers[self.program.last_exit - 1]):
+                keys, values = self.decoder.cross_keys_values(block + 1, image_states)
+                state.image_keys[block, :captions], state.image_values[block, :captions] = keys, values
+        state.reset(captions)
+        first = functional.embedding(torch.tensor(bos, device=state.hidden.device), self.weights.token_embeddings)
+        state.hidden.view(state.capacity, state.max_tokens, -1)[:captions, 0] = (
+            first + self.weights.position_embeddings[0]
+        )
+        self._run_until_ended()
+        packed = torch.stack([state.tokens, state.exits, state.log_probabilities.view(torch.int32)])
+        tokens, exits, log_probabilities = packed[:, :captions].cpu().numpy()
+        found = []
+        for row, count in enumerate((exits > 0).sum(1).tolist()):
+            logs = log_probabilities[row, :count].view(np.float32).tolist()
+            found.append(GeneratedCaption(tokens[row, :count].tolist(), exits[row, :count].tolist(), logs, sum(logs)))
+        depths = np.array([0, *self.exit_layers])[exits]
+        heads = np.cumsum(self.head_macs) if self.heads_first else self.head_macs
+        macs.heads += float(heads[exits].sum())
+        count_captions(macs, self.decoder, depths, state.patches, self.skipped_blocks)
+        return found
+
+    def _run_until_ended(self) -> None:
+        """Starts the graph until no caption goes on. One start is queued while the host reads what the last one left."""
+        limit = self.state.max_tokens * self.state.num_layers + LAUNCHES
+        for started in range(0, limit, LAUNCHES):
+            self.graph.start()
+            if started and self.graph.wait_for_previous() and bool((self.ended < 0).all()):
+                return
+        self.graph.wait()
+        if not bool((self.ended < 0).all()):
+            raise RuntimeError(f"captions have not ended after {limit} launches")
+
+    def _launches(self) -> None:
+        for _ in range(LAUNCHES):
+            self._launch()
+        self.ended.copy_(self.state.layers[: self.rows], non_blocking=True)
+
+    def _launch(self) -> None:
+        """One block for each caption, and the exit after it."""
+        state, weights, rows = self.state, self.weights, self.rows
+        hidden, query, attended, every = state.hidden, state.query, state.attention_output, self.recomputes
+        list_tokens(state, rows, self.exit_of_block, self.leaves_early, every)
+        self._hidden_signals.before_block()
+        fills = self.leaves_early and not self.copies
+        mixed_linear(state, rows, KEYS_VALUES, hidden, weights.attention_in, query, fills)
+        if self.copies:
+            copy_skipped(state, rows)
+        mixed_attention(state, rows, query, weights.scales, attended, False, every)
+        mixed_linear(state, rows, ADD, attended, weights.attention_out, hidden, every)
+        if state.patches:
+            mixed_linear(state, rows, STORE, hidden, weights.cross_in, query, every)
+            mixed_attention(state, rows, query, weights.scales, attended, True, every)
+            mixed_linear(state, rows, ADD, attended, weights.cross_out, hidden, every)
+        mixed_linear(state, rows, GELU, hidden, weights.mlp_in, state.inner, every)
+        mixed_linear(state, rows, ADD, state.inner, weights.mlp_out, hidden, every)
+        self._hidden_signals.after_block()
+        wanted = state.at_exit[:rows]
+        if self.heads_first:
+            self._heads(wanted)
+        leaves = self.program.run(self.step, wanted)
+        if not self.heads_first:
+            self._heads(torch.where(leaves | (wanted == self.program.last_exit), wanted, 0))
+        advance(state, rows, leaves, weights, self.eos, self.program.last_exit)
+
+    def _heads(self, wanted: Tensor) -> None:
+        state, rows = self.state, self.rows
+        list_heads(state, rows, wanted)
+        mixed_linear(state, rows, HEAD, state.hidden, self.weights.vocabulary, state.logits)
+        summarize(state, rows, wanted)
+
+
+class _HiddenSignals:
+    """
+    The signals that a policy reads from hidden states: `similarity`, and `predicted_error` if the network has it.
+
+    # Parameters
+
+    network : `CaptionNetwork`
+    state : `DecodingState`
+    rows : `int`
+    """
+
+    def __init__(self, network: Any, state: DecodingState, rows: int) -> None:
+        self.network, self.state, self.rows = network, state, rows
+        names = sorted(network.available_signals - {"position"})
+        self.values = {name: torch.zeros(rows, device=state.hidden.device) for name in names}
+        self._before = state.hidden.new_zeros(rows, state.hidden.shape[1])
+
+    def restrict(self, names: set[str]) -> None:
+        """Computes no other signals from now on."""
+        self.values = {name: value for name, value in self.values.items() if name in names}
+
+    def before_block(self) -> None:
+        if "similarity" in self.values:
+            self._before.copy_(self.state.hidden.index_select(0, self.state.places(self.rows)))
+
+    def after_block(self) -> None:
+        if not self.values:
+            return
+        current = self.state.hidden.index_select(0, self.state.places(self.rows))
+        for name, value in self.values.items():
+            if name == "similarity":
+                value.copy_(functional.cosine_similarity(current.float(), self._before.float(), dim=-1))
+            else:
+                value.copy_(self.network.predicted_error(1, current))  # one module serves all exits

@@ -1,0 +1,100 @@
+"""Static tensors of captions whose tokens are at different depths."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from beem_plugin.backbones.gpt2_decoder import Gpt2Decoder
+from beem_plugin.decoding.mixed_depths.weights import DecoderWeights
+
+
+class DecodingState:
+    """
+    Buffers that keep their addresses, so that captured graphs can read and write them. A *place* is the index of a
+    token: row times `max_tokens` plus position.
+
+    # Parameters
+
+    decoder : `Gpt2Decoder`
+    weights : `DecoderWeights`
+    capacity : `int`
+        Maximum number of captions, one an image.
+    max_tokens : `int`
+        Maximum number of new tokens of a caption, including EOS and excluding BOS.
+    patches : `int`
+        Patches of an image; 0 for text alone.
+    use_kernels : `bool`
+        Whether Triton kernels compute; otherwise their references in torch.
+    """
+
+    def __init__(
+        self,
+        decoder: Gpt2Decoder,
+        weights: DecoderWeights,
+        capacity: int,
+        max_tokens: int,
+        patches: int,
+        use_kernels: bool,
+    ) -> None:
+        self.capacity, self.max_tokens, self.patches = capacity, max_tokens, patches
+        self.num_layers, self.use_kernels = decoder.num_layers, use_kernels
+        like = weights.token_embeddings
+        heads, size, places = decoder.num_heads, decoder.head_size, capacity * max_tokens
+
+        def integers(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
+            return torch.zeros(*shape, dtype=dtype, device=like.device)
+
+        # The block that each caption's token enters next, from 0; -1 for a caption that has ended.
+        self.layers = integers(capacity)
+        self.positions = integers(capacity)
+        # The number of blocks in which each token has keys and values.
+        self.filled = integers(capacity, max_tokens)
+        # Whether this launch runs a token through its row's block, where skipped blocks are recomputed.
+        self.recomputed = integers(capacity, max_tokens)
+        # Places of the tokens in each block: the captions' current tokens, then earlier ones that skipped the block.
+        self.listed = integers(decoder.num_layers, places)
+        self.counts = integers(decoder.num_layers, 2)  # current tokens, all tokens
+        # The exit that each row's token is at, 0 for none; and the exits whose logits are computed in this launch.
+        self.at_exit = integers(capacity, dtype=torch.int64)
+        groups = weights.vocabulary.groups
+        self.head_places, self.head_exits = integers(groups, capacity), integers(groups, capacity)
+        self.head_counts = integers(groups, 2)
+        # The exit's summary of each row's token.
+        self.token = integers(capacity, dtype=torch.int64)
+        self.log_probability = torch.zeros(capacity, device=like.device)
+        self.confidence, self.margin, self.entropy = (
+            torch.zeros(capacity, dtype=torch.float64, device=like.device) for _ in range(3)
+        )
+        # The captions: 0 for an exit means that there is no token.
+        self.tokens, self.exits = integers(capacity, max_tokens), integers(capacity, max_tokens)
+        self.log_probabilities = torch.zeros(capacity, max_tokens, device=like.device)
+
+        self.hidden = like.new_zeros(places, decoder.hidden_size)
+        self.keys, self.values = (
+            like.new_zeros(decoder.num_layers, capacity, heads, max_tokens, size) for _ in range(2)
+        )
+        self.image_keys, self.image_values = (
+            like.new_zeros(decoder.num_layers, capacity, heads, patches, size) for _ in range(2)
+        )
+        self.query, self.attention_output = (like.new_zeros(places, decoder.hidden_size) for _ in range(2))
+        self.inner = like.new_zeros(places, weights.mlp_in.bias.shape[1])
+        self.logits = like.new_zeros(capacity, weights.vocabulary.outputs)
+
+    @staticmethod
+    def num_bytes(decoder: Gpt2Decoder, capacity: int, max_tokens: int, patches: int, like: Tensor) -> int:
+        """Approximate size of the buffers."""
+        keys_values = 2 * decoder.num_layers * capacity * (max_tokens + patches) * decoder.hidden_size
+        work = capacity * max_tokens * 7 * decoder.hidden_size + capacity * decoder.vocab_size
+        return (keys_values + work) * like.element_size()
+
+    def reset(self, captions: int) -> None:
+        """The first `captions` rows are at their first token; the other rows are unused."""
+        for tensor in (self.layers, self.positions, self.filled, self.exits, self.at_exit):
+            tensor.zero_()
+        self.layers[captions:] = -1
+
+    def places(self, count: int) -> Tensor:
+        """`(count,)` int64: the places of the captions' current tokens."""
+        first = torch.arange(0, count * self.max_tokens, self.max_tokens, device=self.positions.device)
+        return first + self.positions[:count]

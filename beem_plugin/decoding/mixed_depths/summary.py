@@ -1,0 +1,112 @@
+"""The summary of an exit for tokens of which each is at an exit of its own."""
+
+# mypy: allow-untyped-defs, allow-incomplete-defs
+from __future__ import annotations
+
+from torch import Tensor
+
+from beem_plugin.common.kernel_launch import launch, power_of_two
+from beem_plugin.decoding.mixed_depths.state import DecodingState
+from beem_plugin.exits.token_signals import TokenSummary
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:  # not every platform has Triton
+    triton = None
+
+WORDS = 4096
+"""Logits that a program reads at a time."""
+
+if triton is not None:
+
+    @triton.jit
+    def summary_kernel(
+        logits,
+        wanted,
+        token,
+        log_probability,
+        confidence,
+        margin,
+        entropy,
+        words,
+        BLOCK: tl.constexpr,
+        END: tl.constexpr,
+    ):
+        """A row, in one pass: maximum, second maximum and the sums of softmax and entropy, in float32."""
+        row = tl.program_id(0).to(tl.int64)
+        if tl.load(wanted + row) > 0:
+            highest = -1.0e30
+            second = -1.0e30
+            best = tl.program_id(0) * 0
+            total = 0.0
+            weighted = 0.0  # the sum of exp(x) x
+            for start in range(0, END, BLOCK):
+                column = start + tl.arange(0, BLOCK)
+                real = column < words
+                logit = tl.load(logits + row * words + column, mask=real, other=-1.0e30).to(tl.float32)
+                top = tl.max(logit, axis=0)
+                place = tl.min(tl.where(logit == top, column, END), axis=0)
+                next_one = tl.max(tl.where(column == place, -1.0e30, logit), axis=0)
+                second = tl.maximum(tl.minimum(top, highest), tl.maximum(second, next_one))
+                best = tl.where(top > highest, place, best)
+                higher = tl.maximum(highest, top)
+                below = tl.where(real, logit - higher, -1.0e30)
+                share = tl.where(real, tl.exp(below), 0.0)
+                moved = highest - higher
+                shrunk = tl.exp(moved)
+                before = tl.where(total > 0, shrunk * (weighted + moved * total), 0.0)
+                weighted = before + tl.sum(tl.where(share > 0, share * below, 0.0), axis=0)
+                total = total * shrunk + tl.sum(share, axis=0)
+                highest = higher
+            best = tl.minimum(best, words - 1)  # if all logits are NaN, none is the highest
+            log_total = tl.log(total)
+            top_probability = tl.exp(-log_total)
+            tl.store(token + row, best.to(tl.int64))
+            tl.store(log_probability + row, 0.0 - log_total)
+            tl.store(confidence + row, top_probability.to(tl.float64))
+            tl.store(margin + row, (top_probability - tl.exp(second - highest - log_total)).to(tl.float64))
+            tl.store(entropy + row, (log_total - weighted / total).to(tl.float64))
+
+
+def summarize(state: DecodingState, rows: int, wanted: Tensor) -> None:
+    """
+    # Parameters
+
+    state : `DecodingState`
+        Of the rows that are `wanted`, `token`, `log_probability`, `confidence`, `margin` and `entropy` are written.
+    rows : `int`
+    wanted : `Tensor`
+        `(rows,)` int64: the exit whose logits each row has, 0 for none.
+    """
+    if not state.use_kernels:
+        summarize_reference(state, rows, wanted)
+        return
+    words = state.logits.shape[1]
+    block = min(WORDS, power_of_two(words))
+    launch(
+        summary_kernel,
+        (rows,),
+        state.logits,
+        wanted,
+        state.token,
+        state.log_probability,
+        state.confidence,
+        state.margin,
+        state.entropy,
+        words,
+        BLOCK=block,
+        END=-(-words // block) * block,
+        num_warps=8,
+    )
+
+
+def summarize_reference(state: DecodingState, rows: int, wanted: Tensor) -> None:
+    chosen = (wanted[:rows] > 0).nonzero().flatten()
+    logits = state.logits[chosen]
+    summary = TokenSummary.of(logits)
+    state.token[chosen] = summary.top_token
+    state.log_probability[chosen] = logits.float().log_softmax(-1).amax(-1)
+    state.confidence[chosen] = summary.top_probability.double()
+    state.margin[chosen] = summary.margin.double()
+    state.entropy[chosen] = summary.entropy.double()
