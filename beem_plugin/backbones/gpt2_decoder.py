@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,29 +17,11 @@ KeysValues = tuple[Tensor, Tensor]
 """Two tensors `(batch, heads, tokens, size)`."""
 
 
-class WordWork(Protocol):
-    """How single words attend, and how sums are normalised, where that is done otherwise than by torch's modules."""
-
-    sees_images: bool
-
-    def attend(self, number: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """What words attend to in block `number`, `(words, hidden)` as query, key and value are; these are stored."""
-
-    def attend_image(self, number: int, query: Tensor) -> Tensor:
-        """The same of the words' images."""
-
-    def add_and_normalise(self, hidden: Tensor, update: Tensor, norm: torch.nn.LayerNorm) -> tuple[Tensor, Tensor]:
-        """The sum, `(words, hidden)`, and what `norm` says about it."""
-
-    def finish(self, hidden: Tensor, update: Tensor, norm: torch.nn.LayerNorm | None) -> tuple[Tensor, Any]:
-        """The same of a block's output."""
-
-
 class Gpt2Decoder:
     """
-    A view on a transformers `GPT2LMHeadModel` that runs its blocks one by one. Which keys and values a block attends to
-    is the caller's business, so that every token of every caption can be at a depth of its own. Only the modules'
-    weights are used, not their `forward`: what that expects of a cache changes from release to release.
+    A view on a transformers `GPT2LMHeadModel` that runs its blocks one by one. The caller keeps keys and values, so
+    that every token of every caption can have a depth of its own. The blocks' submodules are called, not their
+    `forward`, whose cache arguments change from release to release.
 
     # Parameters
 
@@ -80,11 +62,6 @@ class Gpt2Decoder:
         positions = torch.arange(first_position, end, device=tokens.device)
         return transformer.drop(transformer.wte(tokens) + transformer.wpe(positions))
 
-    def embed_at(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        """`(words,)` int64 at `positions` `(words,)` to `(words, hidden)`, the input of block 1."""
-        transformer = self.language_model.transformer
-        return transformer.drop(transformer.wte(tokens) + transformer.wpe(positions))
-
     def project(self, number: int, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Query, key and value, each `(batch, heads, tokens, size)`, of the input `hidden` of block `number`."""
         block = self.blocks[number - 1]
@@ -92,7 +69,7 @@ class Gpt2Decoder:
         return self._heads(query), self._heads(key), self._heads(value)
 
     def keys_values(self, number: int, hidden: Tensor) -> KeysValues:
-        """Key and value alone: what a state that skips block `number` leaves there for the words to come."""
+        """Key and value alone, of a state that skips block `number`."""
         block = self.blocks[number - 1]
         projection = block.attn.c_attn  # transformers' Conv1D: its weight is (in, out)
         weight, bias = projection.weight[:, self.hidden_size :], projection.bias[self.hidden_size :]
@@ -100,7 +77,7 @@ class Gpt2Decoder:
         return self._heads(key), self._heads(value)
 
     def cross_keys_values(self, number: int, image_states: Tensor) -> KeysValues:
-        """What block `number` attends to in `(images, patches, hidden)`; it does not depend on the words."""
+        """Keys and values of block `number` for images `(images, patches, hidden)`."""
         key, value = self.blocks[number - 1].crossattention.c_attn(image_states).split(self.hidden_size, dim=-1)
         return self._heads(key), self._heads(value)
 
@@ -125,11 +102,11 @@ class Gpt2Decoder:
         query : `Tensor`
             `(batch, heads, tokens, size)`
         keys_values : `KeysValues`
-            Of all tokens that there are so far.
+            Of all tokens so far.
         mask : `Tensor`, optional (default = `None`)
-            Bool, true where a query may look, broadcastable to `(batch, heads, queries, keys)`.
+            Bool, true where a query attends, broadcastable to `(batch, heads, queries, keys)`.
         is_causal : `bool`, optional (default = `False`)
-            Instead of a mask: queries and keys are the same tokens, and nobody looks ahead.
+            Instead of a mask: queries and keys are the same tokens, and each attends to those up to itself.
         cross : `KeysValues`, optional (default = `None`)
             Of the images; without, cross-attention is left out, as transformers does without an encoder.
         beams : `int`, optional (default = `1`)
@@ -157,43 +134,8 @@ class Gpt2Decoder:
             hidden = hidden + attention.resid_dropout(attention.c_proj(self._joined(attended)))
         return hidden + self._mlp(block.mlp, block.ln_2(hidden))
 
-    def block_of_words(
-        self, number: int, hidden: Tensor, normed: Tensor | None, work: WordWork, norm: torch.nn.LayerNorm | None = None
-    ) -> tuple[Tensor, Any]:
-        """
-        Block `number` for words of which each attends as the caller says.
-
-        # Parameters
-
-        hidden : `Tensor`
-            `(words, hidden)`, the block's input.
-        normed : `Tensor`, optional
-            What the block's first normalisation says about it, if that is known.
-        work : `WordWork`
-        norm : `torch.nn.LayerNorm`, optional (default = the next block's first one)
-
-        # Returns
-
-        `tuple[Tensor, Any]`
-            The block's output, and what `norm` says about it, if there is one.
-        """
-        block = self.blocks[number - 1]
-        attention = block.attn
-        normed = block.ln_1(hidden) if normed is None else normed
-        query, key, value = attention.c_attn(normed).split(self.hidden_size, dim=-1)
-        update = attention.resid_dropout(attention.c_proj(work.attend(number, query, key, value)))
-        if work.sees_images:
-            attention = block.crossattention
-            hidden, normed = work.add_and_normalise(hidden, update, block.ln_cross_attn)
-            attended = work.attend_image(number, attention.q_attn(normed))
-            update = attention.resid_dropout(attention.c_proj(attended))
-        hidden, normed = work.add_and_normalise(hidden, update, block.ln_2)
-        if norm is None and number < self.num_layers:
-            norm = self.blocks[number].ln_1
-        return work.finish(hidden, self._mlp(block.mlp, normed), norm)
-
     def scale(self, number: int) -> float:
-        """What queries of block `number` are multiplied by."""
+        """The factor of attention scores in block `number`."""
         scale: float = self.head_size**-0.5 if self.config.scale_attn_weights else 1.0
         return scale / number if self.config.scale_attn_by_inverse_layer_idx else scale
 

@@ -52,7 +52,7 @@ class DecoderCache:
         return torch.from_numpy(numbers).to(self.hidden.device, non_blocking=True)
 
     def write(self, layer: int, rows: Tensor | None, position: int, keys_values: KeysValues, host: np.ndarray) -> None:
-        """Stores one token's key and value, `(rows, heads, 1, size)`; `rows` is `host` on the device, `None` for all."""
+        """Stores one token's key and value, `(rows, heads, 1, size)`; `rows` is `host` as a tensor, `None` for all."""
         for buffer, new in ((self.keys[layer - 1], keys_values[0]), (self.values[layer - 1], keys_values[1])):
             if rows is None:
                 buffer[:, :, position] = new[:, :, 0]

@@ -103,7 +103,7 @@ class CaptionDecoding(FromParams):
         self.compiled = CompiledCaptions()
 
     def check_network(self, network: CaptionNetwork, where: str = "") -> None:
-        """Raises a `ConfigurationError` if `network` cannot decode that many tokens or beams; keys start with `where`."""
+        """Raises a `ConfigurationError` if `network` cannot decode so many tokens or beams; keys start with `where`."""
         check_search(network, self.max_length, self.num_beams, where)
 
     @torch.inference_mode()
@@ -150,8 +150,7 @@ class CaptionDecoding(FromParams):
             with named_image_size(network.backbone, pixels):
                 states = self._encode(network, policy, pixels, decoded)
         decoded.patches = states.shape[1]
-        compilable = self.capture and states.is_cuda and not torch.is_autocast_enabled("cuda")
-        if beams == 1 and (compilable or not self.compiled.use_kernels) and len(states):
+        if beams == 1 and self.capture:
             captions = self.compiled.decode(
                 network, policy, self.skipped_blocks, states, decoded.macs, bos, eos, length
             )

@@ -13,8 +13,8 @@ from beem_plugin.backbones.gpt2_decoder import Gpt2Decoder
 @dataclass
 class CaptionMacs:
     """
-    Multiply-accumulates by part of the network. Attention counts as two matrix products, element-wise work and the padding
-    of a batch as nothing.
+    Multiply-accumulates by part of the network. Attention counts as two matrix products; element-wise work and the
+    padding of a batch are not counted.
 
     # Parameters
 

@@ -13,8 +13,8 @@ from beem_plugin.decoding.meter import CaptionMacs, block_macs, keys_values_macs
 
 class SkippedBlocks(Registrable):
     """
-    Fills in keys and values of skipped blocks when a later token reaches such a block, and not before. Blocks are filled
-    in order, so that everything below is there.
+    Fills in keys and values of skipped blocks when a later token reaches such a block, and not before. Blocks are
+    filled in order, so that everything below is there.
     """
 
     default_implementation = "propagate"
@@ -51,8 +51,8 @@ class SkippedBlocks(Registrable):
 class Propagate(SkippedBlocks):
     """
     The state with which a token exited goes through the key and value projections of each skipped block, as if the
-    blocks between had changed nothing (CALM, Schuster et al. 2022, section 3.3; its release takes the state of the first
-    exit instead).
+    blocks between had changed nothing (CALM, Schuster et al. 2022, section 3.3; its release takes the state of the
+    first exit instead).
 
     Registered as a `SkippedBlocks` with name "propagate", which is the default.
     """
@@ -84,8 +84,8 @@ class Copy(SkippedBlocks):
 @SkippedBlocks.register("recompute")
 class Recompute(SkippedBlocks):
     """
-    The tokens that skipped a block are run through it later, together: later tokens attend to exactly what they would at
-    full depth (FREE, Bae et al. 2023). The tokens that were chosen stay as they are.
+    The tokens that skipped a block are run through it later, together: later tokens attend to exactly what they would
+    at full depth (FREE, Bae et al. 2023). The tokens that were chosen stay as they are.
 
     Registered as a `SkippedBlocks` with name "recompute".
     """

@@ -1,4 +1,4 @@
-"""What one exit says about a word: a few numbers instead of a vocabulary of them."""
+"""The signals of an exit over a vocabulary: a few numbers a token."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from beem_plugin.exits.signals import ExitSignals, confidence_of, decision_dtype
 @dataclass
 class TokenSummary:
     """
-    What policies look at of a distribution over words.
+    The numbers that policies read of a distribution over the vocabulary.
 
     # Parameters
 
     top_token : `Tensor`
-        `(tokens,)` int64: the most probable word.
+        `(tokens,)` int64: the most probable entry.
     top_probability, entropy, margin : `Tensor`
-        `(tokens,)` float32: its probability, the entropy in nats, and its lead over the second word.
+        `(tokens,)` float32: its probability, the entropy in nats, and the difference to the second probability.
     """
 
     top_token: Tensor
@@ -33,7 +33,7 @@ class TokenSummary:
 
     @classmethod
     def of(cls, logits: Tensor) -> LogitsSummary:
-        """The summary of `(tokens, words)` logits, each number of it computed when it is asked for."""
+        """The summary of `(tokens, words)` logits, each number computed when it is first read."""
         return LogitsSummary(logits)
 
     def index_select(self, index: Tensor) -> TokenSummary:
@@ -45,8 +45,8 @@ SUMMARIES = ("top_token", "top_probability", "entropy", "margin")
 
 class LogitsSummary:
     """
-    A `TokenSummary` that is computed as far as it is looked at: over a vocabulary every pass costs. In float32, as a
-    trace keeps no more, so that a trace decides like the decoder.
+    A `TokenSummary` of which each number is computed when it is first read, as every pass over a vocabulary costs. In
+    float32, which is what a trace keeps, so that replay decides as the decoder does.
 
     # Parameters
 
@@ -84,19 +84,19 @@ class LogitsSummary:
 
 class TokenSignals(ExitSignals):
     """
-    The signals of an exit over a vocabulary. Nothing is computed before a policy asks for it, so that a rule that
-    looks at the similarity of states alone does not pay for the vocabulary.
+    The signals of an exit over a vocabulary. Each is computed when a policy first reads it, so that a rule that reads
+    the similarity of states alone does not compute logits.
 
     # Parameters
 
     size : `int`
-        How many tokens.
+        Number of tokens.
     device : `torch.device`
     logits : `Callable[[], Tensor]`, optional (default = `None`)
-        Gives `(tokens, words)`; without, there are summaries only.
+        Returns `(tokens, words)`; without it there are summaries only.
     summary : `Callable[[], TokenSummary]`, optional (default = the summary of the logits)
     extra : `Mapping[str, Callable[[], Tensor]]`, optional (default = `{}`)
-        Further signals by name, each giving `(tokens,)`.
+        Further signals by name, each returning `(tokens,)`.
     """
 
     def __init__(
@@ -123,12 +123,12 @@ class TokenSignals(ExitSignals):
         return self._device
 
     @cached_property
-    def logits(self) -> Tensor:  # type: ignore[override]  # computed when asked for
+    def logits(self) -> Tensor:  # type: ignore[override]  # computed when read
         """`(tokens, words)`"""
         if self._logits is None:
             raise ConfigurationError(
-                "an exit policy asks for the probabilities of all words, which a caption trace does not keep; allowed: "
-                "policies that look at the most probable word, its probability, the margin or the entropy"
+                "an exit policy reads the probabilities of all tokens, which a caption trace does not keep; allowed: "
+                "policies that read the most probable token, its probability, the margin or the entropy"
             )
         return self._logits()
 

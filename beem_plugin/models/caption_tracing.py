@@ -1,4 +1,4 @@
-"""Runs all exits over reference captions and keeps what they said of each word."""
+"""Runs all exits over reference captions and keeps their summaries of each token."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from beem_plugin.models.multi_exit_captioner import MultiExitCaptioner
 @torch.inference_mode()
 def trace_captions(model: MultiExitCaptioner, batches: Iterable[dict[str, Tensor]], source: str) -> TokenTrace:
     """
-    Teacher-forced: every word is predicted from the reference's words before it, by every exit. Images leave their
-    encoder as they do in decoding.
+    Teacher-forced: every token is predicted from the reference's tokens before it, by every exit. Images exit their
+    encoder as in decoding.
 
     # Parameters
 
     model : `MultiExitCaptioner`
     batches : `Iterable[dict[str, Tensor]]`
-        As the captions collator makes them, in any order; `index` says each caption's position in the data set.
+        As the captions collator makes them, in any order; `index` is each caption's position in the data set.
     source : `str`
-        Which data these are, for the reports.
+        The name of the data, for the reports.
 
     # Returns
 
@@ -64,7 +64,7 @@ def trace_captions(model: MultiExitCaptioner, batches: Iterable[dict[str, Tensor
 
 
 def trace_batch(model: MultiExitCaptioner, batch: dict[str, Tensor], index: Tensor) -> dict[str, Tensor]:
-    """The trace's columns for one batch, on the CPU, its words caption by caption."""
+    """The trace's columns for one batch, on the CPU, its tokens caption by caption."""
     decoder, device = model.decoder, model.device
     tokens = batch["input_ids"].to(device)
     counted = batch["attention_mask"][:, 1:].bool()

@@ -24,19 +24,19 @@ from beem_plugin.models.multi_exit_encoder import check_exit_layers
 
 class MultiExitDecoder(torch.nn.Module, Registrable):
     """
-    An image encoder and a decoder that says a word at its exits. Exits are numbered from 1; exit e reads the output of
-    block `exit_layers[e - 1]`, and the last exit is the decoder's ordinary output: its final normalisation and its
-    vocabulary matrix.
+    An image encoder, and a decoder with a distribution over the vocabulary at each exit. Exits are numbered from 1;
+    exit e reads the output of block `exit_layers[e - 1]`, and the last exit is the decoder's own output: its final
+    normalisation and its vocabulary matrix.
 
     Registered as a `MultiExitDecoder` with name "multi_exit".
 
     # Parameters
 
     vocab_size : `int`
-        The tokenizer's; filled in by the model.
+        Of the tokenizer; filled in by the model.
     backbone : `CaptionBackbone`
     exit_layers : `list[int]`, optional (default = every block)
-        The blocks that carry an exit, rising; the last block must be among them. A head costs as much as five blocks of
+        The blocks with an exit, in ascending order, including the last block. A head costs as much as five blocks of
         GPT-2, so that a few exits are faster than twelve.
     head : `VocabularyHead`, optional (default = `"tied"`)
         Of every exit but the last.
@@ -46,12 +46,12 @@ class MultiExitDecoder(torch.nn.Module, Registrable):
     fork : `Fork`, optional (default = `"sum"`)
         In training, the gradient that goes down where an exit and the next block read the same hidden states.
     signals : `list[SignalModule]`, optional (default = `[]`)
-        Of the encoder's signal modules the one that needs no logits: `"predicted_error"`. `similarity` (the cosine of
-        a block's output and its input) and `position` are always there.
+        The signal module that needs no logits: `"predicted_error"`. `similarity` (the cosine of a block's output and
+        its input) and `position` are always available.
     shortlist : `int`, optional (default = `None`)
-        So many words that the first exit finds most probable are all that later exits but the last look at to decide
-        whether a word leaves. Their probabilities share what the first exit gave these words together: an estimate of
-        the confidence. The word itself is taken from the whole vocabulary once it leaves. None looks at all words.
+        Later exits but the last evaluate only this number of the first exit's most probable entries to decide whether a
+        token exits. Their probabilities are scaled to the sum that the first exit gave them: an estimate of the
+        confidence. When a token exits, it is chosen from the whole vocabulary. None evaluates the whole vocabulary.
     """
 
     default_implementation = "multi_exit"
@@ -94,7 +94,7 @@ class MultiExitDecoder(torch.nn.Module, Registrable):
             if not isinstance(module, PredictedError):
                 raise ConfigurationError(
                     f"decoder.signals: found {module.name!r}, allowed: 'predicted_error' ('similarity' and 'position' "
-                    "are always there)"
+                    "are always available)"
                 )
             self.signal_modules[module.name] = module
 
@@ -108,7 +108,7 @@ class MultiExitDecoder(torch.nn.Module, Registrable):
 
     @property
     def available_signals(self) -> set[str]:
-        """The signals beside the logits that `token_signals` produces."""
+        """The signals that `token_signals` has beside those of the logits."""
         return {"similarity", "position", *self.signal_modules}
 
     def image_states(self, batch: Mapping[str, Tensor]) -> Tensor | None:
@@ -123,12 +123,12 @@ class MultiExitDecoder(torch.nn.Module, Registrable):
 
     def exit_states(self, tokens: Tensor, image_states: Tensor | None) -> Iterator[tuple[int, Tensor, Tensor]]:
         """
-        Runs all blocks over whole captions, and stops at each exit.
+        Runs all blocks over whole captions, and yields at each exit.
 
         # Parameters
 
         tokens : `Tensor`
-            `(batch, tokens)` int64, padded on the right: nobody looks ahead, so that the padding needs no mask.
+            `(batch, tokens)` int64, padded on the right: attention is causal, so that the padding needs no mask.
         image_states : `Tensor`, optional
 
         # Returns
@@ -157,8 +157,8 @@ class MultiExitDecoder(torch.nn.Module, Registrable):
 
     def remember(self, exit_number: int, hidden: Tensor, memory: dict[str, Tensor]) -> None:
         """
-        Leaves in `memory` what the next exit's head looks back at; called at every exit but the last, after whatever it
-        was asked, where the heads remember.
+        Adds to `memory` what the next exit's head reads; called at every exit but the last, after the exit was
+        evaluated, if the heads remember.
         """
         head: Any = self.exits[exit_number - 1]
         memory.update(head.memory_after(hidden, memory))
@@ -169,7 +169,7 @@ class MultiExitDecoder(torch.nn.Module, Registrable):
         return head.imitated(hidden)
 
     def exit_state(self, exit_number: int, hidden: Tensor) -> Tensor:
-        """`(tokens, size)` what earlier exits imitate: of the last exit its features."""
+        """`(tokens, size)` the state that earlier exits imitate; the features of the last exit."""
         head: Any = self.exits[exit_number - 1]
         state = head.state(hidden)
         return self.exit_features(exit_number, hidden) if state is None else state
@@ -184,7 +184,7 @@ class MultiExitDecoder(torch.nn.Module, Registrable):
         return functional.linear(self.exit_features(exit_number, hidden, memory), self.exit_weight(exit_number)).float()
 
     def head_macs(self, exit_number: int, words: int | None = None) -> int:
-        """Multiply-accumulates of an exit's logits for a token, over the whole vocabulary or over some `words`."""
+        """Multiply-accumulates of an exit's logits for a token, over the vocabulary or `words` entries of it."""
         head: Any = self.exits[exit_number - 1]
         total, size = self.exit_weight(exit_number).shape
         return head.features_macs() + (total if words is None else words) * size
@@ -205,21 +205,21 @@ class MultiExitDecoder(torch.nn.Module, Registrable):
         count: Callable[[int], None] = lambda macs: None,
     ) -> TokenSignals:
         """
-        What exit `exit_number` says about tokens, in training, tracing and decoding alike.
+        The signals of exit `exit_number`, in training, tracing and decoding.
 
         # Parameters
 
         hidden, previous : `Tensor`
             `(tokens, hidden)`, output and input of the exit's block.
         position : `Tensor`
-            `(tokens,)` which word of its caption each is, from 0.
+            `(tokens,)` the position of each token in its caption, from 0.
         memory : `dict[str, Tensor]`
-            What earlier exits left for later ones, the tokens first; this exit adds to it.
+            What earlier exits keep for later ones, the tokens first; this exit adds to it.
         count : `Callable[[int], None]`, optional
-            Told the multiply-accumulates of whatever is computed.
+            Called with the multiply-accumulates of each head that is computed.
         """
         tokens = len(hidden)
-        # Signals are computed when they are asked for, which may be after this exit has been remembered.
+        # Signals are computed when they are read, which may be after this exit has added to the memory.
         before = dict(memory)
 
         def logits() -> Tensor:
@@ -266,8 +266,8 @@ def _token_branch(lazy: Lazy[Branch], hidden_size: int) -> Branch:
 
 def shortlist_summary(logits: Tensor, candidates: Tensor, mass: Tensor) -> TokenSummary:
     """
-    The summary of a distribution of which only candidate words are known: they share `mass`, and what is left counts as
-    one further word in the entropy.
+    The summary of a distribution of which only candidates are known: their probabilities sum to `mass`, and the rest
+    counts as one further entry in the entropy.
 
     # Parameters
 

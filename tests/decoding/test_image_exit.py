@@ -11,8 +11,7 @@ from torch.nn import functional
 
 from beem_plugin.backbones.image_blocks import image_stages
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.decoding.image_exit import ImageExit, image_block_macs
-from beem_plugin.decoding.meter import image_macs
+from beem_plugin.decoding.image_exit import ImageExit, image_block_macs, image_macs
 from beem_plugin.models import MultiExitCaptioner
 from beem_plugin.models.caption_tracing import trace_captions
 from tests.tiny_captioner import batch, captioner, images, policy
@@ -73,7 +72,7 @@ def test_stages_are_found_and_without_exits_nothing_changes(kind: str) -> None:
     encoded = ImageExit(2.0).encode(backbone, pixels)
     torch.testing.assert_close(encoded.states, backbone.encode_images(pixels), rtol=0, atol=0)
     assert encoded.blocks.tolist() == [sum(stages)] * 3 and encoded.num_blocks == sum(stages)
-    assert encoded.macs == pytest.approx(3 * image_macs(model.decoder, (3, 16, 16)))
+    assert encoded.macs == pytest.approx(3 * image_macs(model.decoder.backbone, (3, 16, 16)))
     assert "forward" not in vars(image_stages(backbone.image_encoder)[0][0])
 
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from beem_plugin.common.kernel_launch import launch, power_of_two
 from beem_plugin.decoding.mixed_depths.state import DecodingState
+from beem_plugin.kernels.launch import launch, power_of_two
 
 try:
     import triton

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -14,11 +16,12 @@ from beem_plugin.decoding.meter import CaptionMacs
 from beem_plugin.decoding.mixed_depths import linear
 from beem_plugin.decoding.mixed_depths.linear import allows_tf32
 from beem_plugin.decoding.mixed_depths.mixed_greedy import MixedGreedy
-from beem_plugin.decoding.mixed_depths.policy_program import Unsupported
 from beem_plugin.decoding.mixed_depths.snapshot import Snapshot, policy_key
 from beem_plugin.decoding.mixed_depths.state import DecodingState
 from beem_plugin.decoding.mixed_depths.weights import DecoderWeights
 from beem_plugin.decoding.skipped_blocks import SkippedBlocks
+from beem_plugin.execution.compiled.capture import CudaRecorder, EagerRecorder
+from beem_plugin.execution.compiled.step_source import UnsupportedStep
 from beem_plugin.exits.policy import ExitPolicy
 
 logger = logging.getLogger(__name__)
@@ -41,20 +44,23 @@ class CompiledCaptions:
 
     use_kernels : `bool`, optional (default = `True`)
         Whether Triton kernels compute; without, their references in torch, which run everywhere and are slow.
+    device_type : `str`, optional (default = `"cuda"`)
+        Decoding on other devices is not compiled. For tests.
     """
 
-    def __init__(self, use_kernels: bool = True) -> None:
-        self.use_kernels = use_kernels
+    def __init__(self, use_kernels: bool = True, device_type: str = "cuda") -> None:
+        self.use_kernels, self.device_type = use_kernels, device_type
         self.clear()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return CompiledCaptions, (self.use_kernels,)
+        return CompiledCaptions, (self.use_kernels, self.device_type)
 
     def clear(self) -> None:
         """Drops everything that was compiled, with its memory."""
         self.made_of: tuple[Snapshot, torch.device, bool] | None = None
         self.weights: DecoderWeights | None = None
         self.state: DecodingState | None = None
+        self.recorder: CudaRecorder | EagerRecorder | None = None
         self.decoders: OrderedDict[tuple[Any, ...], MixedGreedy] = OrderedDict()
         self.occurred: Counter[tuple[Any, ...]] = Counter()
         self.refused: dict[tuple[Any, ...], str] = {}
@@ -85,11 +91,13 @@ class CompiledCaptions:
             Multiply-accumulates are added to it.
         bos, eos, max_length : `int`
         """
-        key_of_policy = policy_key(policy)
+        key_of_policy, device = policy_key(policy), image_states.device
         images, patches = image_states.shape[:2]
-        if key_of_policy is None or images > MAX_ROWS or (self.use_kernels and linear.triton is None):
+        if device.type != self.device_type or torch.is_autocast_enabled(device.type) or not 0 < images <= MAX_ROWS:
             return None
-        self._drop_outdated(network, image_states.device)
+        if key_of_policy is None or (self.use_kernels and linear.triton is None):
+            return None
+        self._drop_outdated(network, device)
         assert self.made_of is not None
         if not self.made_of[0].is_plain:
             return None
@@ -101,16 +109,18 @@ class CompiledCaptions:
         if key in self.refused or self.occurred[key] < CAPTURE_AFTER:
             return None
         try:
-            decoder = self._decoder(key, network, policy, skipped_blocks, image_states, rows, eos, max_length)
             counted = CaptionMacs()
-            captions = decoder.decode(image_states, bos, counted)
-        except Unsupported as error:
+            with self._stream(device):
+                decoder = self._decoder(key, network, policy, skipped_blocks, image_states, rows, eos, max_length)
+                captions = decoder.decode(image_states, bos, counted)
+        except UnsupportedStep as error:
             self.refused[key] = str(error)
             logger.debug("%s is decoded on the plain path: %s", type(policy).__name__, error)
             return None
         except Exception as error:  # torch, Triton and its compiler fail in many ways
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             self._drop_decoders()
+            self.recorder = None
             self.refused[key] = reason
             logger.warning("%s: captions are decoded on the plain path from now on: %s", type(policy).__name__, reason)
             return None
@@ -129,6 +139,20 @@ class CompiledCaptions:
         self.decoders.clear()
         self.state = self.weights = None
 
+    @contextmanager
+    def _stream(self, device: torch.device) -> Iterator[None]:
+        """Work inside runs on the recorder's stream, after what was queued before."""
+        if device.type != "cuda":
+            self.recorder = EagerRecorder()
+            yield
+            return
+        with torch.cuda.device(device):
+            self.recorder = recorder = CudaRecorder(device) if self.recorder is None else self.recorder
+            assert isinstance(recorder, CudaRecorder)
+            recorder.main.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(recorder.main):
+                yield
+
     def _decoder(
         self,
         key: tuple[Any, ...],
@@ -146,12 +170,12 @@ class CompiledCaptions:
             return self.decoders[key]
         unsupported = DecoderWeights.unsupported(network, patches > 0)
         if unsupported is not None:
-            raise Unsupported(unsupported)
+            raise UnsupportedStep(unsupported)
         if network.exit_weight(network.num_exits).dtype != image_states.dtype:
-            raise Unsupported(f"image states of {image_states.dtype}")
+            raise UnsupportedStep(f"image states of {image_states.dtype}")
         needed = DecodingState.num_bytes(decoder, rows, max_length, patches, image_states)
         if needed + DecoderWeights.num_bytes(network) > MAX_BYTES:
-            raise Unsupported(f"buffers of {needed} bytes")
+            raise UnsupportedStep(f"buffers of {needed} bytes")
         state = self.state
         if state is None or (state.max_tokens, state.patches) != (max_length, patches) or state.capacity < rows:
             self._drop_decoders()
@@ -160,5 +184,7 @@ class CompiledCaptions:
         assert self.state is not None and self.weights is not None
         while len(self.decoders) >= MAX_DECODERS:
             self.decoders.popitem(last=False)
-        self.decoders[key] = MixedGreedy(network, policy, skipped_blocks, self.state, self.weights, rows, eos)
+        assert self.recorder is not None
+        made = MixedGreedy(network, policy, skipped_blocks, self.state, self.weights, rows, eos, self.recorder)
+        self.decoders[key] = made
         return self.decoders[key]

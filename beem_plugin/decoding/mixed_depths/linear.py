@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from beem_plugin.common.kernel_launch import launch
 from beem_plugin.decoding.mixed_depths.state import DecodingState
 from beem_plugin.decoding.mixed_depths.weights import Linear, Vocabulary
+from beem_plugin.kernels.launch import launch
 
 try:
     import triton

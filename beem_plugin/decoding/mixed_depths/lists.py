@@ -6,8 +6,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from beem_plugin.common.kernel_launch import launch, power_of_two
 from beem_plugin.decoding.mixed_depths.state import DecodingState
+from beem_plugin.kernels.launch import launch, power_of_two
 
 try:
     import triton

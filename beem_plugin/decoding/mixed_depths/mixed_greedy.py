@@ -1,14 +1,15 @@
 """
 Greedy decoding in which every launch takes each caption one block further, whatever block its token is in.
 
-If all captions went through a block together, those whose token has exited would wait for the deepest one: a batch would
-be as slow as full depth. Here a caption whose token has exited starts its next token while others go deeper; kernels
-multiply each token by the weights of its own block. Exits are decided on the device by the policy's own `step`. The host
-starts a graph of some launches again and again until all captions have ended.
+If all captions went through a block together, those whose token has exited would wait for the deepest one, and a
+batch would be as slow as full depth. Here a caption whose token has exited starts its next token while others go
+deeper; kernels multiply each token by the weights of its own block. Exits are decided on the device by the policy's
+own `step`. The host starts a graph of some launches again and again until all captions have ended.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,14 +21,15 @@ from beem_plugin.decoding.generated import GeneratedCaption
 from beem_plugin.decoding.meter import CaptionMacs, count_captions
 from beem_plugin.decoding.mixed_depths.advance import advance
 from beem_plugin.decoding.mixed_depths.attention import copy_skipped, mixed_attention
-from beem_plugin.decoding.mixed_depths.graph import CapturedWork, fused
 from beem_plugin.decoding.mixed_depths.linear import ADD, GELU, HEAD, KEYS_VALUES, STORE, mixed_linear
 from beem_plugin.decoding.mixed_depths.lists import list_heads, list_tokens
-from beem_plugin.decoding.mixed_depths.policy_program import PolicyProgram, Unsupported
+from beem_plugin.decoding.mixed_depths.policy_kernel import TokenPolicyKernel
 from beem_plugin.decoding.mixed_depths.state import DecodingState
 from beem_plugin.decoding.mixed_depths.summary import summarize
 from beem_plugin.decoding.mixed_depths.weights import DecoderWeights
 from beem_plugin.decoding.skipped_blocks import Copy, Propagate, Recompute, SkippedBlocks
+from beem_plugin.execution.compiled.capture import Recorder, await_pinned
+from beem_plugin.execution.compiled.step_source import UnsupportedStep
 from beem_plugin.exits.policy import ExitPolicy
 
 LAUNCHES = 4
@@ -52,10 +54,11 @@ class MixedGreedy:
         At most the state's capacity.
     eos : `int`
         The token that ends a caption.
+    recorder : `Recorder`
 
     # Raises
 
-    `Unsupported`
+    `UnsupportedStep`
         If the policy or `skipped_blocks` is one that this decoder does not serve.
     """
 
@@ -68,12 +71,13 @@ class MixedGreedy:
         weights: DecoderWeights,
         rows: int,
         eos: int,
+        recorder: Recorder,
     ) -> None:
         if type(skipped_blocks) not in (Propagate, Recompute, Copy):
-            raise Unsupported(f"skipped_blocks of type {type(skipped_blocks).__name__}")
+            raise UnsupportedStep(f"skipped_blocks of type {type(skipped_blocks).__name__}")
         if policy.needs_all_labels:
-            raise Unsupported("it looks at the probabilities of all tokens")
-        self.state, self.weights, self.rows, self.eos = state, weights, rows, eos
+            raise UnsupportedStep("it looks at the probabilities of all tokens")
+        self.state, self.weights, self.rows, self.eos, self.recorder = state, weights, rows, eos, recorder
         self.decoder = network.backbone.decoder
         self.skipped_blocks = skipped_blocks
         self.leaves_early = policy.leaves_early
@@ -90,21 +94,21 @@ class MixedGreedy:
             "position": state.positions[:rows],
             **self._hidden_signals.values,
         }
-        self.program = PolicyProgram(policy, exits, network.num_exits, signals)
-        self._hidden_signals.restrict(self.program.signals_used)
-        exits = [number for number in exits if number <= self.program.last_exit]
+        self.policy_step = TokenPolicyKernel(policy, exits, signals, state.use_kernels)
+        self.last_exit = self.policy_step.last_exit
+        self._hidden_signals.restrict(self.policy_step.signals_used)
+        exits = [number for number in exits if number <= self.last_exit]
         exit_of_block = torch.zeros(state.num_layers, dtype=torch.int32)
         for number in exits:
             exit_of_block[self.exit_layers[number - 1] - 1] = number
         self.exit_of_block = exit_of_block.to(state.layers.device)
         # Where decisions do not depend on logits, an exit's head is computed for the tokens that exit there alone.
-        self.heads_first = self.program.looks_at_logits
+        self.heads_first = self.policy_step.looks_at_logits
         head_macs = [network.head_macs(number) for number in range(1, network.num_exits + 1)]
         self.head_macs = np.array([0, *(macs if number in exits else 0 for number, macs in enumerate(head_macs, 1))])
-        self.step = fused(self.program.module, f"{rows} {self.program.text}", state.layers.device)
-        self.ended = torch.zeros(rows, dtype=torch.int32, pin_memory=state.layers.is_cuda)
+        self.seen = recorder.pinned(*state.progress.shape, dtype=torch.int32)
         state.reset(0)
-        self.graph = CapturedWork(self._launches, state.layers.device)
+        self.start = recorder.capture(self._launches)
 
     def decode(self, image_states: Tensor, bos: int, macs: CaptionMacs) -> list[GeneratedCaption]:
         """
@@ -121,7 +125,7 @@ class MixedGreedy:
         """
         captions, state = len(image_states), self.state
         if state.patches:
-            for block in range(self.exit_layers[self.program.last_exit - 1]):
+            for block in range(self.exit_layers[self.last_exit - 1]):
                 keys, values = self.decoder.cross_keys_values(block + 1, image_states)
                 state.image_keys[block, :captions], state.image_values[block, :captions] = keys, values
         state.reset(captions)
@@ -143,20 +147,25 @@ class MixedGreedy:
         return found
 
     def _run_until_ended(self) -> None:
-        """Starts the graph until no caption goes on. One start is queued while the host reads what the last one left."""
-        limit = self.state.max_tokens * self.state.num_layers + LAUNCHES
-        for started in range(0, limit, LAUNCHES):
-            self.graph.start()
-            if started and self.graph.wait_for_previous() and bool((self.ended < 0).all()):
+        """Starts the graph until all captions have ended; one start is queued while the host reads the last result."""
+        limit = self.state.max_tokens * self.state.num_layers // LAUNCHES + 2
+        seen = self.seen.numpy()
+        seen[:] = 0
+        for started in range(limit):
+            self.start()
+            if started and not await_pinned(partial(_has_started, seen, started), self.recorder.wait):
+                raise RuntimeError(f"{seen[-1]} of {started} starts have finished, and none is queued")
+            if started and (seen[: self.rows] < 0).all():
                 return
-        self.graph.wait()
-        if not bool((self.ended < 0).all()):
-            raise RuntimeError(f"captions have not ended after {limit} launches")
+        self.recorder.wait()
+        if not (seen[: self.rows] < 0).all():
+            raise RuntimeError(f"captions have not ended after {limit} starts")
 
     def _launches(self) -> None:
         for _ in range(LAUNCHES):
             self._launch()
-        self.ended.copy_(self.state.layers[: self.rows], non_blocking=True)
+        self.state.launches.add_(1)
+        self.seen.copy_(self.state.progress, non_blocking=True)
 
     def _launch(self) -> None:
         """One block for each caption, and the exit after it."""
@@ -180,16 +189,20 @@ class MixedGreedy:
         wanted = state.at_exit[:rows]
         if self.heads_first:
             self._heads(wanted)
-        leaves = self.program.run(self.step, wanted)
+        leaves = self.policy_step(wanted)
         if not self.heads_first:
-            self._heads(torch.where(leaves | (wanted == self.program.last_exit), wanted, 0))
-        advance(state, rows, leaves, weights, self.eos, self.program.last_exit)
+            self._heads(torch.where(leaves | (wanted == self.last_exit), wanted, 0))
+        advance(state, rows, leaves, weights, self.eos, self.last_exit)
 
     def _heads(self, wanted: Tensor) -> None:
         state, rows = self.state, self.rows
         list_heads(state, rows, wanted)
         mixed_linear(state, rows, HEAD, state.hidden, self.weights.vocabulary, state.logits)
         summarize(state, rows, wanted)
+
+
+def _has_started(seen: np.ndarray, starts: int) -> bool:
+    return bool(seen[-1] >= starts)
 
 
 class _HiddenSignals:

@@ -19,9 +19,9 @@ HOOKS = (
 
 class Snapshot:
     """
-    The modules, parameters and buffers of a network, with the version that torch counts for each tensor. What is compiled
-    for it serves as long as `matches` holds for a snapshot of the present: other modules, weights that were written to
-    or moved, and other exits are all seen. Writes through `.data` are not, as torch does not count them.
+    The modules, parameters and buffers of a network, with the version that torch counts for each tensor. What was
+    compiled for a network serves as long as its snapshot `matches` a new one: other modules, weights that were written
+    to or moved, and other exits are noticed. Writes through `.data` are not, as torch does not count them.
 
     # Parameters
 
@@ -55,12 +55,12 @@ class Snapshot:
 
 
 def is_plain(module: Module) -> bool:
-    """Whether nothing but the module's class says what a call computes: no hooks, no `forward` of its own, no training."""
+    """Whether a call computes what the class defines: no hooks, no replaced `forward`, evaluation mode."""
     return not module.training and "forward" not in vars(module) and not any(getattr(module, name) for name in HOOKS)
 
 
 def policy_key(policy: ExitPolicy) -> tuple[Any, ...] | None:
-    """Equal for policies that decide alike; `None` for one that cannot be compared, as it holds what cannot be pickled."""
+    """Equal for policies that decide alike; `None` for a policy that cannot be pickled, and so not be compared."""
     try:
         return type(policy), pickle.dumps(vars(policy))
     except Exception:  # pickle raises whatever an object's own methods raise

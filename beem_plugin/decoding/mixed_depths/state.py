@@ -45,8 +45,9 @@ class DecodingState:
         def integers(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
             return torch.zeros(*shape, dtype=dtype, device=like.device)
 
-        # The block that each caption's token enters next, from 0; -1 for a caption that has ended.
-        self.layers = integers(capacity)
+        # The block that each caption's token enters next, -1 for a caption that has ended; then the starts of graphs.
+        self.progress = integers(capacity + 1)
+        self.layers, self.launches = self.progress[:capacity], self.progress[capacity:]
         self.positions = integers(capacity)
         # The number of blocks in which each token has keys and values.
         self.filled = integers(capacity, max_tokens)
@@ -90,7 +91,7 @@ class DecodingState:
 
     def reset(self, captions: int) -> None:
         """The first `captions` rows are at their first token; the other rows are unused."""
-        for tensor in (self.layers, self.positions, self.filled, self.exits, self.at_exit):
+        for tensor in (self.progress, self.positions, self.filled, self.exits, self.at_exit):
             tensor.zero_()
         self.layers[captions:] = -1
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from beem_plugin.common.kernel_launch import launch, power_of_two
 from beem_plugin.decoding.mixed_depths.state import DecodingState
 from beem_plugin.exits.token_signals import TokenSummary
+from beem_plugin.kernels.launch import launch, power_of_two
 
 try:
     import triton

@@ -50,9 +50,9 @@ class Linear:
 @dataclass
 class Vocabulary(Linear):
     """
-    The vocabulary heads: a layer normalisation an exit, and one matrix for all exits or one each. Gains cannot be folded
-    into a shared matrix; the logits are `boost / std * ((x * gain) @ weight^T - mean * slope) + bias`. `boost` is a power
-    of 2 that keeps `gain` small, without which half precision might overflow.
+    The vocabulary heads: a layer normalisation an exit, and one matrix for all exits or one each. Gains cannot be
+    folded into a shared matrix; the logits are `boost / std * ((x * gain) @ weight^T - mean * slope) + bias`. `boost`
+    is a power of 2 that keeps `gain` small, without which half precision might overflow.
 
     # Parameters
 

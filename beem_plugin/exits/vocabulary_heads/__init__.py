@@ -1,4 +1,4 @@
-"""What an exit over a vocabulary adds to the decoder."""
+"""Heads of exits over a vocabulary."""
 
 from beem_plugin.exits.vocabulary_heads.head import VocabularyHead
 from beem_plugin.exits.vocabulary_heads.linear_shortcut import LinearShortcutHead

@@ -11,34 +11,34 @@ from torch import Tensor
 from beem_plugin.common.registry import Registrable
 
 Memory = Mapping[str, Tensor]
-"""What the exits before one have left for it, the tokens first."""
+"""Tensors that earlier exits keep for later ones, each with the tokens as its first dimension."""
 
 
 class VocabularyHead(torch.nn.Module, Registrable):
     """
-    An exit over a vocabulary in two parts: `features` of a hidden state, and a matrix `weight` with a row a word. The
-    logits are their product. Kept apart, so that a loss can go over the words chunk by chunk, and an exit can look at
-    some candidate words only.
+    An exit over a vocabulary in two parts: `features` of a hidden state, and a matrix `weight` with a row for each
+    entry of the vocabulary. The logits are their product. The parts are separate, so that a loss can go over tokens in
+    chunks, and an exit can compute the logits of some candidates only.
 
     Constructed with `norm`, the decoder's final layer normalisation, and `output_weight`, its `(words, hidden)` matrix,
-    from which a head is initialised; and with `exit_number` and `num_exits`, if it takes them. The last exit is no such
-    head, but the decoder's own output.
+    from which a head is initialised; and with `exit_number` and `num_exits`, if it takes them. The last exit has no
+    such head: it is the decoder's own output.
     """
 
     default_implementation = "tied"
 
     remembers: ClassVar[bool] = False
-    """Whether it looks at what `memory_after` of the exits before it has left, whether or not they were asked."""
+    """Whether it reads what `memory_after` of earlier exits returned, whether or not these were evaluated."""
 
     def join(self, heads: Sequence[VocabularyHead]) -> None:
-        """Called once with the heads of all exits but the last, in order, for what they share."""
+        """Called once with the heads of all exits but the last, in order, so that they can share parameters."""
 
     def features(self, hidden: Tensor, memory: Memory | None = None) -> Tensor:
         """`(tokens, hidden)` to `(tokens, size)`."""
         raise TypeError(f"{type(self).__name__} does not define features")
 
     def memory_after(self, hidden: Tensor, memory: Memory) -> dict[str, Tensor]:
-        """What the next exit finds in its memory of this one's."""
+        """What this exit adds to the memory of the next one."""
         return {}
 
     def state(self, hidden: Tensor) -> Tensor | None:
@@ -50,7 +50,7 @@ class VocabularyHead(torch.nn.Module, Registrable):
         return None
 
     def weight(self, output_weight: Tensor) -> Tensor:
-        """`(words, size)`; `output_weight` is the decoder's own, which the head does not hold."""
+        """`(words, size)`; `output_weight` is the decoder's own matrix, which the head does not own."""
         raise TypeError(f"{type(self).__name__} does not define weight")
 
     def features_macs(self) -> int:

@@ -13,7 +13,7 @@ from beem_plugin.exits.vocabulary_heads.head import Memory, VocabularyHead, copi
 class LowRankHead(VocabularyHead):
     """
     A vocabulary matrix of rank r, as a product of two: r (words + hidden) multiply-accumulates a token instead of
-    words x hidden, so that asking an exit costs less than the blocks it saves. They start as the best approximation of
+    words x hidden, so that an exit costs less than the blocks it saves. They start as the best approximation of
     the decoder's matrix, by its singular values.
 
     Registered as a `VocabularyHead` with name "low_rank".

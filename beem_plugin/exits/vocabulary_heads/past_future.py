@@ -1,4 +1,4 @@
-"""A head that sees the states before it and imitations of those to come: DeeCap."""
+"""A head over the states of earlier exits and imitations of those of later ones: DeeCap."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from beem_plugin.exits.vocabulary_heads.head import Memory, VocabularyHead, copi
 @VocabularyHead.register("past_future")
 class PastFutureHead(VocabularyHead):
     """
-    DeeCap (Fei et al. 2022): an exit that knows what came before it, and imitates what will come. With s_i the state of
-    a word at exit i of L, the vocabulary matrix that all exits share sees
+    DeeCap (Fei et al. 2022): an exit that reads the states of earlier exits, and imitates those of later ones. With s_i
+    the state of a token at exit i of L, the input of the vocabulary matrix that all exits share is
 
         lambda_i mean(s_1 ... s_i) + (1 - lambda_i) mean(imitations of s_{i+1} ... s_L),
 
@@ -23,9 +23,9 @@ class PastFutureHead(VocabularyHead):
     whichever exit imitates it. States of earlier exits get no gradient from later ones.
 
     s_i is the output of the exit's block under a layer normalisation of the exit's own, which starts as the decoder's
-    final one; s_L is what the decoder's ordinary output sees. The paper's poolers end in tanh, and it sums: neither is
-    of a scale that a trained vocabulary matrix knows. W_j starts as the identity and lambda_i as 1/2, so that a head
-    starts close to a tied one. The release imitates the next exit alone.
+    final one; s_L is the input of the decoder's own output matrix. The paper's poolers end in tanh, and it sums:
+    neither has the scale that a trained vocabulary matrix expects. W_j starts as the identity and lambda_i as 1/2, so
+    that a head starts close to a tied one. The release imitates the next exit alone.
 
     For the objective `imitation`, which lets the imitations learn.
 
@@ -59,7 +59,7 @@ class PastFutureHead(VocabularyHead):
         return self.norm(hidden)
 
     def imitated(self, hidden: Tensor) -> Tensor:
-        """`(tokens, later exits, hidden)` what the exit takes the states of the exits after it to be."""
+        """`(tokens, later exits, hidden)` the imitations of the states of later exits."""
         state = self.state(hidden)
         return torch.stack([imitator(state) for imitator in self.imitators], 1)
 

@@ -1,0 +1,220 @@
+"""The step of an exit policy for tokens that are at different exits, as one Triton kernel."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Node
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from beem_plugin.execution.compiled.policy_kernel import compile_source, full_row, load
+from beem_plugin.execution.compiled.step_source import Translator, UnsupportedStep, Value, kind_of, traced_samples
+from beem_plugin.exits.policy import ExitPolicy
+from beem_plugin.exits.state import ExitState
+from beem_plugin.exits.token_signals import SUMMARIES, TokenSignals, TokenSummary
+
+HEADER = """@triton.jit
+def policy_step({signals}at_exit, variants, numbers, state, leaves, width_of_numbers,
+                WIDTH: tl.constexpr, BLOCK: tl.constexpr, LABELS: tl.constexpr):
+    sample = tl.program_id(0).to(tl.int64) + tl.arange(0, BLOCK)
+    inside = sample >= 0
+    exit_number = tl.load(at_exit + tl.program_id(0))
+    variant = tl.load(variants + exit_number)
+    numbers += exit_number * width_of_numbers
+"""
+
+
+class TokenPolicyKernel:
+    """
+    The steps of a policy at all exits, for rows of which each is at an exit of its own: a program runs the step of its
+    row's exit. The kernel is generated from a trace of the policy's own `step`, a user's included. It serves policies
+    that look at the most probable token, its probability, the margin, the entropy, `position` and signals of hidden
+    states only. Exits whose steps differ only in numbers share a part of it.
+
+    The policy is copied: one that is calibrated or changed needs a new object.
+
+    # Parameters
+
+    policy : `ExitPolicy`
+        Bound and calibrated.
+    exits : `Sequence[int]`
+        The numbers of the exits that are evaluated, the last one included, where all rows exit.
+    signals : `dict[str, Tensor]`
+        Static tensors `(rows,)`: those of `TokenSummary`, and further signals by name.
+    use_kernel : `bool`
+        Whether to run the kernel rather than the policy's own `step`.
+
+    # Raises
+
+    `UnsupportedStep`
+        If a step looks at logits or at values on the host, or contains an operation without translation.
+    """
+
+    def __init__(self, policy: ExitPolicy, exits: Sequence[int], signals: dict[str, Tensor], use_kernel: bool) -> None:
+        self.policy, self.signals, self.use_kernel = copy.deepcopy(policy), signals, use_kernel
+        self.samples = traced_samples(policy.num_labels)
+        rows, device = len(signals["top_token"]), signals["top_token"].device
+        self.leaves = torch.zeros(rows, dtype=torch.bool, device=device)
+        self.memory: dict[int, ExitState] = {}  # of the reference, after each exit
+        self.columns: dict[str, int] = {}
+        self.last_exit = exits[-1]
+        """The exit at which all rows exit, whatever the signals are."""
+        self.exits: list[int] = []
+        used: set[str] = set()
+        parts: dict[str, int] = {}
+        numbers: dict[int, list[float]] = {}
+        variants = torch.full((policy.num_exits + 1,), -1, dtype=torch.int32)
+        before = self.policy.start(self.samples, policy.num_exits, "cpu")
+        for exit_number in exits[:-1]:
+            module, after = self._trace(exit_number, before)
+            if everything_leaves(module):
+                self.last_exit = exit_number
+                break
+            placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+            used |= {name for name, node in zip(signals, placeholders) if node.users}
+            self.columns.update({name: len(self.columns) for name in after.tensors if name not in self.columns})
+            text, numbers[exit_number] = self._translate(module, before, after, is_first=not self.exits)
+            variants[exit_number] = parts.setdefault(text, len(parts))
+            self.exits.append(exit_number)
+            before = after
+        self.signals_used = used
+        self.variants = variants.to(device)
+        width = max([1, *map(len, numbers.values())])
+        table = [[*numbers.get(number, []), *[0.0] * width][:width] for number in range(policy.num_exits + 1)]
+        self.numbers = torch.tensor(table, dtype=torch.float64, device=device)
+        self.state = torch.zeros(rows, max(1, len(self.columns)), dtype=torch.float64, device=device)
+        self.kernel = None
+        if use_kernel and parts:
+            lines = HEADER.format(signals="".join(f"{name}, " for name in signals)).rstrip("\n").split("\n")
+            for text, number in parts.items():
+                lines += [f"    if variant == {number}:", *(f"        {line}" for line in text.split("\n"))]
+            self.kernel = compile_source("\n".join(lines) + "\n")
+
+    @property
+    def looks_at_logits(self) -> bool:
+        """Whether a decision depends on the exit's logits, not on hidden states or positions alone."""
+        return bool(self.signals_used & set(SUMMARIES))
+
+    def __call__(self, at_exit: Tensor) -> Tensor:
+        """
+        # Parameters
+
+        at_exit : `Tensor`
+            `(rows,)` int64: the exit that each row is at, 0 for none.
+
+        # Returns
+
+        `Tensor`
+            `(rows,)` bool: which rows exit; static, and meaningless for rows at no exit or at `last_exit`.
+        """
+        if not self.use_kernel:
+            return self.reference(at_exit)
+        if self.kernel is not None:
+            self.kernel[(len(self.leaves),)](
+                *self.signals.values(),
+                at_exit,
+                self.variants,
+                self.numbers,
+                self.state,
+                self.leaves.view(torch.uint8),
+                self.numbers.shape[1],
+                WIDTH=self.state.shape[1],
+                BLOCK=1,
+                LABELS=2,
+                num_warps=1,
+            )
+        return self.leaves
+
+    def reference(self, at_exit: Tensor) -> Tensor:
+        """The same by the policy's own `step`."""
+        previous: int | None = None
+        for exit_number in self.exits:
+            rows = (at_exit == exit_number).nonzero().flatten()
+            if previous is None:
+                state = self.policy.start(len(rows), self.policy.num_exits, at_exit.device)
+            else:
+                state = self.memory[previous].index_select(rows) if len(rows) else ExitState()
+            previous = exit_number
+            if not len(rows):
+                continue
+            given = {name: value.index_select(0, rows) for name, value in self.signals.items()}
+            self.leaves[rows], after = self.policy.step(exit_number, token_signals(given), state)
+            kept = self.memory.setdefault(exit_number, ExitState())
+            for name, value in after.tensors.items():
+                known = kept.tensors.setdefault(name, value.new_zeros(len(self.leaves), *value.shape[1:]))
+                known[rows] = value
+        return self.leaves
+
+    def _trace(self, exit_number: int, state: ExitState) -> tuple[Any, ExitState]:
+        """The graph of one exit's step, and an example of the state after it."""
+        generator = torch.Generator().manual_seed(exit_number)
+        signals = [
+            torch.rand(self.samples, generator=generator).to(value.dtype).cpu() for value in self.signals.values()
+        ]
+        names, found = list(state.tensors), list[str]()
+
+        def step(*tensors: Tensor) -> list[Tensor]:
+            given = dict(zip(self.signals, tensors))
+            before = ExitState(**dict(zip(names, tensors[len(given) :], strict=True)))
+            leaves, after = self.policy.step(exit_number, token_signals(given), before)
+            found[:] = list(after.tensors)
+            return [leaves, *after.tensors.values()]
+
+        inputs = [*signals, *state.tensors.values()]
+        try:
+            with torch.inference_mode(False), torch.no_grad():  # tracing needs ordinary tensors
+                inputs = [tensor.clone() for tensor in inputs]
+                module = make_fx(step)(*inputs)
+                results = step(*inputs)
+        except Exception as error:  # whatever a user's step does that cannot be traced
+            raise UnsupportedStep(f"{type(error).__name__}: {error}") from error
+        module.graph.eliminate_dead_code()
+        return module, ExitState(**dict(zip(found, results[1:], strict=True)))
+
+    def _translate(self, module: Any, before: ExitState, after: ExitState, is_first: bool) -> tuple[str, list[float]]:
+        """The body of one exit's step, and the numbers that it reads."""
+        for name, tensor in after.tensors.items():
+            if tensor.shape != (self.samples,):
+                raise UnsupportedStep(f"state {name} of shape {tuple(tensor.shape)}")
+        translator = Translator(module, self.policy.num_labels)
+        inputs = []
+        for name, value in self.signals.items():
+            kind = kind_of(value.dtype)
+            converted = ".to(tl.float64)" if kind == "float" else ".to(tl.int64)"
+            inputs.append((Value(f"of_{name}", False, kind), load(name, "sample", False) + converted))
+        for name, tensor in before.tensors.items():
+            kind = kind_of(tensor.dtype)
+            if is_first:
+                if tensor.shape != (self.samples,) or not bool((tensor == tensor[0]).all()):
+                    raise UnsupportedStep(f"start of {name} differs between samples")
+                text = f"tl.load(numbers + {translator.number(float(tensor[0]))}) + tl.zeros((BLOCK,), tl.float64)"
+            else:
+                text = load("state", f"sample * WIDTH + {self.columns[name]}", False)
+            converted = {"float": "", "int": ".to(tl.int64)", "bool": " != 0"}[kind]
+            inputs.append((Value(f"state_{name}", False, kind), f"({text}){converted}"))
+        leaves, *tensors = translator.run(inputs)
+        lines = translator.source.lines
+        lines.append(f"tl.store(leaves + sample, {full_row(leaves)}.to(tl.uint8))")
+        for name, value in zip(after.tensors, tensors, strict=True):
+            lines.append(f"tl.store(state + sample * WIDTH + {self.columns[name]}, {full_row(value)})")
+        return "\n".join(lines), translator.source.numbers
+
+
+def token_signals(given: dict[str, Tensor]) -> TokenSignals:
+    """The signals of some rows, from tensors by name."""
+    summary = TokenSummary(*(given[name] for name in SUMMARIES))
+    extra = {name: (lambda value=value: value) for name, value in given.items() if name not in SUMMARIES}
+    return TokenSignals(len(summary.top_token), summary.top_token.device, summary=lambda: summary, extra=extra)
+
+
+def everything_leaves(module: Any) -> bool:
+    """Whether all rows exit whatever the signals are, as with a fixed exit."""
+    leaves = next(iter(reversed(module.graph.nodes))).args[0][0]
+    if not isinstance(leaves, Node) or leaves.op != "call_function":
+        return False
+    name, values = str(leaves.target).split(".")[1], leaves.args
+    return name in ("full", "full_like") and len(values) > 1 and values[1] is True
