@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from beem_plugin.decoding.mixed_depths.state import DecodingState
-from beem_plugin.decoding.mixed_depths.weights import DecoderWeights
 from beem_plugin.kernels.launch import launch, power_of_two
 
 try:
@@ -68,7 +67,7 @@ if triton is not None:
             tl.store(layers + row, next_block)
 
 
-def advance(state: DecodingState, rows: int, leaves: Tensor, weights: DecoderWeights, eos: int, last_exit: int) -> None:
+def advance(state: DecodingState, rows: int, leaves: Tensor, eos: int, last_exit: int) -> None:
     """
     # Parameters
 
@@ -76,15 +75,13 @@ def advance(state: DecodingState, rows: int, leaves: Tensor, weights: DecoderWei
     rows : `int`
     leaves : `Tensor`
         `(rows,)` bool: which rows exit, where they are at an exit.
-    weights : `DecoderWeights`
-        With the embeddings of the next tokens.
     eos : `int`
         The token that ends a caption.
     last_exit : `int`
         The exit at which all rows exit.
     """
     if not state.use_kernels:
-        advance_reference(state, rows, leaves, weights, eos, last_exit)
+        advance_reference(state, rows, leaves, eos, last_exit)
         return
     size = state.hidden.shape[1]
     launch(
@@ -100,8 +97,8 @@ def advance(state: DecodingState, rows: int, leaves: Tensor, weights: DecoderWei
         state.exits,
         state.log_probabilities,
         state.hidden,
-        weights.token_embeddings,
-        weights.position_embeddings,
+        state.weights.token_embeddings,
+        state.weights.position_embeddings,
         state.max_tokens,
         size,
         eos,
@@ -111,9 +108,7 @@ def advance(state: DecodingState, rows: int, leaves: Tensor, weights: DecoderWei
     )
 
 
-def advance_reference(
-    state: DecodingState, rows: int, leaves: Tensor, weights: DecoderWeights, eos: int, last_exit: int
-) -> None:
+def advance_reference(state: DecodingState, rows: int, leaves: Tensor, eos: int, last_exit: int) -> None:
     layers, at_exit = state.layers[:rows], state.at_exit[:rows]
     leaving = ((leaves & (at_exit > 0)) | (at_exit == last_exit)) & (layers >= 0)
     layers += (layers >= 0) & ~leaving
@@ -124,6 +119,7 @@ def advance_reference(
         ends = token == eos or position + 1 == state.max_tokens
         layers[row] = -1 if ends else 0
         if not ends:
+            weights = state.weights
             embedded = weights.token_embeddings[token] + weights.position_embeddings[position + 1]
             state.hidden[row * state.max_tokens + position + 1] = embedded
             state.positions[row] = position + 1

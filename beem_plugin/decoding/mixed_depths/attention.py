@@ -107,7 +107,7 @@ if triton is not None:
 
 
 def mixed_attention(
-    state: DecodingState, rows: int, query: Tensor, scales: Tensor, result: Tensor, images: bool, recomputes: bool
+    state: DecodingState, rows: int, query: Tensor, result: Tensor, images: bool, recomputes: bool
 ) -> None:
     """
     # Parameters
@@ -116,15 +116,13 @@ def mixed_attention(
     rows : `int`
     query, result : `Tensor`
         `(places, heads * size)`
-    scales : `Tensor`
-        `(blocks,)` float32, the scale of the queries.
     images : `bool`
         Whether tokens attend to all patches of their image, or to the tokens of their caption up to themselves.
     recomputes : `bool`
         Whether tokens that skipped the block are computed, too.
     """
     if not state.use_kernels:
-        mixed_attention_reference(state, rows, query, scales, result, images, recomputes)
+        mixed_attention_reference(state, rows, query, result, images, recomputes)
         return
     keys, values = (state.image_keys, state.image_values) if images else (state.keys, state.values)
     _, _, heads, length, size = keys.shape
@@ -137,7 +135,7 @@ def mixed_attention(
         state.layers,
         state.positions,
         state.recomputed,
-        scales,
+        state.weights.scales,
         result,
         state.max_tokens,
         length,
@@ -154,7 +152,7 @@ def mixed_attention(
 
 
 def mixed_attention_reference(
-    state: DecodingState, rows: int, query: Tensor, scales: Tensor, result: Tensor, images: bool, recomputes: bool
+    state: DecodingState, rows: int, query: Tensor, result: Tensor, images: bool, recomputes: bool
 ) -> None:
     keys, values = (state.image_keys, state.image_values) if images else (state.keys, state.values)
     heads, length, size = keys.shape[2:]
@@ -169,7 +167,7 @@ def mixed_attention_reference(
             keys[block][row],
             values[block][row],
             attn_mask=seen,
-            scale=float(scales[block]),
+            scale=float(state.weights.scales[block]),
         )
         result[places] = output.reshape(count, heads * size)
 

@@ -32,7 +32,7 @@ MAX_DECODERS = 32
 """Compiled decoders that are kept; the least recently used one is dropped first."""
 MAX_ROWS = 512
 MAX_BYTES = 2**31
-"""Of buffers and copies of weights; batches that need more are decoded on the plain path."""
+"""Size of the buffers; batches that need more are decoded on the plain path."""
 
 
 class CompiledCaptions:
@@ -58,9 +58,8 @@ class CompiledCaptions:
     def clear(self) -> None:
         """Drops everything that was compiled, with its memory."""
         self.made_of: tuple[Snapshot, torch.device, bool] | None = None
-        self.weights: DecoderWeights | None = None
         self.state: DecodingState | None = None
-        self.recorder: CudaRecorder | EagerRecorder | None = None
+        self.recorder: CudaRecorder | EagerRecorder = EagerRecorder()
         self.decoders: OrderedDict[tuple[Any, ...], MixedGreedy] = OrderedDict()
         self.occurred: Counter[tuple[Any, ...]] = Counter()
         self.refused: dict[tuple[Any, ...], str] = {}
@@ -91,28 +90,26 @@ class CompiledCaptions:
             Multiply-accumulates are added to it.
         bos, eos, max_length : `int`
         """
-        key_of_policy, device = policy_key(policy), image_states.device
-        images, patches = image_states.shape[:2]
+        device, (images, patches) = image_states.device, image_states.shape[:2]
         if device.type != self.device_type or torch.is_autocast_enabled(device.type) or not 0 < images <= MAX_ROWS:
             return None
-        if key_of_policy is None or (self.use_kernels and linear.triton is None):
+        if (self.use_kernels and linear.triton is None) or not self._is_current(network, device):
             return None
-        self._drop_outdated(network, device)
-        assert self.made_of is not None
-        if not self.made_of[0].is_plain:
-            return None
-        # The network's parameters say which precision the kernels compute in.
+        decides = policy_key(policy)
         rows = 1 << (images - 1).bit_length()
-        settings = (key_of_policy, type(skipped_blocks), str(vars(skipped_blocks)), eos, max_length, patches)
-        key = (*settings, image_states.dtype, rows)
+        fills = (type(skipped_blocks), str(vars(skipped_blocks)))
+        key = (decides, fills, eos, max_length, patches, image_states.dtype, rows)
         self.occurred[key] += 1
-        if key in self.refused or self.occurred[key] < CAPTURE_AFTER:
+        if decides is None or key in self.refused or self.occurred[key] < CAPTURE_AFTER:
             return None
+        counted = CaptionMacs()
         try:
-            counted = CaptionMacs()
             with self._stream(device):
-                decoder = self._decoder(key, network, policy, skipped_blocks, image_states, rows, eos, max_length)
-                captions = decoder.decode(image_states, bos, counted)
+                if key not in self.decoders:
+                    state = self._state_for(network, image_states, rows, max_length)
+                    self.decoders[key] = MixedGreedy(network, policy, skipped_blocks, state, rows, eos, self.recorder)
+                self.decoders.move_to_end(key)
+                captions = self.decoders[key].decode(image_states, bos, counted)
         except UnsupportedStep as error:
             self.refused[key] = str(error)
             logger.debug("%s is decoded on the plain path: %s", type(policy).__name__, error)
@@ -120,71 +117,58 @@ class CompiledCaptions:
         except Exception as error:  # torch, Triton and its compiler fail in many ways
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             self._drop_decoders()
-            self.recorder = None
             self.refused[key] = reason
             logger.warning("%s: captions are decoded on the plain path from now on: %s", type(policy).__name__, reason)
             return None
+        while len(self.decoders) > MAX_DECODERS:
+            self.decoders.popitem(last=False)
         macs.add(counted)
         return captions
 
-    def _drop_outdated(self, network: Any, device: torch.device) -> None:
-        """Drops everything if the network is not what it was: other weights, modules, hooks, device or precision."""
+    def _is_current(self, network: Any, device: torch.device) -> bool:
+        """
+        Whether the network can be compiled. Drops what was compiled for it before, if it has changed since: other
+        weights, modules, hooks, device or precision.
+        """
         now = (Snapshot(network), device, allows_tf32())
         same = self.made_of is not None and self.made_of[1:] == now[1:] and self.made_of[0].matches(now[0])
         if not same or not now[0].is_plain:
             self.clear()
             self.made_of = now
+        return now[0].is_plain
 
     def _drop_decoders(self) -> None:
         self.decoders.clear()
-        self.state = self.weights = None
+        self.state = None
+        self.recorder = EagerRecorder()
 
     @contextmanager
     def _stream(self, device: torch.device) -> Iterator[None]:
         """Work inside runs on the recorder's stream, after what was queued before."""
         if device.type != "cuda":
-            self.recorder = EagerRecorder()
             yield
             return
         with torch.cuda.device(device):
-            self.recorder = recorder = CudaRecorder(device) if self.recorder is None else self.recorder
-            assert isinstance(recorder, CudaRecorder)
-            recorder.main.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(recorder.main):
+            if not isinstance(self.recorder, CudaRecorder):
+                self.recorder = CudaRecorder(device)
+            stream = self.recorder.main
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
                 yield
 
-    def _decoder(
-        self,
-        key: tuple[Any, ...],
-        network: Any,
-        policy: ExitPolicy,
-        skipped_blocks: SkippedBlocks,
-        image_states: Tensor,
-        rows: int,
-        eos: int,
-        max_length: int,
-    ) -> MixedGreedy:
-        decoder, patches = network.backbone.decoder, image_states.shape[1]
-        if key in self.decoders:
-            self.decoders.move_to_end(key)
-            return self.decoders[key]
+    def _state_for(self, network: Any, image_states: Tensor, rows: int, max_length: int) -> DecodingState:
+        """Buffers for `rows` captions. Larger ones than before replace them, and all decoders on them."""
+        state, patches = self.state, image_states.shape[1]
+        if state is not None and (state.max_tokens, state.patches) == (max_length, patches) and state.capacity >= rows:
+            return state
         unsupported = DecoderWeights.unsupported(network, patches > 0)
         if unsupported is not None:
             raise UnsupportedStep(unsupported)
         if network.exit_weight(network.num_exits).dtype != image_states.dtype:
             raise UnsupportedStep(f"image states of {image_states.dtype}")
-        needed = DecodingState.num_bytes(decoder, rows, max_length, patches, image_states)
-        if needed + DecoderWeights.num_bytes(network) > MAX_BYTES:
+        needed = DecodingState.num_bytes(network.backbone.decoder, rows, max_length, patches, image_states)
+        if needed > MAX_BYTES:
             raise UnsupportedStep(f"buffers of {needed} bytes")
-        state = self.state
-        if state is None or (state.max_tokens, state.patches) != (max_length, patches) or state.capacity < rows:
-            self._drop_decoders()
-            self.weights = DecoderWeights(network, patches > 0)
-            self.state = DecodingState(decoder, self.weights, rows, max_length, patches, self.use_kernels)
-        assert self.state is not None and self.weights is not None
-        while len(self.decoders) >= MAX_DECODERS:
-            self.decoders.popitem(last=False)
-        assert self.recorder is not None
-        made = MixedGreedy(network, policy, skipped_blocks, self.state, self.weights, rows, eos, self.recorder)
-        self.decoders[key] = made
-        return self.decoders[key]
+        self.decoders.clear()
+        self.state = DecodingState(network, rows, max_length, patches, self.use_kernels)
+        return self.state

@@ -26,7 +26,6 @@ from beem_plugin.decoding.mixed_depths.lists import list_heads, list_tokens
 from beem_plugin.decoding.mixed_depths.policy_kernel import TokenPolicyKernel
 from beem_plugin.decoding.mixed_depths.state import DecodingState
 from beem_plugin.decoding.mixed_depths.summary import summarize
-from beem_plugin.decoding.mixed_depths.weights import DecoderWeights
 from beem_plugin.decoding.skipped_blocks import Copy, Propagate, Recompute, SkippedBlocks
 from beem_plugin.execution.compiled.capture import Recorder, await_pinned
 from beem_plugin.execution.compiled.step_source import UnsupportedStep
@@ -49,7 +48,6 @@ class MixedGreedy:
         Bound and calibrated.
     skipped_blocks : `SkippedBlocks`
     state : `DecodingState`
-    weights : `DecoderWeights`
     rows : `int`
         At most the state's capacity.
     eos : `int`
@@ -68,7 +66,6 @@ class MixedGreedy:
         policy: ExitPolicy,
         skipped_blocks: SkippedBlocks,
         state: DecodingState,
-        weights: DecoderWeights,
         rows: int,
         eos: int,
         recorder: Recorder,
@@ -77,7 +74,7 @@ class MixedGreedy:
             raise UnsupportedStep(f"skipped_blocks of type {type(skipped_blocks).__name__}")
         if policy.needs_all_labels:
             raise UnsupportedStep("it looks at the probabilities of all tokens")
-        self.state, self.weights, self.rows, self.eos, self.recorder = state, weights, rows, eos, recorder
+        self.state, self.rows, self.eos, self.recorder = state, rows, eos, recorder
         self.decoder = network.backbone.decoder
         self.skipped_blocks = skipped_blocks
         self.leaves_early = policy.leaves_early
@@ -129,9 +126,9 @@ class MixedGreedy:
                 keys, values = self.decoder.cross_keys_values(block + 1, image_states)
                 state.image_keys[block, :captions], state.image_values[block, :captions] = keys, values
         state.reset(captions)
-        first = functional.embedding(torch.tensor(bos, device=state.hidden.device), self.weights.token_embeddings)
+        first = functional.embedding(torch.tensor(bos, device=state.hidden.device), state.weights.token_embeddings)
         state.hidden.view(state.capacity, state.max_tokens, -1)[:captions, 0] = (
-            first + self.weights.position_embeddings[0]
+            first + state.weights.position_embeddings[0]
         )
         self._run_until_ended()
         packed = torch.stack([state.tokens, state.exits, state.log_probabilities.view(torch.int32)])
@@ -149,6 +146,7 @@ class MixedGreedy:
     def _run_until_ended(self) -> None:
         """Starts the graph until all captions have ended; one start is queued while the host reads the last result."""
         limit = self.state.max_tokens * self.state.num_layers // LAUNCHES + 2
+        self.recorder.wait()  # an interrupted batch may still be queued
         seen = self.seen.numpy()
         seen[:] = 0
         for started in range(limit):
@@ -169,7 +167,7 @@ class MixedGreedy:
 
     def _launch(self) -> None:
         """One block for each caption, and the exit after it."""
-        state, weights, rows = self.state, self.weights, self.rows
+        state, weights, rows = self.state, self.state.weights, self.rows
         hidden, query, attended, every = state.hidden, state.query, state.attention_output, self.recomputes
         list_tokens(state, rows, self.exit_of_block, self.leaves_early, every)
         self._hidden_signals.before_block()
@@ -177,11 +175,11 @@ class MixedGreedy:
         mixed_linear(state, rows, KEYS_VALUES, hidden, weights.attention_in, query, fills)
         if self.copies:
             copy_skipped(state, rows)
-        mixed_attention(state, rows, query, weights.scales, attended, False, every)
+        mixed_attention(state, rows, query, attended, False, every)
         mixed_linear(state, rows, ADD, attended, weights.attention_out, hidden, every)
         if state.patches:
             mixed_linear(state, rows, STORE, hidden, weights.cross_in, query, every)
-            mixed_attention(state, rows, query, weights.scales, attended, True, every)
+            mixed_attention(state, rows, query, attended, True, every)
             mixed_linear(state, rows, ADD, attended, weights.cross_out, hidden, every)
         mixed_linear(state, rows, GELU, hidden, weights.mlp_in, state.inner, every)
         mixed_linear(state, rows, ADD, state.inner, weights.mlp_out, hidden, every)
@@ -192,12 +190,12 @@ class MixedGreedy:
         leaves = self.policy_step(wanted)
         if not self.heads_first:
             self._heads(torch.where(leaves | (wanted == self.last_exit), wanted, 0))
-        advance(state, rows, leaves, weights, self.eos, self.last_exit)
+        advance(state, rows, leaves, self.eos, self.last_exit)
 
     def _heads(self, wanted: Tensor) -> None:
         state, rows = self.state, self.rows
         list_heads(state, rows, wanted)
-        mixed_linear(state, rows, HEAD, state.hidden, self.weights.vocabulary, state.logits)
+        mixed_linear(state, rows, HEAD, state.hidden, state.weights.vocabulary, state.logits)
         summarize(state, rows, wanted)
 
 

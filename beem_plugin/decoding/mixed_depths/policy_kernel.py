@@ -76,7 +76,8 @@ class TokenPolicyKernel:
                 break
             placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
             used |= {name for name, node in zip(signals, placeholders) if node.users}
-            self.columns.update({name: len(self.columns) for name in after.tensors if name not in self.columns})
+            for name in after.tensors:
+                self.columns.setdefault(name, len(self.columns))
             text, numbers[exit_number] = self._translate(module, before, after, is_first=not self.exits)
             variants[exit_number] = parts.setdefault(text, len(parts))
             self.exits.append(exit_number)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -16,8 +18,8 @@ class DecodingState:
 
     # Parameters
 
-    decoder : `Gpt2Decoder`
-    weights : `DecoderWeights`
+    network : `CaptionNetwork`
+        One that `DecoderWeights` supports; its weights are copied.
     capacity : `int`
         Maximum number of captions, one an image.
     max_tokens : `int`
@@ -28,15 +30,9 @@ class DecodingState:
         Whether Triton kernels compute; otherwise their references in torch.
     """
 
-    def __init__(
-        self,
-        decoder: Gpt2Decoder,
-        weights: DecoderWeights,
-        capacity: int,
-        max_tokens: int,
-        patches: int,
-        use_kernels: bool,
-    ) -> None:
+    def __init__(self, network: Any, capacity: int, max_tokens: int, patches: int, use_kernels: bool) -> None:
+        decoder = network.backbone.decoder
+        self.weights = weights = DecoderWeights(network, patches > 0)
         self.capacity, self.max_tokens, self.patches = capacity, max_tokens, patches
         self.num_layers, self.use_kernels = decoder.num_layers, use_kernels
         like = weights.token_embeddings

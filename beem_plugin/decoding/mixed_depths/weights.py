@@ -110,13 +110,6 @@ class DecoderWeights:
         self.scales = torch.tensor(scales, device=self.token_embeddings.device)
 
     @staticmethod
-    def num_bytes(network: Any) -> int:
-        """Approximate size of the copies."""
-        parameters = [one for block in network.backbone.decoder.blocks for one in block.parameters()]
-        copied = [*parameters, *network.exits.parameters()]
-        return sum(one.numel() for one in copied) * parameters[0].element_size()
-
-    @staticmethod
     def unsupported(network: Any, sees_images: bool) -> str | None:
         """The first part of the network that the kernels do not compute; `None` if they compute all of it."""
         decoder: Gpt2Decoder = network.backbone.decoder
