@@ -304,9 +304,8 @@ def test_networks_that_the_kernels_do_not_compute_are_found_out(changed: str) ->
         assert (DecoderWeights.unsupported(network, sees_images) is None) == (not changed)
 
 
-@pytest.mark.parametrize("keys", [{}, {"head": "past_future"}, {"shortlist": 10}], ids=str)
-def test_rounding_does_not_decide_what_a_gpu_is_compared_with(keys: dict[str, Any]) -> None:
-    model, pixels = settled(decoder=keys).double(), settled_images()
+def test_rounding_does_not_decide_what_a_gpu_is_compared_with() -> None:
+    model, pixels = settled().double(), settled_images()
     model.decoding = CaptionDecoding(max_length=LENGTH)
     expected = [model.decode({"pixel_values": pixels}, policy=policy(**rule)).captions for rule in RULES]
     other, generator = copy.deepcopy(model), torch.Generator().manual_seed(0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +21,12 @@ pytest.importorskip("triton")
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 LENGTH, WORDS, SIZE = 6, 50, 32
+
+
+@pytest.fixture(autouse=True)
+def without_gradients() -> Iterator[None]:
+    with torch.no_grad():
+        yield
 
 
 def layer_norm(size: int) -> torch.nn.LayerNorm:
@@ -43,9 +49,8 @@ def states(
     def normal(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator, dtype=torch.float64).to(DEVICE, dtype)
 
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(normal(*parameter.shape) / parameter.shape[0] ** 0.5)
+    for parameter in model.parameters():
+        parameter.copy_(normal(*parameter.shape) / parameter.shape[0] ** 0.5)
     heads = [SimpleNamespace(norm=layer_norm(size).to(DEVICE, dtype)) for _ in range(2)]
     matrices = [normal(WORDS, size) / size**0.5 for _ in range(groups)]
     network = SimpleNamespace(
@@ -160,7 +165,6 @@ def test_large_gains_do_not_overflow_half_precision() -> None:
     torch.testing.assert_close(state.logits[0].double().cpu(), expected, atol=0.2, rtol=0.02)
 
 
-@torch.no_grad()
 def test_a_normalisation_is_folded_into_what_follows_it() -> None:
     generator = torch.Generator().manual_seed(0)
     values = 3 * torch.randn(7, 20, generator=generator).double() + 50
