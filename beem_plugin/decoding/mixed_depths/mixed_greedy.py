@@ -5,6 +5,9 @@ If all captions went through a block together, those whose token has exited woul
 batch would be as slow as full depth. Here a caption whose token has exited starts its next token while others go
 deeper; kernels multiply each token by the weights of its own block. Exits are decided on the device by the policy's
 own `step`. The host starts a graph of some launches again and again until all captions have ended.
+
+A few captions at full depth are decoded in the same way: launches of whole blocks by cuBLAS were 13 % faster for one
+caption, which does not pay for a second path.
 """
 
 from __future__ import annotations
