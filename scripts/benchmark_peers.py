@@ -30,8 +30,8 @@ from beem_plugin.common.files import write_json
 from beem_plugin.evaluation.benchmark import batches_by_size, count
 from beem_plugin.evaluation.benchmark_cases import PLAIN, Batches, Case, answers_of, engine_cases, plain_case
 from beem_plugin.evaluation.timing import Timing, measure, percentiles, ratio
-from beem_plugin.execution.engine import SteppedNetwork, device_of
 from beem_plugin.execution.precision import cast_network
+from beem_plugin.execution.stepped_network import SteppedNetwork, device_of
 from beem_plugin.exits.policies import Final
 from beem_plugin.exits.policy import ExitPolicy
 

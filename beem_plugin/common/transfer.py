@@ -25,3 +25,27 @@ def all_to_device(tensors: Sequence[Tensor], device: torch.device) -> tuple[Tens
 def to_pinned(tensor: Tensor) -> Tensor:
     """Starts a copy of a device tensor into pinned memory. Synchronise with an event before reading it."""
     return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)
+
+
+class HostCopy:
+    """
+    A copy of a tensor on the host. On a GPU it is started here and waited for in `read`.
+
+    # Parameters
+
+    tensor : `Tensor`
+    """
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.event: torch.cuda.Event | None = None
+        if tensor.is_cuda:
+            self.tensor = to_pinned(tensor)
+            self.event = torch.cuda.Event()
+            self.event.record()
+        else:
+            self.tensor = tensor.cpu()
+
+    def read(self) -> Tensor:
+        if self.event is not None:
+            self.event.synchronize()
+        return self.tensor

@@ -29,9 +29,9 @@ from beem_plugin.evaluation.benchmark_cases import (
 from beem_plugin.evaluation.caption_benchmark import benchmark_captions, image_batches_by_size, print_caption_table
 from beem_plugin.evaluation.evaluate import evaluation_loader
 from beem_plugin.evaluation.timing import Timing, measure, percentiles, ratio
-from beem_plugin.execution.engine import SteppedNetwork, device_of
 from beem_plugin.execution.metering.macs import count_macs
 from beem_plugin.execution.precision import cast_network
+from beem_plugin.execution.stepped_network import SteppedNetwork, device_of
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.models import MultiExitCaptioner, MultiExitModel
 from beem_plugin.rendering.benchmark_table import print_benchmark_table

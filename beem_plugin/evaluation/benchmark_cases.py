@@ -12,8 +12,9 @@ from beem_plugin.backbones import BackboneState
 from beem_plugin.calibration.replay import ExitDecisions
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.data.ragged_batch import ragged_batches
-from beem_plugin.execution.engine import Engine, SteppedNetwork, device_of, gather_decisions, pad_token_of
+from beem_plugin.execution.engine import Engine, gather_decisions
 from beem_plugin.execution.metering.baselines import FullDepth, NeverLeaves
+from beem_plugin.execution.stepped_network import SteppedNetwork, device_of, pad_token_of
 from beem_plugin.exits.policies import Final
 from beem_plugin.exits.policy import ExitPolicy
 
@@ -85,11 +86,11 @@ class CountedNetwork:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.network, name)
 
-    def advance(self, exit_number: int, state: BackboneState) -> BackboneState:
+    def advance(self, exit_number: int, state: BackboneState, **options: Any) -> BackboneState:
         layers = self.exit_layers[exit_number - 1] - (self.exit_layers[exit_number - 2] if exit_number > 1 else 0)
         self.computed += layers * state.attention_mask.numel()
         self.real += layers * int(state.attention_mask.sum())
-        return self.network.advance(exit_number, state)
+        return self.network.advance(exit_number, state, **options)
 
 
 def answers_of(

@@ -9,10 +9,12 @@ from torch import Tensor
 
 from beem_plugin.calibration.replay import ExitDecisions
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.common.transfer import to_device
+from beem_plugin.common.transfer import HostCopy, to_device
 from beem_plugin.data.ragged_batch import RaggedBatch
-from beem_plugin.execution.engine import Engine, ExecutedBatch, SteppedNetwork, device_of
-from beem_plugin.execution.ledger import Flags, Ledger
+from beem_plugin.execution.compiled.network import CompiledNetwork
+from beem_plugin.execution.engine import Engine, ExecutedBatch
+from beem_plugin.execution.exit_tracker import ExitTracker
+from beem_plugin.execution.stepped_network import SteppedNetwork
 from beem_plugin.execution.windows import divided
 from beem_plugin.exits.policy import ExitPolicy
 
@@ -58,13 +60,11 @@ class Compaction(Engine):
     def run(
         self, network: SteppedNetwork, policy: ExitPolicy, batches: Iterable[RaggedBatch]
     ) -> Iterator[ExecutedBatch]:
-        self.prepare(network, policy)
-        device = device_of(network)
+        compiled = self.prepare(network, policy)
         for batch in batches:
             for part in self._parts(batch):
-                inputs = {name: value.to(device, non_blocking=True) for name, value in part.padded().items()}
-                decisions = run_batch(network, policy, inputs, self.check_every, self.min_leaving, part.lengths)
-                yield ExecutedBatch(part.index, decisions)
+                running = RunningBatch(compiled, part, self.min_leaving)
+                yield ExecutedBatch(part.index, running.run(self.check_every))
 
     def _parts(self, batch: RaggedBatch) -> Iterator[RaggedBatch]:
         if len(batch) and len(batch) * int(batch.lengths.max()) > self.max_tokens:
@@ -73,65 +73,63 @@ class Compaction(Engine):
         yield from divided(batch, self.max_tokens)
 
 
-def run_batch(
-    network: SteppedNetwork,
-    policy: ExitPolicy,
-    batch: dict[str, Tensor],
-    check_every: int = 1,
-    min_leaving: float = 0.0,
-    lengths: Tensor | None = None,
-) -> ExitDecisions:
+class RunningBatch:
     """
+    A batch on its way through the network.
+
     # Parameters
 
-    network : `SteppedNetwork`
-    policy : `ExitPolicy`
-        Bound to the network's exits.
-    batch : `dict[str, Tensor]`
-        On the network's device, at least one sample.
-    check_every : `int`, optional (default = `1`)
-    min_leaving : `float`, optional (default = `0.0`)
-    lengths : `Tensor`, optional (default = `None`)
-        `(batch,)` on the CPU: the samples' tokens, for cutting the batch without synchronising with the device.
+    network : `CompiledNetwork`
+    samples : `RaggedBatch`
+        On the CPU, one or more.
+    min_leaving : `float`
+        See `Compaction`.
     """
-    state = network.embed(batch)
-    device = state.hidden_states.device
-    ledger = Ledger(policy, state.hidden_states.shape[0], network.num_exits, network.num_labels, device)
-    flags = Flags(device)
-    may_have_left = False
 
-    def compact(left: Tensor) -> None:
-        nonlocal state, lengths
-        leaving = int(left.sum())
-        if leaving == len(left):
-            ledger.settle()
-            return
-        if leaving == 0 or leaving < min_leaving * len(left):
-            return
-        kept, gone = (~left).nonzero().squeeze(1), left.nonzero().squeeze(1)
-        kept_here = to_device(kept, device)
-        ledger.take_out(to_device(gone, device), kept_here)
-        state = state.index_select(kept_here)
-        if lengths is not None:
-            lengths = lengths[kept]
-            state = state.narrow(int(lengths.max()))
+    def __init__(self, network: CompiledNetwork, samples: RaggedBatch, min_leaving: float) -> None:
+        self.network, self.lengths, self.min_leaving = network, samples.lengths, min_leaving
+        device = network.device
+        self.state = network.embed({name: to_device(value, device) for name, value in samples.padded().items()})
+        self.tracker = ExitTracker(network.decider, len(samples), network.num_exits, network.num_labels, device)
+        self.is_done = False
 
-    for exit_number in range(1, network.num_exits + 1):
-        state = network.advance(exit_number, state)
-        is_last = exit_number == network.num_exits
-        can_leave = not is_last and policy.can_leave(exit_number)
-        if is_last or can_leave or policy.needs(exit_number):
-            ledger.step(exit_number, network.exit_signals(exit_number, state))
-        may_have_left |= can_leave
-        if flags.pending:
-            compact(flags.read())
-        if not is_last and may_have_left and exit_number % check_every == 0 and len(ledger):
-            may_have_left = False
-            flags.ask(ledger.left)
-            if flags.is_immediate:
-                compact(flags.read())
-        if len(ledger) == 0:
-            break
-    if len(ledger):
-        ledger.settle()
-    return ledger.answers.decisions()
+    def run(self, check_every: int) -> ExitDecisions:
+        """See `Compaction` for `check_every`."""
+        network, tracker = self.network, self.tracker
+        is_gpu = network.device.type == "cuda"
+        pending: HostCopy | None = None
+        may_have_exited = False
+        for exit_number in range(1, network.num_exits + 1):
+            self.state = network.advance(exit_number, self.state)
+            if network.needed[exit_number]:
+                tracker.step(exit_number, network.exit_signals(exit_number, self.state))
+            may_have_exited |= network.can_exit[exit_number]
+            if pending is not None:  # copied at an earlier exit, and there by now
+                self.remove(pending.read())
+                pending = None
+            if may_have_exited and exit_number % check_every == 0 and exit_number < network.num_exits:
+                may_have_exited = False
+                pending = HostCopy(tracker.exited)
+                if not is_gpu:
+                    self.remove(pending.read())
+                    pending = None
+            if self.is_done:
+                break
+        return tracker.decisions()
+
+    def remove(self, exited: Tensor) -> None:
+        """
+        # Parameters
+
+        exited : `Tensor`
+            `(active,)` bool on the CPU.
+        """
+        count = int(exited.sum())
+        self.is_done = count == len(exited)
+        if self.is_done or count == 0 or count < self.min_leaving * len(exited):
+            return
+        kept = (~exited).nonzero().squeeze(1)
+        kept_on_device = to_device(kept, self.network.device)
+        self.tracker.keep(kept_on_device)
+        self.lengths = self.lengths[kept]
+        self.state = self.state.index_select(kept_on_device).narrow(int(self.lengths.max()))

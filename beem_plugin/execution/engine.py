@@ -1,44 +1,19 @@
-"""How batches run through a multi-exit network so that samples that leave are really computed no further."""
+"""Runs samples through a multi-exit network under an exit policy, and computes no layers after their exit."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from beem_plugin.backbones import BackboneState
 from beem_plugin.calibration.replay import ExitDecisions, check_signals
 from beem_plugin.common.registry import Registrable
 from beem_plugin.data.ragged_batch import RaggedBatch
+from beem_plugin.execution.compiled.network import CompiledNetwork
+from beem_plugin.execution.stepped_network import SteppedNetwork
 from beem_plugin.exits.policy import ExitPolicy
-from beem_plugin.exits.signals import ExitSignals
-
-
-class SteppedNetwork(Protocol):
-    """What an engine needs of a network: `models.MultiExitEncoder` is one."""
-
-    exit_layers: list[int]
-    num_labels: int
-
-    @property
-    def backbone(self) -> Any: ...
-
-    @property
-    def num_exits(self) -> int: ...
-
-    @property
-    def available_signals(self) -> set[str]: ...
-
-    def parameters(self) -> Iterator[torch.nn.Parameter]: ...
-
-    def embed(self, batch: dict[str, Tensor]) -> BackboneState: ...
-
-    def advance(self, exit_number: int, state: BackboneState) -> BackboneState: ...
-
-    def exit_signals(self, exit_number: int, state: BackboneState) -> ExitSignals: ...
 
 
 @dataclass
@@ -58,10 +33,14 @@ class ExecutedBatch:
 
 class Engine(Registrable):
     """
-    Runs a network under an exit policy. All engines give the same exits and labels; they differ in speed.
+    Runs a network under an exit policy. All engines return the same exits and labels; they differ in speed.
     """
 
     default_implementation = "compaction"
+
+    use_kernels: bool | None = None
+    """See `CompiledNetwork`."""
+    _compiled: CompiledNetwork | None = None
 
     def run(
         self, network: SteppedNetwork, policy: ExitPolicy, batches: Iterable[RaggedBatch]
@@ -72,37 +51,33 @@ class Engine(Registrable):
         # Parameters
 
         network : `SteppedNetwork`
-            In evaluation mode, on the device where it is to run, in the precision in which it is to run: the layers
-            compute in the weights' precision, exits are always decided in the decision precision.
+            In evaluation mode, on the device and in the precision in which it is to run. Layers compute in the weights'
+            precision; exits are always decided in the decision precision.
         policy : `ExitPolicy`
         batches : `Iterable[RaggedBatch]`
             On the CPU, of any sizes, in the order of the input.
         """
         raise TypeError(f"{type(self).__name__} does not define run")
 
-    @staticmethod
-    def prepare(network: SteppedNetwork, policy: ExitPolicy) -> None:
-        """Binds `policy` to `network` and refuses what cannot work before anything runs."""
+    def prepare(self, network: SteppedNetwork, policy: ExitPolicy) -> CompiledNetwork:
+        """
+        Binds `policy` to `network`, rejects what cannot work before anything runs, and prepares both for inference. The
+        result of an earlier run is used again if network and policy are what they were then.
+        """
         policy.bind(network.exit_layers, network.num_labels)
         check_signals(policy, set(network.available_signals), "the model")
         policy.check_calibrated()
-
-
-def device_of(network: SteppedNetwork) -> torch.device:
-    return next(iter(network.parameters())).device
-
-
-def pad_token_of(network: object) -> int:
-    """The padding id in the configuration of the network's backbone, 0 if there is none."""
-    config = getattr(getattr(network, "backbone", None), "config", None)
-    return getattr(config, "pad_token_id", None) or 0
+        if self._compiled is None or not self._compiled.origin.matches(network, policy):
+            self._compiled = None  # frees its memory first
+            self._compiled = CompiledNetwork(network, policy, self.use_kernels)
+        return self._compiled
 
 
 def gather_decisions(
     runs: Iterable[ExecutedBatch], num_labels: int, total: int | None = None
 ) -> tuple[Tensor, ExitDecisions]:
     """
-    All samples that an engine yields, in the order of the input.
+    The results of an engine in the order of the input.
 
     # Parameters
 
@@ -111,7 +86,7 @@ def gather_decisions(
     num_labels : `int`
         For the shape of the result when there are no samples.
     total : `int`, optional (default = `None`)
-        How many samples there should be; another number, or one that came twice, is an error.
+        Expected number of samples. Another number, or a duplicate, is an error.
 
     # Returns
 

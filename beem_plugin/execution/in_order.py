@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from beem_plugin.calibration.replay import ExitDecisions
 from beem_plugin.data.ragged_batch import RaggedBatch
-from beem_plugin.execution.engine import Engine, ExecutedBatch, SteppedNetwork, gather_decisions
+from beem_plugin.execution.engine import Engine, ExecutedBatch, gather_decisions
+from beem_plugin.execution.stepped_network import SteppedNetwork
 from beem_plugin.exits.policy import ExitPolicy
 
 

@@ -1,24 +1,24 @@
-"""One sample at a time, as soon as it can be answered."""
+"""Low latency: one sample at a time."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator
 
-import numpy as np
 import torch
+from torch import Tensor
 
 from beem_plugin.calibration.replay import ExitDecisions
 from beem_plugin.common.errors import ConfigurationError, not_allowed
 from beem_plugin.data.ragged_batch import RaggedBatch
-from beem_plugin.execution.captured import CapturedLanes
-from beem_plugin.execution.engine import Engine, ExecutedBatch, SteppedNetwork, device_of
-from beem_plugin.execution.lane import HEADS
-from beem_plugin.execution.sample_runner import Answer, SampleRunner
+from beem_plugin.execution.compiled.capture import CudaRecorder, Recorder
+from beem_plugin.execution.compiled.network import CompiledNetwork
+from beem_plugin.execution.compiled.sample_runner import Result, SampleRunner
+from beem_plugin.execution.engine import Engine, ExecutedBatch
+from beem_plugin.execution.stepped_network import SteppedNetwork
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.signals import prediction_of
 
-logger = logging.getLogger(__name__)
+HEADS = ("fused", "compiled", "plain")
 
 
 @Engine.register("single")
@@ -26,13 +26,13 @@ class Single(Engine):
     """
     Low latency: runs sample by sample, without padding, until the sample exits.
 
-    On a GPU, where launching a layer's kernels one by one takes longer than computing them, the layers, heads and
-    policy steps are captured as CUDA graphs, cut where the policy can let a sample go, for lengths that are multiples
-    of `length_bucket`. Each decision is taken beside the next exit's layers and written where the host sees it; what
-    turns out superfluous runs on beside the next sample. Where capturing fails, the reason is logged and layers run
-    uncaptured.
+    On a GPU, where launching a layer's kernels one by one takes longer than computing them, layers, heads and policy
+    steps are captured as CUDA graphs, cut where the policy can let samples exit, for lengths that are multiples of
+    `length_bucket`. The policy is stepped beside the next exit's layers and writes its results where the host sees
+    them; layers computed in vain finish while the next sample starts. Where capturing fails, the reason is logged and
+    layers run uncaptured.
 
-    Heads of exits where the policy cannot let anybody go, and whose answer it does not remember, are not computed.
+    Heads of exits where no sample can exit, and whose output the policy does not use later, are not computed.
 
     Registered as an `Engine` with name "single".
 
@@ -41,20 +41,19 @@ class Single(Engine):
     length_bucket : `int`, optional (default = `16`)
         Captured lengths are multiples of this.
     max_lengths : `int`, optional (default = `16`)
-        How many captured lengths are held; the one longest unused makes room.
+        Number of captured lengths that are held; the least recently used is dropped.
     capture : `bool`, optional (default = `True`)
         Whether to capture graphs on a GPU.
     lookahead : `bool`, optional (default = `True`)
         Whether, with captured graphs, the next exit's layers start before the decision is known.
     check_every : `int`, optional (default = `1`)
-        How many exits at which somebody can leave share a captured graph. An answer is seen as soon as it is there, but
-        the graph runs to its end.
+        Number of exits, of those where samples can exit, that share a captured graph. A result is seen as soon as it is
+        there, but the graph runs to its end.
     heads : `str`, optional (default = `"fused"`)
-        How captured graphs compute heads and policy steps: `"fused"`, in two kernels of our own where the head is the
-        ordinary one and the policy is BEEM, max_probability, margin, entropy, patience, fixed_exit or final;
-        `"compiled"`, by torch.compile; `"plain"`, as they are. What cannot be fused is plain.
+        How the policy is stepped on a GPU: `"fused"`, by a kernel generated from the policy, or torch operations where
+        there is none; `"plain"`, by torch operations. `"compiled"` is an alias of `"fused"`.
     plain_numbers : `bool`, optional (default = `True`)
-        Whether, on a CPU, policies that can are stepped with numbers instead of tensors.
+        Has no effect; accepted for configs of earlier releases.
     """
 
     def __init__(
@@ -67,8 +66,8 @@ class Single(Engine):
         heads: str = "fused",
         plain_numbers: bool = True,
     ) -> None:
-        least_one = (("length_bucket", length_bucket), ("max_lengths", max_lengths), ("check_every", check_every))
-        for name, value in least_one:
+        at_least_one = (("length_bucket", length_bucket), ("max_lengths", max_lengths), ("check_every", check_every))
+        for name, value in at_least_one:
             if value < 1:
                 raise ConfigurationError(f"{name}: found {value}, allowed: 1 or more")
         if heads not in HEADS:
@@ -78,60 +77,75 @@ class Single(Engine):
         self.capture = capture
         self.lookahead = lookahead
         self.check_every = check_every
-        self.heads = heads
-        self.plain_numbers = plain_numbers
-        self._lanes: CapturedLanes | None = None
-        self._agreed: set[tuple[int, ...]] = set()
+        self.use_kernels = False if heads == "plain" else None
+        self._runner: SampleRunner | None = None
 
     @torch.inference_mode()
     def run(
         self, network: SteppedNetwork, policy: ExitPolicy, batches: Iterable[RaggedBatch]
     ) -> Iterator[ExecutedBatch]:
-        self.prepare(network, policy)
-        device = device_of(network)
-        lanes = self._captured(network, policy, device) if self.capture and device.type == "cuda" else None
-        runner = SampleRunner(network, policy, device, self.plain_numbers)
-        for batch in batches:
-            if len(batch) == 0:
-                continue
-            answers: list[Answer] = []
-            for number in range(len(batch)):
-                one = batch.padded(number, number + 1)
-                answer = None if lanes is None else lanes.run(one)
-                if answer is None:
-                    moved = one if device.type == "cpu" else {name: value.to(device) for name, value in one.items()}
-                    answer = runner(moved, self._agreed)
-                answers.append(answer)
-            yield ExecutedBatch(batch.index, as_decisions(answers))
+        compiled = self.prepare(network, policy)
+        runner = self._runner_for(compiled) if self.capture and self._captures(compiled.device) else None
+        try:
+            for batch in batches:
+                results = []
+                for number in range(len(batch)):
+                    sample = batch.padded(number, number + 1)
+                    result = None if runner is None else runner.run(sample)
+                    results.append(run_sample(compiled, sample) if result is None else result)
+                if results:
+                    yield ExecutedBatch(batch.index, joined(results))
+        finally:
+            if runner is not None:
+                runner.wait()
 
-    def _captured(self, network: SteppedNetwork, policy: ExitPolicy, device: torch.device) -> CapturedLanes:
-        """The graphs of an earlier call if nothing that is baked into them has changed."""
-        if self._lanes is None or not self._lanes.serves(network, policy):
-            self._lanes = CapturedLanes(
-                network,
-                policy,
-                device,
+    def _runner_for(self, compiled: CompiledNetwork) -> SampleRunner:
+        if self._runner is None or self._runner.network is not compiled:
+            self._runner = None  # frees its memory first
+            self._runner = SampleRunner(
+                compiled,
                 self.length_bucket,
                 self.max_lengths,
-                self.lookahead,
                 self.check_every,
-                self.heads,
+                self.lookahead,
+                lambda: self._recorder(compiled.device),
             )
-        return self._lanes
+        return self._runner
+
+    def _captures(self, device: torch.device) -> bool:
+        return device.type == "cuda"
+
+    def _recorder(self, device: torch.device) -> Recorder:
+        return CudaRecorder(device)
 
 
-def as_decisions(answers: list[Answer]) -> ExitDecisions:
-    """The answers of at least one sample, put together on the CPU."""
-    if len(answers) == 1:
-        exit_number, given, score = answers[0]
-        given = given.double().cpu()
-        score = None if score is None else score.double().cpu()
-        if given.shape[1] == 1:
-            return ExitDecisions(torch.tensor([exit_number]), prediction_of(given), given, score)
-        numbers = torch.from_numpy(np.array((exit_number, given.numpy()[0].argmax())))
-        return ExitDecisions(numbers[:1], numbers[1:], given, score)
-    exits = torch.tensor([exit_number for exit_number, _, _ in answers])
-    output = torch.cat([given for _, given, _ in answers]).double().cpu()
-    scores = [score for _, _, score in answers if score is not None]
-    together = torch.cat(scores).double().cpu() if len(scores) == len(answers) else None
-    return ExitDecisions(exits, prediction_of(output), output, together)
+def run_sample(network: CompiledNetwork, sample: dict[str, Tensor]) -> Result:
+    """
+    # Parameters
+
+    network : `CompiledNetwork`
+    sample : `dict[str, Tensor]`
+        `(1, tokens)` without padding, on the CPU.
+    """
+    policy = network.policy
+    state = network.embed({name: value.to(network.device) for name, value in sample.items()})
+    memory = policy.start(1, network.num_exits, network.device)
+    for exit_number in range(1, network.num_exits + 1):
+        state = network.advance(exit_number, state)
+        if not network.needed[exit_number]:
+            continue
+        signals = network.exit_signals(exit_number, state)
+        exits, memory = policy.step(exit_number, signals, memory)
+        if network.can_exit[exit_number] and exits.item():
+            break
+    return exit_number, policy.output(exit_number, signals, memory), policy.score(memory)
+
+
+def joined(results: list[Result]) -> ExitDecisions:
+    """The results of one or more samples, on the CPU."""
+    exits = torch.tensor([exit_number for exit_number, _, _ in results])
+    output = torch.cat([output for _, output, _ in results]).double().cpu()
+    scores = [score for _, _, score in results if score is not None]
+    return ExitDecisions(
+        exits, prediction_of(output), output, torch.cat(scores).double().cpu() if len(scores) == len(results) else None
+    )

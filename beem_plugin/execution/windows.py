@@ -1,12 +1,14 @@
-"""The input in stretches that are processed together, each sorted by length."""
+"""The input in windows: samples that are processed together, sorted by length."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from beem_plugin.calibration.replay import ExitDecisions
 from beem_plugin.data.ragged_batch import RaggedBatch
 
 
@@ -58,10 +60,37 @@ def divided(batch: RaggedBatch, max_tokens: int) -> Iterator[RaggedBatch]:
         first = last
 
 
-def sorted_windows(
-    read: Iterable[RaggedBatch], device: torch.device
-) -> Iterator[tuple[RaggedBatch, Tensor, RaggedBatch]]:
-    """Each window as it was read, its order by length `(samples,)` int64, and sorted with its tokens on the device."""
+@dataclass
+class SortedWindow:
+    """
+    # Parameters
+
+    index : `Tensor`
+        `(samples,)` int64: positions in the input, as the samples were read.
+    order : `Tensor`
+        `(samples,)` int64: which sample of the window each of `samples` is.
+    samples : `RaggedBatch`
+        Sorted by length, tokens on the device.
+    """
+
+    index: Tensor
+    order: Tensor
+    samples: RaggedBatch
+
+    def in_input_order(self, decisions: ExitDecisions) -> ExitDecisions:
+        """The decisions about `samples`, in the order of `index`."""
+        back = self.order.argsort()
+        scores = decisions.scores
+        return ExitDecisions(
+            decisions.exits[back],
+            decisions.predictions[back],
+            decisions.log_probabilities[back],
+            None if scores is None else scores[back],
+        )
+
+
+def sorted_windows(read: Iterable[RaggedBatch], device: torch.device) -> Iterator[SortedWindow]:
+    """The windows, sorted by length, with their tokens on `device`."""
     for window in read:
         order = window.lengths.argsort(stable=True)
-        yield window, order, window.select(order).to(device)
+        yield SortedWindow(window.index, order, window.select(order).to(device))

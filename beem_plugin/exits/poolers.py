@@ -38,6 +38,11 @@ class BertPooler(Seq2VecEncoder):
         self.pretrained = pretrained
         self.dense = torch.nn.Linear(embedding_dim, embedding_dim)
 
+    @property
+    def reads(self) -> str:
+        """See `ExitHead.reads`."""
+        return "first" if self.pooling == "cls" else "mean"
+
     def get_input_dim(self) -> int:
         return self.dense.in_features
 

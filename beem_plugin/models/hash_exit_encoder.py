@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from allennlp_light.modules.seq2vec_encoders.seq2vec_encoder import Seq2VecEncoder
@@ -103,16 +103,18 @@ class HashExitEncoder(MultiExitEncoder):
         depth[:, 0] = self.backbone.num_layers
         return depth.masked_fill(~attention_mask, 0)
 
-    def embed(self, batch: dict[str, Tensor]) -> BackboneState:
-        state = self.backbone.embed(batch)
+    def embed(self, batch: dict[str, Tensor], backbone: Any = None) -> BackboneState:
+        state = super().embed(batch, backbone)
         return with_memory(state, {DEPTH: self.depth_of(batch["input_ids"], state.attention_mask)}, {DEPTH: (1,)})
 
-    def _advance(self, exit_number: int, state: BackboneState, last_output: HeadOutput | None) -> BackboneState:
+    def _advance(
+        self, exit_number: int, state: BackboneState, last_output: HeadOutput | None, backbone: Any
+    ) -> BackboneState:
         depth = state.batched[DEPTH]
         if self.attend_to_exited:
-            for layer in range(1, self.backbone.num_layers + 1):
+            for layer in range(1, backbone.num_layers + 1):
                 running = (depth >= layer).unsqueeze(-1)
-                after = self.backbone.layer(layer, state).hidden_states
+                after = backbone.layer(layer, state).hidden_states
                 state = state.advance(torch.where(running, after, state.hidden_states))
             return state
         # Deepest first: the tokens that a layer computes are the first ones, and layers cut where the next one begins.
@@ -125,10 +127,10 @@ class HashExitEncoder(MultiExitEncoder):
             finished.append(hidden[:, longest:])
             hidden = hidden[:, :longest]
             running = depth[:, :longest] >= layer
-            entering = self.backbone.make_state(hidden, running)
+            entering = backbone.make_state(hidden, running)
             if bias is not None:
                 entering.shared = {**entering.shared, BIAS: bias[:, :, :longest, :longest]}
-            after = self.backbone.layer(layer, entering).hidden_states
+            after = backbone.layer(layer, entering).hidden_states
             hidden = torch.where(running.unsqueeze(-1), after, hidden)
         hidden = torch.cat([hidden, *reversed(finished)], 1)
         return state.advance(pick(hidden, order.argsort(dim=1)))

@@ -199,16 +199,36 @@ class MultiExitEncoder(torch.nn.Module, Registrable):
         """The depth of each token where `tokens_leave`; else `None`. Parameters as of `depth_of_tokens`."""
         return None
 
-    def embed(self, batch: dict[str, Tensor]) -> BackboneState:
-        """The state before layer 1."""
-        return self.backbone.embed(batch)
+    @property
+    def is_packable(self) -> bool:
+        """
+        Whether states consist of hidden states alone, so that samples can be stored without padding. A subclass that
+        computes steps in its own way is not assumed to be.
+        """
+        own = (type(self).embed, type(self)._advance) == (MultiExitEncoder.embed, MultiExitEncoder._advance)
+        return own and not self.looks_back
 
-    def advance(self, exit_number: int, state: BackboneState) -> BackboneState:
-        """From the state at exit `exit_number - 1` (0: the embeddings) to the state at exit `exit_number`."""
+    def embed(self, batch: dict[str, Tensor], backbone: Any = None) -> BackboneState:
+        """
+        The state before layer 1.
+
+        # Parameters
+
+        batch : `dict[str, Tensor]`
+        backbone : `Any`, optional (default = the network's)
+            What computes the blocks, such as the backbone's inference form.
+        """
+        return (self.backbone if backbone is None else backbone).embed(batch)
+
+    def advance(self, exit_number: int, state: BackboneState, backbone: Any = None) -> BackboneState:
+        """
+        From the state at exit `exit_number - 1` (0: the embeddings) to the state at exit `exit_number`; `backbone` as
+        in `embed`.
+        """
         last_output = None
         if self._leaves_notes(exit_number - 1) and not any(name.startswith(NOTES) for name in state.batched):
             last_output = self.exit_output(exit_number - 1, state)
-        return self._advance(exit_number, state, last_output)
+        return self._advance(exit_number, state, last_output, self.backbone if backbone is None else backbone)
 
     def _leaves_notes(self, exit_number: int) -> bool:
         """Whether later exits read outputs of this one."""
@@ -216,7 +236,9 @@ class MultiExitEncoder(torch.nn.Module, Registrable):
             return False
         return self._keeps_pooled or bool(cast(ExitHead, self.exits[exit_number - 1]).remembers)
 
-    def _advance(self, exit_number: int, state: BackboneState, last_output: HeadOutput | None) -> BackboneState:
+    def _advance(
+        self, exit_number: int, state: BackboneState, last_output: HeadOutput | None, backbone: Any
+    ) -> BackboneState:
         """`advance`, given the output of the exit before where it was computed and left no notes."""
         if last_output is not None and self._leaves_notes(exit_number - 1):
             state = with_memory(state, self._notes(exit_number - 1, state, last_output))
@@ -230,7 +252,7 @@ class MultiExitEncoder(torch.nn.Module, Registrable):
             if layer == last and self._keeps_hidden_states:
                 name = MEMORY + "previous_hidden_states"
                 state = with_memory(state, {name: state.hidden_states}, {name: (1,)})
-            state = self.backbone.layer(layer, state)
+            state = backbone.layer(layer, state)
         return state
 
     def _notes(self, exit_number: int, state: BackboneState, output: HeadOutput) -> dict[str, Tensor]:
@@ -274,7 +296,7 @@ class MultiExitEncoder(torch.nn.Module, Registrable):
         outputs: list[HeadOutput] = []
         hidden_states: list[Tensor] = []
         for exit_number in range(1, self.num_exits + 1):
-            state = self._advance(exit_number, state, outputs[-1] if outputs else None)
+            state = self._advance(exit_number, state, outputs[-1] if outputs else None, self.backbone)
             for_exit = for_next = state.hidden_states
             if self.training and exit_number < self.num_exits:
                 for_exit, for_next = self.fork.split(state.hidden_states, exit_number, self.num_exits)

@@ -19,7 +19,8 @@ from beem_plugin.evaluation.benchmark import names, numbers, run_benchmark
 from beem_plugin.evaluation.benchmark_cases import answers_of
 from beem_plugin.evaluation.timing import Timing, measure, percentiles, ratio
 from beem_plugin.execution import Compaction
-from beem_plugin.execution.engine import Engine, ExecutedBatch, SteppedNetwork
+from beem_plugin.execution.engine import Engine, ExecutedBatch
+from beem_plugin.execution.stepped_network import SteppedNetwork
 from beem_plugin.exits.policies import FixedExit, MaxProbability
 from beem_plugin.exits.policy import ExitPolicy
 from tests.execution.worlds import World, make_batches

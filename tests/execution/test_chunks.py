@@ -1,4 +1,4 @@
-"""How sorted samples are cut into full batches, and formed anew."""
+"""How sorted samples are divided into chunks, and repacked."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import itertools
 
 import torch
 
-from beem_plugin.execution.chunks import Chunk, form_anew, plan
-from tests.execution.worlds import World, make_batches
+from beem_plugin.execution.chunks import Chunk
+from beem_plugin.execution.compiled.network import CompiledNetwork
+from beem_plugin.execution.padded_chunks import PaddedLayout, plan
+from tests.execution.worlds import Wanted, World, make_batches
 
 
 def cost(lengths: list[int], chunks: list[tuple[int, int]], call_tokens: int) -> int:
@@ -52,8 +54,10 @@ def test_hidden_states_follow_their_samples() -> None:
         kept = torch.tensor([0, 2, 3, 4, 9, 11])
         rows = [chunk.state.hidden_states[number] for chunk in chunks for number in range(4)]
         keys = torch.cat([chunk.state.batched["key"] for chunk in chunks])
-        formed = form_anew(world.backbone, chunks, kept, 10**6, 10**6)
-    (chunk,) = formed
+        policy = Wanted()
+        policy.bind(world.exit_layers, world.num_labels)
+        layout = PaddedLayout(CompiledNetwork(world, policy), 10**6, 10**6)
+        (chunk,) = layout.repack(chunks, kept, kept)
     assert chunk.lengths.tolist() == [3, 3, 3, 5, 6, 6]
     assert chunk.state.batched["key"].tolist() == keys[kept].tolist()
     for number, old in enumerate(kept.tolist()):

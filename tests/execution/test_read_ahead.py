@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from beem_plugin.execution.read_ahead import ahead
+from beem_plugin.execution.read_ahead import ReadAhead
 
 
 def readers() -> list[threading.Thread]:
@@ -15,8 +15,11 @@ def readers() -> list[threading.Thread]:
 
 
 def test_items_in_their_order() -> None:
-    assert list(ahead(iter(range(50)))) == list(range(50))
-    assert list(ahead([])) == [] and not readers()
+    assert list(ReadAhead(iter(range(50)))) == list(range(50))
+    items: ReadAhead[int] = ReadAhead([])
+    assert list(items) == [] and items.is_ready
+    items.close()
+    assert not readers()
 
 
 def test_an_error_comes_after_the_items_before_it() -> None:
@@ -27,13 +30,13 @@ def test_an_error_comes_after_the_items_before_it() -> None:
 
     found = []
     with pytest.raises(ValueError, match="line 3"):
-        for item in ahead(items()):
+        for item in ReadAhead(items()):
             found.append(item)
-    assert found == [1, 2] and not readers()
+    assert found == [1, 2]
 
 
-def test_whoever_stops_early_leaves_no_thread() -> None:
-    items = ahead(iter(range(1000)))
+def test_closing_early_leaves_no_thread() -> None:
+    items = ReadAhead(iter(range(1000)))
     assert next(items) == 0
-    items.close()  # type: ignore[attr-defined]
+    items.close()
     assert not readers()

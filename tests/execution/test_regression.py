@@ -10,7 +10,6 @@ import torch
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.data.ragged_batch import ragged_batches
 from beem_plugin.execution.engine import Engine, gather_decisions
-from beem_plugin.execution.fused_rule import fused_rule
 from beem_plugin.exits.policy import ExitPolicy
 from tests.execution.worlds import World, make_batches, reference
 
@@ -50,11 +49,3 @@ def test_a_rule_on_confidence_is_refused_before_anything_runs(world: World) -> N
     policy = ExitPolicy.from_params({"type": "max_probability", "thresholds": 0.9})
     with pytest.raises(ConfigurationError, match="found a regression"):
         next(iter(Engine.from_params({"type": "single"}).run(world, policy, ragged_batches(make_batches(3, 2)))))
-
-
-def test_the_fused_kernel_leaves_values_alone() -> None:
-    policy = ExitPolicy.from_params({"type": "fixed_exit", "exit": 2})
-    policy.bind([1, 2, 3], 2)
-    assert fused_rule(policy) is not None
-    policy.bind([1, 2, 3], 1)
-    assert fused_rule(policy) is None

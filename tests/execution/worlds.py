@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -54,8 +54,8 @@ class World(MultiExitEncoder):
     def available_signals(self) -> set[str]:
         return set(SIGNALS)
 
-    def embed(self, batch: dict[str, Tensor]) -> BackboneState:
-        state = super().embed(batch)
+    def embed(self, batch: dict[str, Tensor], backbone: Any = None) -> BackboneState:
+        state = super().embed(batch, backbone)
         real = state.attention_mask.long()
         key = (batch["input_ids"] * real * (torch.arange(real.shape[1], device=real.device) + 7)).sum(1)
         return BackboneState(

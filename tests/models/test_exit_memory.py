@@ -18,21 +18,19 @@ from beem_plugin.calibration.replay import replay
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.data import Vocabulary
-from beem_plugin.data.ragged_batch import RaggedBatch, ragged_batches
+from beem_plugin.data.ragged_batch import ragged_batches
 from beem_plugin.execution import Compaction, DepthPools, Engine, Single
-from beem_plugin.execution.captured import CapturedLanes
 from beem_plugin.execution.engine import gather_decisions
 from beem_plugin.execution.metering.macs import count_macs
 from beem_plugin.execution.onnx.export import export_network
 from beem_plugin.execution.precision import cast_network
-from beem_plugin.execution.single import as_decisions
 from beem_plugin.exits.policies import Beem, Final
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.models import Model, MultiExitClassifier
 from beem_plugin.models.exit_memory import MEMORY, NOTES
 from beem_plugin.models.tracing import trace_model
 from tests.backbones.tiny_models import CONFIGS
-from tests.execution.test_captured import OnTheSpot
+from tests.execution.captured_worlds import GraphsOnHost
 from tests.execution.worlds import make_batches, same
 
 SIGNALS = ["similarity", "predicted_error", {"type": "halt", "num_hidden_layers": 1}, "gate"]
@@ -323,16 +321,14 @@ def test_macs_count_heads_and_signals_once() -> None:
 
 @pytest.mark.parametrize("head", HEADS)
 @torch.inference_mode()
-def test_lanes_of_captured_graphs_keep_the_order_in_which_exits_look_back(head: str) -> None:
+def test_captured_graphs_keep_the_order_in_which_exits_look_back(head: str) -> None:
     model = build(head=HEADS[head], share_pooler=False, signals=SIGNALS)
     batches = make_batches(9, 9, shuffled=False)
     trace = trace_model(model, batches, None, "test")
-    samples = RaggedBatch.from_padded(batches[0])
+    engine = GraphsOnHost(length_bucket=4)
     for policy in policies_for(trace).values():
-        expected = replay(policy, trace)
-        lanes = CapturedLanes(model.encoder, policy, torch.device("cpu"), 4, 9, lookahead=True, make_recorder=OnTheSpot)
-        answers = [lanes.run(samples.padded(number, number + 1)) for number in range(len(samples))]
-        same(as_decisions(answers), expected)  # type: ignore[arg-type]
+        _, found = gather_decisions(engine.run(model.encoder, policy, ragged_batches(batches)), 3, 9)
+        same(found, replay(policy, trace))
 
 
 def test_exits_that_look_back_are_not_exported(tmp_path: Path) -> None:

@@ -25,7 +25,6 @@ from beem_plugin.data.ragged_batch import ragged_batches
 from beem_plugin.evaluation.benchmark import tokens_of
 from beem_plugin.evaluation.trace import trace_archive
 from beem_plugin.execution import Compaction, DepthPools, Engine, Single
-from beem_plugin.execution.captured import CapturedLanes
 from beem_plugin.execution.engine import gather_decisions
 from beem_plugin.execution.metering.macs import count_macs
 from beem_plugin.execution.onnx.export import export_network
@@ -36,6 +35,7 @@ from beem_plugin.models.token_hash import TokenHash
 from beem_plugin.models.tracing import trace_model
 from beem_plugin.training.callbacks.calibrate_exits import figures
 from tests.backbones.tiny_models import CONFIGS
+from tests.execution.captured_worlds import GraphsOnHost
 from tests.execution.worlds import make_batches, same
 
 ENGINES: list[Engine] = [Single(), Compaction(), DepthPools(tokens_per_chunk=24, window_tokens=90)]
@@ -265,12 +265,11 @@ def test_the_table_is_stored_with_the_weights(tmp_path: Path) -> None:
 
 def test_it_is_neither_captured_nor_exported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     encoder = hash_encoder(build())
-    policy = Final()
-    policy.bind(encoder.exit_layers, 3)
-    lanes = CapturedLanes(encoder, policy, torch.device("cpu"), 4, 2, False, make_recorder=lambda: None)  # type: ignore[arg-type, return-value]
+    policy, engine = Final(), GraphsOnHost(length_bucket=4)
     for _ in range(2):
-        assert lanes.run({"input_ids": torch.tensor([[5, 6, 7]])}) is None
+        list(engine.run(encoder, policy, ragged_batches(make_batches(2, 1))))
     assert len(caplog.records) == 1 and "depths of their own" in caplog.text
+    assert all(recorder.captured == 0 for recorder in engine.recorders)
     with pytest.raises(ConfigurationError, match="depths of their own"):
         export_network(encoder, policy, tmp_path)
 

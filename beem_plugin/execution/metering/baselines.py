@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from beem_plugin.backbones import BackboneState
-from beem_plugin.execution.engine import SteppedNetwork
+from beem_plugin.execution.stepped_network import SteppedNetwork
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.signals import ExitSignals
 from beem_plugin.exits.state import ExitState
@@ -58,12 +58,19 @@ class FullDepth:
     def parameters(self) -> Iterator[torch.nn.Parameter]:
         return self.network.parameters()
 
-    def embed(self, batch: dict[str, Tensor]) -> BackboneState:
-        return self.network.embed(batch)
+    @property
+    def is_packable(self) -> bool:
+        return getattr(self.network, "is_packable", False)
 
-    def advance(self, exit_number: int, state: BackboneState) -> BackboneState:
+    def modules(self) -> Iterator[torch.nn.Module]:
+        yield from self.network.modules() if isinstance(self.network, torch.nn.Module) else ()
+
+    def embed(self, batch: dict[str, Tensor], **options: Any) -> BackboneState:
+        return self.network.embed(batch, **options)
+
+    def advance(self, exit_number: int, state: BackboneState, **options: Any) -> BackboneState:
         for number in range(1, self.network.num_exits + 1):
-            state = self.network.advance(number, state)
+            state = self.network.advance(number, state, **options)
         return state
 
     def exit_signals(self, exit_number: int, state: BackboneState) -> ExitSignals:

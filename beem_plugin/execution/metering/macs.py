@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from beem_plugin.execution.engine import SteppedNetwork, device_of
+from beem_plugin.execution.stepped_network import SteppedNetwork, device_of
 
 LENGTHS = (8, 16, 24)
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from beem_plugin.backbones import BackboneState
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.files import write_json
-from beem_plugin.execution.engine import SteppedNetwork, pad_token_of
+from beem_plugin.execution.stepped_network import SteppedNetwork, pad_token_of
 from beem_plugin.exits.policy import ExitPolicy
 
 logger = logging.getLogger(__name__)

@@ -29,6 +29,11 @@ class BranchedHead(ExitHead):
         self.pooled_size = head.pooled_size
         self.remembers = head.remembers  # type: ignore[misc]
 
+    @property
+    def reads(self) -> str | None:
+        # The mean of the branch's outputs is not its output for the mean.
+        return "first" if self.head.reads == "first" and not self.branch.mixes_tokens else None
+
     def forward(self, hidden_states: Tensor, attention_mask: Tensor, memory: Mapping[str, Tensor]) -> HeadOutput:
         return self.head(self.branch(hidden_states, attention_mask), attention_mask, memory)
 

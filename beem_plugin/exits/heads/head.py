@@ -23,6 +23,14 @@ class ExitHead(torch.nn.Module):
     remembers: ClassVar[tuple[str, ...]] = ()
     """Names of what `memory_after` leaves for the next exits."""
 
+    @property
+    def reads(self) -> str | None:
+        """
+        `"first"` or `"mean"` for a head that reads nothing but the first token, or the mean of all tokens, of each
+        sample, and no memory: engines then pass this vector as a sequence of one token. `None` for other heads.
+        """
+        return None
+
     pooled_size: int
     """The size of `HeadOutput.pooled`."""
 

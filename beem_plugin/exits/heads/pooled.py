@@ -29,6 +29,10 @@ class PooledHead(ExitHead):
         self.classifier = classifier
         self.pooled_size = pooler.get_output_dim()
 
+    @property
+    def reads(self) -> str | None:
+        return getattr(self.pooler, "reads", None)
+
     def forward(self, hidden_states: Tensor, attention_mask: Tensor, memory: Mapping[str, Tensor]) -> HeadOutput:
         # Poolers that divide by a count of tokens give float32, whatever the precision of the layers.
         pooled = self.pooler(hidden_states, attention_mask).to(self.classifier.weight.dtype)

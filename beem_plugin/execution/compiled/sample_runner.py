@@ -1,0 +1,100 @@
+"""One sample at a time through captured graphs of all lengths in use."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from beem_plugin.execution.compiled.capture import CaptureError, CudaRecorder, Recorder
+from beem_plugin.execution.compiled.network import CompiledNetwork
+from beem_plugin.execution.compiled.sample_graphs import SampleGraphs
+
+logger = logging.getLogger(__name__)
+
+Result = tuple[int, Tensor, Tensor | None]
+"""Exit, output `(1, labels)` and score `(1,)` of one sample."""
+
+
+class SampleRunner:
+    """
+    The graphs of all lengths in use, captured on first use. There are two for each length, used in turns: when a sample
+    exits, the layers that were launched ahead finish on their own stream while the next sample starts on the other.
+    Graphs that may run at the same time share no memory pool and no stream, hence no workspace.
+
+    # Parameters
+
+    network : `CompiledNetwork`
+    length_bucket, max_lengths, check_every : `int`
+    lookahead : `bool`
+        See `Single`.
+    make_recorder : `Callable[[], Recorder]`, optional (default = CUDA graphs)
+    """
+
+    def __init__(
+        self,
+        network: CompiledNetwork,
+        length_bucket: int,
+        max_lengths: int,
+        check_every: int,
+        lookahead: bool,
+        make_recorder: Callable[[], Recorder] | None = None,
+    ) -> None:
+        self.network, self.length_bucket, self.max_lengths = network, length_bucket, max_lengths
+        self.check_every, self.lookahead = check_every, lookahead
+        make_recorder = make_recorder or (lambda: CudaRecorder(network.device))
+        self.recorders = [make_recorder() for _ in range(2 if lookahead else 1)]
+        self.graphs: OrderedDict[tuple[int, tuple[str, ...]], list[SampleGraphs]] = OrderedDict()
+        self.failure = network.obstacle
+        if self.failure is not None:
+            logger.warning("CUDA graphs are not used: %s", self.failure)
+        self.turn = 0
+
+    def run(self, sample: dict[str, Tensor]) -> Result | None:
+        """The result of a sample `(1, tokens)` without padding, on the CPU; `None` where capturing is not possible."""
+        if self.failure is not None:
+            return None
+        is_gpu = self.network.device.type == "cuda"
+        previous = torch.cuda.current_stream() if is_gpu else None
+        try:
+            graphs = self._graphs_for(sample)
+            self.turn += 1
+            return graphs[self.turn % len(graphs)].run(sample)
+        except CaptureError as error:
+            self.failure = str(error)
+            self.graphs.clear()
+            logger.warning("CUDA graphs are not used, layers are launched one by one: %s", error)
+            return None
+        finally:
+            if previous is not None:
+                torch.cuda.set_stream(previous)
+
+    def wait(self) -> None:
+        """Blocks until layers that were launched ahead are done; they read the network's weights."""
+        for recorder in self.recorders:
+            recorder.wait()
+
+    def _graphs_for(self, sample: dict[str, Tensor]) -> list[SampleGraphs]:
+        tokens = sample["input_ids"].shape[1]
+        length = -(-tokens // self.length_bucket) * self.length_bucket
+        longest = getattr(self.network.backbone, "max_tokens", None)
+        if longest is not None:
+            length = max(tokens, min(length, longest))
+        key = (length, ("input_ids", "token_type_ids") if "token_type_ids" in sample else ("input_ids",))
+        if key not in self.graphs:
+            self.wait()  # layers launched ahead may still use memory that is freed, or used by the capture
+            while len(self.graphs) >= self.max_lengths:
+                self.graphs.popitem(last=False)
+            self.graphs[key] = [self._capture(*key, recorder) for recorder in self.recorders]
+        self.graphs.move_to_end(key)
+        return self.graphs[key]
+
+    def _capture(self, length: int, fields: tuple[str, ...], recorder: Recorder) -> SampleGraphs:
+        try:
+            return SampleGraphs(self.network, length, fields, recorder, self.check_every, self.lookahead)
+        except RuntimeError as error:
+            first_line = (str(error).splitlines() or [""])[0]
+            raise CaptureError(f"capturing length {length} failed: {first_line}") from error

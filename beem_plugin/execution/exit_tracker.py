@@ -1,0 +1,79 @@
+"""Tracks active samples and stores the outputs of samples that have exited."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from beem_plugin.calibration.replay import ExitDecisions
+from beem_plugin.common.transfer import HostCopy
+from beem_plugin.execution.compiled.decider import Decider
+from beem_plugin.exits.signals import ExitSignals, decision_dtype, prediction_of
+
+
+class ExitTracker:
+    """
+    The active samples of a batch or window, and the results of all samples. A sample that has exited stays active until
+    it is removed; its later results are ignored. The host does not wait for the device here.
+
+    # Parameters
+
+    decider : `Decider`
+    samples : `int`
+    num_exits, num_labels : `int`
+    device : `torch.device`
+    """
+
+    def __init__(self, decider: Decider, samples: int, num_exits: int, num_labels: int, device: torch.device) -> None:
+        self.decider, self.num_exits = decider, num_exits
+        self.memory = decider.start(samples)
+        self.rows = torch.arange(samples, device=device)
+        """`(active,)` int64: places of the active samples in `results`."""
+        self.exited = torch.zeros(samples, dtype=torch.bool, device=device)
+        """`(active,)`"""
+        # Columns: exit, score, output. One tensor, so that one copy brings them to the host.
+        self.results = torch.zeros(samples, 2 + num_labels, dtype=decision_dtype(device), device=device)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def step(self, exit_number: int, signals: ExitSignals) -> None:
+        """
+        Steps the policy over the active samples and stores the results of those that exit. All samples exit at the last
+        exit.
+        """
+        found, self.memory = self.decider.step(exit_number, signals, self.memory)
+        exits = torch.ones_like(self.exited) if exit_number == self.num_exits else found[:, 0] != 0
+        new = exits & ~self.exited
+        found[:, 0] = exit_number
+        stored = self.results.index_select(0, self.rows)
+        self.results.index_copy_(0, self.rows, torch.where(new[:, None], found, stored))
+        self.exited = self.exited | exits
+
+    def keep(self, kept: Tensor) -> None:
+        """
+        Removes active samples for good.
+
+        # Parameters
+
+        kept : `Tensor`
+            `(kept,)` int64 on the device: positions among the active samples.
+        """
+        self.rows, self.exited = self.rows.index_select(0, kept), self.exited.index_select(0, kept)
+        self.memory = (
+            self.memory.index_select(0, kept) if isinstance(self.memory, Tensor) else (self.memory.index_select(kept))
+        )
+
+    def fetch(self) -> HostCopy:
+        """Starts the copy of the results to the host, for `decisions`."""
+        return HostCopy(self.results)
+
+    def decisions(self, fetched: HostCopy | None = None) -> ExitDecisions:
+        """The results, on the CPU. All samples must have exited."""
+        results = (fetched or self.fetch()).read()
+        exits, scores, output = results[:, 0].long(), results[:, 1], results[:, 2:].contiguous()
+        if not bool((exits > 0).all()):
+            raise RuntimeError(f"{int((exits == 0).sum())} of {len(exits)} samples came out of no exit")
+        return ExitDecisions(
+            exits, prediction_of(output), output, scores.contiguous() if self.decider.has_score else None
+        )

@@ -1,0 +1,77 @@
+"""One window of depth pools: its samples are computed from exit to exit together."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+
+import torch
+
+from beem_plugin.calibration.replay import ExitDecisions
+from beem_plugin.common.transfer import HostCopy, to_device
+from beem_plugin.data.ragged_batch import RaggedBatch
+from beem_plugin.execution.chunks import Chunk, Layout
+from beem_plugin.execution.compiled.network import CompiledNetwork
+from beem_plugin.execution.exit_tracker import ExitTracker
+from beem_plugin.execution.packed_chunks import PackedLayout
+from beem_plugin.execution.padded_chunks import PaddedLayout
+from beem_plugin.exits.signals import ExitSignals
+
+
+def pool(
+    network: CompiledNetwork, samples: RaggedBatch, tokens_per_chunk: int, call_tokens: int, min_leaving: float
+) -> Generator[None, None, ExitDecisions]:
+    """
+    Yields after the work of each exit has been queued, before its results are waited for, so that the device computes
+    other windows meanwhile. Returns the decisions in the order of `samples`.
+
+    # Parameters
+
+    network : `CompiledNetwork`
+    samples : `RaggedBatch`
+        Sorted by length, tokens on the network's device; one or more.
+    tokens_per_chunk, call_tokens : `int`
+    min_leaving : `float`
+        See `DepthPools`.
+    """
+    layout: Layout = PaddedLayout(network, tokens_per_chunk, call_tokens)
+    if network.can_pack(int(samples.lengths[-1])):
+        layout = PackedLayout(network, tokens_per_chunk)
+    device = network.device
+    tracker = ExitTracker(network.decider, len(samples), network.num_exits, network.num_labels, device)
+    # Chunks are made one by one: the device computes the first while the host prepares the next.
+    made = layout.first(samples)
+    for exit_number in range(1, network.num_exits + 1):
+        chunks = []
+        for chunk in made:
+            chunk.state = network.advance(exit_number, chunk.state)
+            chunks.append(chunk)
+        made = iter(chunks)
+        if network.needed[exit_number]:
+            tracker.step(exit_number, signals_of(network, exit_number, chunks))
+        if not network.can_exit[exit_number]:
+            continue
+        copied = HostCopy(tracker.exited)
+        yield
+        exited = copied.read()
+        lengths = torch.cat([chunk.lengths for chunk in chunks])
+        leaving = int(lengths[exited].sum())
+        if bool(exited.all()):
+            break
+        if leaving == 0 or leaving < min_leaving * int(lengths.sum()):
+            continue
+        kept = (~exited).nonzero().squeeze(1)
+        kept_on_device = to_device(kept, device)
+        tracker.keep(kept_on_device)
+        made = layout.repack(chunks, kept, kept_on_device)
+    fetched = tracker.fetch()
+    yield
+    return tracker.decisions(fetched)
+
+
+def signals_of(network: CompiledNetwork, exit_number: int, chunks: Sequence[Chunk]) -> ExitSignals:
+    """The signals of the samples of all chunks."""
+    found = [network.exit_signals(exit_number, chunk.state) for chunk in chunks]
+    if len(found) == 1:
+        return found[0]
+    extra = {name: torch.cat([signals.extra[name] for signals in found]) for name in found[0].extra}
+    return ExitSignals(torch.cat([signals.logits for signals in found]), extra)
