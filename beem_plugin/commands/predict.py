@@ -34,6 +34,12 @@ class Predict(Subcommand):
         )
         subparser.add_argument("--cuda-device", type=int, default=-1, help="number of the GPU, -1 for the CPU")
         subparser.add_argument(
+            "--dtype",
+            default="float32",
+            choices=["float32", "bfloat16", "float16"],
+            help="precision of the layers of a classifier; exits are decided in double precision",
+        )
+        subparser.add_argument(
             "--use-dataset-reader", action="store_true", help="read the input with the archive's dataset reader"
         )
         subparser.add_argument(

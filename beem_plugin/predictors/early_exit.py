@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from beem_plugin.calibration.replay import ExitDecisions
 from beem_plugin.common.errors import ConfigurationError, DataError
 from beem_plugin.data.collate import ragged
-from beem_plugin.data.dataset_reader import DatasetReader, text_value
+from beem_plugin.data.dataset_reader import DatasetReader
 from beem_plugin.data.instance import Instance
 from beem_plugin.data.ragged_batch import RaggedBatch
 from beem_plugin.execution.engine import Engine
@@ -147,8 +147,6 @@ def check_texts(fields: JsonDict, names: Sequence[str], record: JsonDict) -> Non
     wrong = [name for name in names if not isinstance(fields[name], str)]
     if wrong:
         raise DataError(f"{wrong[0]}: found {fields[wrong[0]]!r}, allowed: a text")
-    for name in names:
-        text_value(fields, name, "the input")
 
 
 def input_fields(instance: Instance, answer: str = "label") -> JsonDict:

@@ -15,6 +15,7 @@ from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.files import atomic_write
 from beem_plugin.data.table_file import TableRow
 from beem_plugin.execution.file_engine import check_engine, file_engine
+from beem_plugin.execution.precision import cast_network
 from beem_plugin.models.multi_exit_model import MultiExitModel
 from beem_plugin.predictors.inputs import count_inputs, input_rows
 from beem_plugin.predictors.output import output
@@ -37,6 +38,10 @@ def predict_from_args(args: argparse.Namespace) -> None:
     )
     if args.engine and not isinstance(archive.model, MultiExitModel):
         raise ConfigurationError("--engine: a captioning model decodes by itself, allowed: none")
+    if isinstance(archive.model, MultiExitModel):
+        cast_network(archive.model.encoder, args.dtype)
+    elif args.dtype != "float32":
+        raise ConfigurationError(f"--dtype: found {args.dtype} for a captioning model, allowed: float32")
     extra = predictor_arguments(args)
     if isinstance(archive.model, MultiExitModel) and args.predictor in (None, *FILE_PREDICTORS):
         chosen = file_engine(archive.config.as_dict(quiet=True))
