@@ -131,10 +131,10 @@ def timed_command(archive: Path, source: Path, output: Path, options: list[str])
 
 def pipeline_rate(classify: Any, sentences: list[str], batch_size: int) -> float:
     """Sentences a second of transformers' pipeline; the first batches are not timed."""
-    for _ in classify(iter(sentences[: 2 * batch_size]), batch_size=batch_size):
+    for _ in classify((text for text in sentences[: 2 * batch_size]), batch_size=batch_size):
         pass
     started = time.perf_counter()
-    count = sum(1 for _ in classify(iter(sentences), batch_size=batch_size))
+    count = sum(1 for _ in classify((text for text in sentences), batch_size=batch_size))
     return count / (time.perf_counter() - started)
 
 

@@ -148,7 +148,7 @@ class DatasetReader(Registrable):
         raise NotImplementedError(f"{type(self).__name__} does not define _instance")
 
     def _texts(self, instance: Instance) -> tuple[str, ...]:
-        return tuple(instance.fields[name] for name in self.text_fields)
+        return tuple([instance.fields[name] for name in self.text_fields])
 
     def _encode(self, instances: Sequence[Instance]) -> None:
         encodings = (

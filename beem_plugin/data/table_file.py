@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from beem_plugin.common.errors import ConfigurationError, DataError, not_allowed
 from beem_plugin.common.files import check_encoding, open_text
@@ -36,8 +36,7 @@ TABLES = FORMATS[:3]
 """Those that have columns, and so labels."""
 
 
-@dataclass(frozen=True)
-class TableRow:
+class TableRow(NamedTuple):
     """A row by column name; `place` is its file and line."""
 
     place: str

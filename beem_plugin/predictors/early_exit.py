@@ -70,9 +70,7 @@ class EarlyExitPredictor(Predictor):
 
     def _batch_json_to_instances(self, json_dicts: Sequence[JsonDict]) -> Sequence[Instance]:
         names = self.dataset_reader.text_fields
-        texts = [{name: json_dict[name] for name in names if name in json_dict} for json_dict in json_dicts]
-        for fields, json_dict in zip(texts, json_dicts, strict=True):
-            check_texts(fields, names, json_dict)
+        texts = [texts_of(json_dict, names) for json_dict in json_dicts]
         instances = self.dataset_reader.texts_to_instances(texts)
         for instance, json_dict in zip(instances, json_dicts, strict=True):
             instance.fields = json_dict
@@ -139,14 +137,16 @@ class EarlyExitPredictor(Predictor):
         return found
 
 
-def check_texts(fields: JsonDict, names: Sequence[str], record: JsonDict) -> None:
-    """Raises a `DataError` unless `record` has a text for each of the reader's columns."""
-    missing = [name for name in names if name not in fields]
-    if missing:
+def texts_of(record: JsonDict, names: Sequence[str]) -> JsonDict:
+    """The text in each of the reader's columns, or a `DataError`."""
+    texts = {name: record[name] for name in names if name in record}
+    if len(texts) < len(names):
+        missing = [name for name in names if name not in record]
         raise DataError(f"the input lacks {missing}; found {sorted(record)}")
-    wrong = [name for name in names if not isinstance(fields[name], str)]
-    if wrong:
-        raise DataError(f"{wrong[0]}: found {fields[wrong[0]]!r}, allowed: a text")
+    for name, text in texts.items():
+        if not isinstance(text, str):
+            raise DataError(f"{name}: found {text!r}, allowed: a text")
+    return texts
 
 
 def input_fields(instance: Instance, answer: str = "label") -> JsonDict:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
+from pathlib import Path
 
-from beem_plugin.common.errors import BeemError, ConfigurationError, DataError, nearest_first
+from beem_plugin.common.errors import ConfigurationError, DataError, nearest_first
 from beem_plugin.data.dataset_reader import DatasetReader
 from beem_plugin.data.table_file import TableRow
+
+_BLOCK = 1 << 20
 
 
 def input_rows(
@@ -39,14 +43,11 @@ def input_rows(
         yield TableRow(row.place, values)
 
 
-def count_inputs(reader: DatasetReader, source: str, format: str | None = None) -> int | None:
-    """The number of rows, up to the first that cannot be read; `None` for standard input, which is read once."""
-    if source == "-":
+def count_lines(source: str) -> int | None:
+    """The number of lines of an uncompressed file, for a progress bar; `None` for any other input."""
+    if not Path(source).is_file():
         return None
-    count = 0
-    try:
-        for _ in reader.rows(source, format):
-            count += 1
-    except BeemError:
-        pass  # raised again when the row is to be predicted
-    return count
+    with open(source, "rb") as file:
+        first = file.read(_BLOCK)
+        blocks = itertools.chain([first], iter(lambda: file.read(_BLOCK), b""))
+        return None if first[:2] == b"\x1f\x8b" else sum(block.count(b"\n") for block in blocks)

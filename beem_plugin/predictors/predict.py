@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 from collections.abc import Generator
 from contextlib import closing
@@ -17,7 +18,7 @@ from beem_plugin.data.table_file import TableRow
 from beem_plugin.execution.file_engine import check_engine, file_engine
 from beem_plugin.execution.precision import cast_network
 from beem_plugin.models.multi_exit_model import MultiExitModel
-from beem_plugin.predictors.inputs import count_inputs, input_rows
+from beem_plugin.predictors.inputs import count_lines, input_rows
 from beem_plugin.predictors.output import output
 from beem_plugin.predictors.predictor import JsonDict, Predictor
 
@@ -54,6 +55,7 @@ def predict_from_args(args: argparse.Namespace) -> None:
     shown: list[JsonDict] | None = [] if args.html else None
     if shown is not None:
         predictor.page([])  # raises at once for a predictor without pages
+    gc.freeze()  # the collector would traverse the libraries' objects again and again while inputs come and go
     with output(args.output_file) as write, closing(predictions(args, predictor, write.bar)) as parts:
         write.shown = shown
         for part in parts:
@@ -73,7 +75,7 @@ def predictions(args: argparse.Namespace, predictor: Predictor, bar: tqdm) -> Ge
     own = predictor.input_records(args.input_file)
     if own is None:
         reader = predictor.dataset_reader
-        bar.reset(count_inputs(reader, args.input_file, args.format))
+        bar.reset(count_lines(args.input_file))
         yield from predictor.predict_rows(input_rows(reader, args.input_file, args.format, args.input_field))
         return
     found = [TableRow("", record) for _, record in own]  # not of a file with lines

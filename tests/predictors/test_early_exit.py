@@ -2,13 +2,16 @@ from __future__ import annotations
 
 import csv
 import gzip
+import itertools
 import json
+import threading
 from pathlib import Path
 
 import pytest
 
 from beem_plugin.archival import load_archive
 from beem_plugin.common.errors import DataError
+from beem_plugin.data.table_file import TableRow
 from beem_plugin.predictors import EarlyExitPredictor, Predictor
 from tests.tiny_project import run, sentences
 
@@ -125,3 +128,45 @@ def test_an_output_named_gz_is_compressed(trained: Path, tmp_path: Path) -> None
 def test_silent_without_a_file_does_nothing(trained: Path) -> None:
     result = run("predict", str(trained / "model.tar.gz"), "-", "--silent", stdin="the film\n")
     assert len(result.stdout.splitlines()) == 2
+
+
+@pytest.mark.parametrize("engine", ["single", "compaction", "depth_pools"])
+def test_a_stream_of_many_chunks_comes_out_in_order(trained: Path, engine: str) -> None:
+    predictor = Predictor.from_path(trained, batch_size=1, engine={"type": engine})
+    texts = TEXTS * 6
+    rows = (TableRow(f"in:{number}", {"id": number, "sentence": text}) for number, text in enumerate(texts))
+    found = [prediction for part in predictor.predict_rows(rows) for prediction in part]
+    assert [prediction["id"] for prediction in found] == list(range(len(texts)))
+    expected = predictor.predict_batch_json([{"sentence": text} for text in TEXTS])
+    assert [(row["label"], row["exit"]) for row in found] == [(row["label"], row["exit"]) for row in expected] * 6
+
+
+def test_a_stream_that_is_closed_leaves_no_thread(trained: Path) -> None:
+    predictor = Predictor.from_path(trained, batch_size=1)
+    stream = predictor.predict_rows(TableRow("", {"sentence": "the film"}) for _ in itertools.count())
+    assert next(stream)[0]["sentence"] == "the film"
+    stream.close()  # type: ignore[attr-defined]
+    for thread in threading.enumerate():
+        if thread.name == "read ahead":
+            thread.join(timeout=30)
+            assert not thread.is_alive()
+
+
+def test_predictions_are_strict_json(predictor: Predictor) -> None:
+    line = predictor.dump_line({"score": float("nan"), "text": "é", "values": [0.1, 1e-7, 1.0]})
+    assert line == '{"score":null,"text":"é","values":[0.1,1e-7,1.0]}\n'
+    strange = {"number": 10**30, "text": "half \ud83d"}
+    assert json.loads(predictor.dump_line(strange)) == strange
+
+
+def test_half_precision_changes_no_prediction_much(trained: Path, tmp_path: Path) -> None:
+    source = tmp_path / "in.txt"
+    source.write_text("\n".join(TEXTS) + "\n")
+    rows = {}
+    for dtype in ("float32", "bfloat16"):
+        output = tmp_path / f"{dtype}.jsonl"
+        run("predict", str(trained), str(source), "--output-file", str(output), "--dtype", dtype, "--silent")
+        rows[dtype] = [json.loads(line) for line in output.read_text().splitlines()]
+    assert rows["float32"] != rows["bfloat16"]
+    same = [one["label"] == other["label"] for one, other in zip(*rows.values(), strict=True)]
+    assert sum(same) > 0.9 * len(TEXTS)

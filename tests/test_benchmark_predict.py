@@ -1,0 +1,19 @@
+"""`scripts/benchmark_predict.py` on a tiny network."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+from tests.tiny_project import ROOT
+
+
+def test_the_command_and_the_pipeline_are_timed_on_one_network(tmp_path: Path) -> None:
+    script = runpy.run_path(str(ROOT / "scripts" / "benchmark_predict.py"))
+    tiny = ["--layers", "2", "--hidden-size", "16", "--heads", "2", "--batch-sizes", "4", "--pipeline-sentences", "8"]
+    result = script["main"]([*tiny, "--sentences", "400", "--folder", str(tmp_path)])
+    assert set(result["pipeline_sentences_per_second"]) == {4} and result["predict_seconds"] > 0
+    assert result["average_exit"] == pytest.approx(1, abs=0.25), "a budget of half of the layers"
+    assert len((tmp_path / "predictions.jsonl").read_text().splitlines()) == 400
