@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -12,9 +11,7 @@ from beem_plugin.backbones import BackboneState
 from beem_plugin.calibration.token_depth import TokenDepth
 from beem_plugin.execution.metering.macs import NetworkMacs, count_macs
 from beem_plugin.exits.signals import ExitSignals
-
-if TYPE_CHECKING:
-    from beem_plugin.models.hash_exit_encoder import HashExitEncoder
+from beem_plugin.models.multi_exit_encoder import MultiExitEncoder
 
 
 class AllTokens:
@@ -23,10 +20,11 @@ class AllTokens:
 
     # Parameters
 
-    encoder : `HashExitEncoder`
+    encoder : `MultiExitEncoder`
+        A `hash_exit` encoder.
     """
 
-    def __init__(self, encoder: HashExitEncoder) -> None:
+    def __init__(self, encoder: MultiExitEncoder) -> None:
         self.encoder = encoder
         self.backbone = encoder.backbone
         self.num_labels = encoder.num_labels
@@ -55,11 +53,12 @@ class AllTokens:
         return self.encoder.exit_signals(1, state)
 
 
-def depth_of_samples(encoder: HashExitEncoder, depths: Sequence[Tensor], full_depth: int, saves: bool) -> TokenDepth:
+def depth_of_samples(encoder: MultiExitEncoder, depths: Sequence[Tensor], full_depth: int, saves: bool) -> TokenDepth:
     """
     # Parameters
 
-    encoder : `HashExitEncoder`
+    encoder : `MultiExitEncoder`
+        A `hash_exit` encoder.
     depths : `Sequence[Tensor]`
         For each sample `(tokens,)` int64, the last layer of each of its tokens.
     full_depth : `int`
