@@ -41,7 +41,7 @@ class NetworkMacs:
 
     def spent(self, exits: Tensor, lengths: Tensor) -> Tensor:
         """
-        `(samples,)` float64: what each sample cost that left at `exits`, all heads up to there included.
+        `(samples,)` float64: multiply-accumulates of samples that exit at `exits`, all heads up to there included.
 
         # Parameters
 
@@ -63,9 +63,9 @@ class NetworkMacs:
 
 
 def count_macs(network: SteppedNetwork) -> NetworkMacs:
-    """Runs `network` on made-up samples of three lengths and counts."""
+    """Runs `network` on samples of three lengths and counts."""
     layers, heads = [], []
-    _count_at(network, LENGTHS[0])  # what is computed twice on first use, to compare two ways, is not counted
+    _count_at(network, LENGTHS[0])  # work of a first call is not counted
     for length in LENGTHS:
         counts = _count_at(network, length)
         layers.append([layer for layer, _ in counts])
@@ -74,7 +74,7 @@ def count_macs(network: SteppedNetwork) -> NetworkMacs:
 
     def fit(values: list[list[float]]) -> Tensor:
         coefficients = torch.linalg.solve(powers, torch.tensor(values, dtype=torch.float64)).T
-        # Counts are whole and powers of T do not go below zero: what is off is the solver's rounding.
+        # Counts are whole numbers from 0; anything else is rounding of the solver.
         return coefficients.mul(1e4).round().div(1e4).clamp(min=0)
 
     return NetworkMacs(fit(layers), fit(heads))
@@ -97,6 +97,11 @@ def _count_at(network: SteppedNetwork, length: int) -> list[tuple[float, float]]
 
 @contextmanager
 def _counting() -> Iterator[Any]:
-    # Fused attention kernels have no formula on every device; the plain one is two matrix products.
-    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        yield counter
+    # Fused operators have no formula on every device: attention and transformer layers as matrix products.
+    fused = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+            yield counter
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fused)

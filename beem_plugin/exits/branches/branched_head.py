@@ -9,7 +9,7 @@ from torch import Tensor
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.registry import Lazy
 from beem_plugin.exits.branches.branch import Branch
-from beem_plugin.exits.heads.head import ExitHead
+from beem_plugin.exits.heads.head import NO_MEMORY, ExitHead
 from beem_plugin.exits.outputs import HeadOutput
 
 
@@ -34,7 +34,9 @@ class BranchedHead(ExitHead):
         # The mean of the branch's outputs is not its output for the mean.
         return "first" if self.head.reads == "first" and not self.branch.mixes_tokens else None
 
-    def forward(self, hidden_states: Tensor, attention_mask: Tensor, memory: Mapping[str, Tensor]) -> HeadOutput:
+    def forward(
+        self, hidden_states: Tensor, attention_mask: Tensor | None = None, memory: Mapping[str, Tensor] = NO_MEMORY
+    ) -> HeadOutput:
         return self.head(self.branch(hidden_states, attention_mask), attention_mask, memory)
 
     def memory_after(self, output: HeadOutput, memory: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.exits.heads.head import ExitHead, HeadFamily, HeadSizes
+from beem_plugin.exits.heads.head import NO_MEMORY, ExitHead, HeadFamily, HeadSizes
 from beem_plugin.exits.outputs import HeadOutput
 
 
@@ -48,14 +48,16 @@ class AttentionHead(ExitHead):
         self.classifier = classifier
         self.pooled_size = size
 
-    def forward(self, hidden_states: Tensor, attention_mask: Tensor, memory: Mapping[str, Tensor]) -> HeadOutput:
+    def forward(
+        self, hidden_states: Tensor, attention_mask: Tensor | None = None, memory: Mapping[str, Tensor] = NO_MEMORY
+    ) -> HeadOutput:
         reduced = torch.tanh(self.reduce(hidden_states))
-        # Only the first token is read, so only its query is made: the same answer as of attention from every token.
+        # Only the first token is read, so only its query is computed.
         attended = functional.scaled_dot_product_attention(
             self._by_head(self.query(reduced[:, :1])),
             self._by_head(self.key(reduced)),
             self._by_head(self.value(reduced)),
-            attn_mask=attention_mask[:, None, None, :],
+            attn_mask=None if attention_mask is None else attention_mask[:, None, None, :],
             dropout_p=self.attention_dropout if self.training else 0.0,
         )
         pooled = torch.tanh(self.dense(self.merge(attended.transpose(1, 2).flatten(2)[:, 0])))

@@ -1,4 +1,4 @@
-"""Heads that see what the head before them said: Zero Time Waste's cascade."""
+"""Heads that read the logits of the previous head: Zero Time Waste's cascade."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from allennlp_light.modules.seq2vec_encoders.seq2vec_encoder import Seq2VecEncod
 from torch import Tensor
 
 from beem_plugin.common.errors import ConfigurationError, not_allowed
-from beem_plugin.exits.heads.head import ExitHead, HeadFamily, HeadSizes, new_classifier
+from beem_plugin.exits.heads.head import NO_MEMORY, ExitHead, HeadFamily, HeadSizes, new_classifier
 from beem_plugin.exits.heads.pooled import PooledHead
 from beem_plugin.exits.outputs import HeadOutput
 
@@ -27,9 +27,9 @@ class CascadedHead(ExitHead):
     pooler : `Seq2VecEncoder`
     num_labels : `int`
     dropout : `float`
-        Of the pooled vector; the logits of the head before pass whole.
+        Of the pooled vector; none of the previous head's logits.
     normalization : `str`, optional
-        What is done to the logits of the head before; `None` for the first head, which has none before it.
+        Of the previous head's logits; `None` for the first head.
     """
 
     remembers: ClassVar[tuple[str, ...]] = ("previous_logits",)
@@ -43,7 +43,9 @@ class CascadedHead(ExitHead):
         self.norm = torch.nn.LayerNorm(num_labels) if normalization == "layer_norm" else None
         self.classifier = new_classifier(self.pooled_size + (0 if normalization is None else num_labels), num_labels)
 
-    def forward(self, hidden_states: Tensor, attention_mask: Tensor, memory: Mapping[str, Tensor]) -> HeadOutput:
+    def forward(
+        self, hidden_states: Tensor, attention_mask: Tensor | None = None, memory: Mapping[str, Tensor] = NO_MEMORY
+    ) -> HeadOutput:
         pooled = self.pooler(hidden_states, attention_mask).to(self.classifier.weight.dtype)
         seen = self.dropout(pooled)
         if self.normalization is not None:
@@ -62,18 +64,18 @@ class CascadedHead(ExitHead):
 @HeadFamily.register("cascaded")
 class CascadedHeads(HeadFamily):
     """
-    Zero Time Waste's cascade (Wolczyk et al. 2021, section 3.1): an exit's classifier sees the pooled vector and the
-    logits of the exit before, to which it gives no gradient. The first exit has none before it, and the last is the
-    network's ordinary classifier. The paper's own vector is the first token's: `pooler: "cls_pooler"`.
+    Zero Time Waste's cascade (Wolczyk et al. 2021, section 3.1): an exit's classifier reads the pooled vector and the
+    logits of the previous exit, without a gradient to them. The first and the last exit have ordinary classifiers. The
+    paper's own vector is the first token's: `pooler: "cls_pooler"`.
 
     Registered as a `HeadFamily` with name "cascaded".
 
     # Parameters
 
     normalization : `str`, optional (default = `"log_softmax"`)
-        Of the logits that are handed on. `"log_softmax"` keeps how sure the exit is and takes out the offset that means
-        nothing; `"none"` hands on the logits themselves; `"layer_norm"` is the release's, which turns every pair of
-        logits of a two-label task into -1 and 1, so that nothing is handed on but the label.
+        Of the previous exit's logits. `"log_softmax"` removes their arbitrary offset; `"none"` keeps the logits;
+        `"layer_norm"` is the release's, which maps every pair of logits of a two-label task to -1 and 1, so that only
+        the label remains.
     """
 
     def __init__(self, normalization: str = "log_softmax") -> None:

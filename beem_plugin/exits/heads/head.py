@@ -1,9 +1,10 @@
-"""What one exit adds to the backbone."""
+"""The contract of exit heads."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import ClassVar
 
 import torch
@@ -13,15 +14,21 @@ from torch import Tensor
 from beem_plugin.common.registry import Registrable
 from beem_plugin.exits.outputs import HeadOutput
 
+NO_MEMORY: Mapping[str, Tensor] = MappingProxyType({})
+
 
 class ExitHead(torch.nn.Module):
     """
-    From a layer's hidden states to logits. A head may look back at what earlier exits left in the sample's memory:
-    tensors by name, each with the samples first, which follow a sample through whatever batches it is computed in.
+    Computes logits from the hidden states of all tokens of a layer. Any module can be a head: a linear classifier on
+    one vector, attention, a transformer block of its own. It is called with the hidden states and the attention mask,
+    and must treat each sample by itself, whatever its padding. Its cost in `mac_speedup` is measured by running it (all
+    matrix products, convolutions and attention).
+
+    A head can read tensors that earlier exits have stored for the sample, by name, each with the samples first.
     """
 
     remembers: ClassVar[tuple[str, ...]] = ()
-    """Names of what `memory_after` leaves for the next exits."""
+    """Names of the tensors that `memory_after` stores for the next exits."""
 
     @property
     def reads(self) -> str | None:
@@ -34,28 +41,30 @@ class ExitHead(torch.nn.Module):
     pooled_size: int
     """The size of `HeadOutput.pooled`."""
 
-    def forward(self, hidden_states: Tensor, attention_mask: Tensor, memory: Mapping[str, Tensor]) -> HeadOutput:
+    def forward(
+        self, hidden_states: Tensor, attention_mask: Tensor | None = None, memory: Mapping[str, Tensor] = NO_MEMORY
+    ) -> HeadOutput:
         """
         # Parameters
 
         hidden_states : `Tensor`
             `(batch, tokens, hidden)`
-        attention_mask : `Tensor`
-            `(batch, tokens)` bool
-        memory : `Mapping[str, Tensor]`
-            What the exits before this one left; empty at exit 1.
+        attention_mask : `Tensor`, optional (default = `None`)
+            `(batch, tokens)` bool, true at real tokens; `None` if all are.
+        memory : `Mapping[str, Tensor]`, optional (default = `{}`)
+            The tensors stored by earlier exits; empty at exit 1.
         """
         raise TypeError(f"{type(self).__name__} does not define forward")
 
     def memory_after(self, output: HeadOutput, memory: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What this exit leaves for the next ones; the names of `remembers`, at every exit."""
+        """The tensors stored for the next exits: those of `remembers`, at every exit."""
         return {}
 
 
 @dataclass
 class HeadSizes:
     """
-    What heads need to know of the network.
+    The sizes and modules that heads are built from.
 
     # Parameters
 
@@ -63,9 +72,9 @@ class HeadSizes:
     dropout : `float`
         Before every classifier.
     make_pooler : `Callable[[], Seq2VecEncoder]`
-        A new pooler as the encoder's `pooler` block says.
+        Makes a new pooler from the encoder's `pooler` block.
     share_pooler, share_classifier : `bool`
-        One for all exits.
+        Whether all exits share one.
     """
 
     num_exits: int
@@ -77,13 +86,13 @@ class HeadSizes:
     share_classifier: bool = False
 
     def poolers(self) -> list[Seq2VecEncoder]:
-        """A pooler for each exit; the same one where it is shared."""
+        """A pooler for each exit; one object for all if shared."""
         if self.share_pooler:
             return [self.make_pooler()] * self.num_exits
         return [self.make_pooler() for _ in range(self.num_exits)]
 
     def classifiers(self, size: int) -> list[torch.nn.Linear]:
-        """A linear classifier of vectors of `size` for each exit; the same one where it is shared."""
+        """A linear classifier of vectors of `size` for each exit; one object for all if shared."""
         if self.share_classifier:
             return [new_classifier(size, self.num_labels)] * self.num_exits
         return [new_classifier(size, self.num_labels) for _ in range(self.num_exits)]
@@ -95,7 +104,7 @@ class HeadFamily(Registrable):
     default_implementation = "pooled"
 
     def build(self, sizes: HeadSizes) -> list[ExitHead]:
-        """One head an exit; modules that exits share are one object."""
+        """One head per exit; modules that exits share are one object."""
         raise TypeError(f"{type(self).__name__} does not define build")
 
 

@@ -1,4 +1,4 @@
-"""Heads that see all states before them and imitations of those to come: Global Past-Future."""
+"""Heads that read the states of earlier exits and estimates of later ones: Global Past-Future."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from allennlp_light.modules.seq2vec_encoders.seq2vec_encoder import Seq2VecEncoder
 from torch import Tensor
 
-from beem_plugin.exits.heads.head import ExitHead, HeadFamily, HeadSizes
+from beem_plugin.exits.heads.head import NO_MEMORY, ExitHead, HeadFamily, HeadSizes
 from beem_plugin.exits.outputs import HeadOutput
 
 
@@ -41,14 +41,16 @@ class PastFutureHead(ExitHead):
         self.dropout = torch.nn.Dropout(dropout)
         self.classifier = classifier
 
-    def forward(self, hidden_states: Tensor, attention_mask: Tensor, memory: Mapping[str, Tensor]) -> HeadOutput:
+    def forward(
+        self, hidden_states: Tensor, attention_mask: Tensor | None = None, memory: Mapping[str, Tensor] = NO_MEMORY
+    ) -> HeadOutput:
         state = self.pooler(hidden_states, attention_mask).to(self.classifier.weight.dtype)
         past = memory["past"] + state if "past" in memory else state
         if self.gate is None:
             return HeadOutput(self.classifier(self.dropout(past)), state)
         imitated = torch.stack([torch.tanh(imitator(state)) for imitator in self.imitators], 1)
         future = imitated.sum(1)
-        share = torch.sigmoid(self.gate(torch.cat([past, future], -1)))  # (batch, 1), of the past
+        share = torch.sigmoid(self.gate(torch.cat([past, future], -1)))  # (batch, 1), weight of the past
         mixed = 2 * share * past + (2 - 2 * share) * future
         return HeadOutput(self.classifier(self.dropout(mixed)), state, extras={"imitated": imitated})
 
@@ -60,16 +62,16 @@ class PastFutureHead(ExitHead):
 @HeadFamily.register("past_future")
 class PastFutureHeads(HeadFamily):
     """
-    Global Past-Future early exit (Liao et al. 2021). Exit i's pooler makes the state s_i. The states of later exits j
-    are imitated by tanh(W_j s_i), with one W_j for each j, whichever exit imitates it. The classifier sees
+    Global Past-Future early exit (Liao et al. 2021). Exit i's pooler gives the state s_i. The states of later exits j
+    are imitated by tanh(W_j s_i), with one W_j for each j, shared by the exits before j. The classifier reads
 
         2 lambda_i (s_1 + ... + s_i) + (2 - 2 lambda_i) (imitations of s_{i+1} ... s_L)
 
     where lambda_i is the sigmoid of a linear map of both sums. States of earlier exits get no gradient from later ones.
-    At the last exit nothing is to come, and its classifier sees the sum of the states.
+    The classifier of the last exit reads the sum of the states.
 
-    Leaves for the objective, beside each exit's `pooled` s_i, the extra `imitated` `(batch, later exits, size)` at all
-    exits but the last: what the exit takes the `pooled` of the exits after it to be. The paper has a pooler an exit,
+    The objective gets, beside each exit's `pooled` s_i, the extra `imitated` `(batch, later exits, size)` of all exits
+    but the last: the exit's estimates of the later exits' `pooled`. The paper has one pooler per exit,
     `share_pooler: false`.
 
     Registered as a `HeadFamily` with name "past_future".

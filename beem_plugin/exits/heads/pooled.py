@@ -8,7 +8,7 @@ import torch
 from allennlp_light.modules.seq2vec_encoders.seq2vec_encoder import Seq2VecEncoder
 from torch import Tensor
 
-from beem_plugin.exits.heads.head import ExitHead, HeadFamily, HeadSizes
+from beem_plugin.exits.heads.head import NO_MEMORY, ExitHead, HeadFamily, HeadSizes
 from beem_plugin.exits.outputs import HeadOutput
 
 
@@ -33,7 +33,9 @@ class PooledHead(ExitHead):
     def reads(self) -> str | None:
         return getattr(self.pooler, "reads", None)
 
-    def forward(self, hidden_states: Tensor, attention_mask: Tensor, memory: Mapping[str, Tensor]) -> HeadOutput:
+    def forward(
+        self, hidden_states: Tensor, attention_mask: Tensor | None = None, memory: Mapping[str, Tensor] = NO_MEMORY
+    ) -> HeadOutput:
         # Poolers that divide by a count of tokens give float32, whatever the precision of the layers.
         pooled = self.pooler(hidden_states, attention_mask).to(self.classifier.weight.dtype)
         return HeadOutput(self.classifier(self.dropout(pooled)), pooled)
