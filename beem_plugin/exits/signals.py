@@ -34,8 +34,8 @@ def confidence_of(log_probabilities: Tensor) -> Tensor:
 
 def margin_of(log_probabilities: Tensor) -> Tensor:
     """`(..., labels)` to the difference between the two largest probabilities."""
-    top = log_probabilities.topk(2, dim=-1).values.exp()  # (..., 2)
-    return top[..., 0] - top[..., 1]
+    top = log_probabilities.topk(2, dim=-1).values  # (..., 2)
+    return top[..., 0].exp() - top[..., 1].exp()
 
 
 def entropy_of(log_probabilities: Tensor) -> Tensor:

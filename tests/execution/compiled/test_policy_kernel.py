@@ -37,6 +37,9 @@ CONFIGS: list[dict[str, Any]] = [
     {"type": "cascaded_ensemble", "thresholds": 0.7},
     {"type": "cascaded_ensemble", "thresholds": {"type": "budget", "speedup": 1.5}, "weights": "fit"},
     {"type": "similarity", "thresholds": 0.6},
+    {"type": "predicted_error", "thresholds": 0.3},
+    {"type": "halting", "threshold": 0.6},
+    {"type": "gate"},
     {"type": "expected_gain", "thresholds": {"type": "budget", "speedup": 1.5}},
     {"type": "calibrated", "policy": {"type": "beem", "weights": WEIGHTS, "thresholds": 0.3}},
     {"type": "calibrated", "calibration": "vector", "policy": {"type": "voting", "thresholds": 0.9}},
@@ -86,6 +89,12 @@ def compare(policy: ExitPolicy, samples: int = SAMPLES) -> int:
 @pytest.mark.parametrize(("config", "num_labels"), SHAPES, ids=[f"{c['type']}-{labels}" for c, labels in SHAPES])
 def test_kernel_decides_as_the_policy(config: dict[str, Any], num_labels: int) -> None:
     assert compare(built(config, num_labels)) > 0 or config["type"] == "final"
+
+
+def test_every_registered_policy_is_covered() -> None:
+    classes = {ExitPolicy.by_name(config["type"]) for config in CONFIGS}
+    missing = [name for name in ExitPolicy.list_available() if ExitPolicy.by_name(name) not in classes]
+    assert [name for name in missing if ExitPolicy.by_name(name).__module__.startswith("beem_plugin.exits")] == []
 
 
 @pytest.mark.parametrize("num_labels", [7, 11, 40])
