@@ -1,4 +1,4 @@
-"""The last exit and all exits, by turns."""
+"""Alternating training of the last exit and of all exits."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ class Alternating(ProgressingObjective):
         loss = sum_{i<=L} CE(p_i, y)          in odd steps.
 
     Steps are optimizer steps from the beginning of training. The release counts batches within an epoch, so that with
-    gradient accumulation both losses mix in one step and an epoch with an odd number of batches repeats a turn; that is
-    not reproduced. In evaluation the loss is that of odd steps.
+    gradient accumulation both losses mix in one step and an epoch with an odd number of batches repeats a phase; this
+    is not reproduced. In evaluation the loss is that of odd steps.
 
-    In a regression (y_i - y)^2 stands for CE. BERxiT is this within `learned_exit`.
+    In a regression CE is (y_i - y)^2. BERxiT is this objective inside `learned_exit`.
 
     Registered as an `Objective` with name "alternating".
 
     # Parameters
 
     include_final_on_odd : `bool`, optional (default = `True`)
-        Whether the sum of odd steps goes up to L, as in the paper and in the release's `alternate`; `false` leaves the
-        last exit out, as in the release's `alternate-lte`.
+        Whether the sum of odd steps goes up to L, as in the paper and in the release's `alternate`; `false` excludes
+        the last exit, as in the release's `alternate-lte`.
     """
 
     serves_regression = True

@@ -1,4 +1,4 @@
-"""Early exits count little at first and more as training goes on."""
+"""Weights of early exits that grow during training."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Annealed(ProgressingObjective):
 
         loss = CE(p_L, y) + sum_{i<L} tau_i(t) CE(p_i, y),
 
-    tau_i rising in a straight line from `start`, in the first step, to the exit's relative depth, in the last. The
-    release raises it once an epoch. In evaluation tau_i has its last value. In a regression (y_i - y)^2 stands for CE.
+    tau_i grows linearly from `start` in the first step to the exit's relative depth in the last. The release raises it
+    once an epoch. In evaluation tau_i has its last value. In a regression CE is (y_i - y)^2.
 
     Registered as an `Objective` with name "annealed".
 
@@ -55,7 +55,7 @@ class Annealed(ProgressingObjective):
             return relative_depths(self.exit_layers, num_exits, device)[:-1]
         if len(self.end) != num_exits - 1:
             raise ConfigurationError(
-                f"objective.end: found {len(self.end)} numbers, allowed: {num_exits - 1}, one an exit but the last"
+                f"objective.end: found {len(self.end)} numbers, allowed: {num_exits - 1}, one per exit but the last"
             )
         return torch.tensor(self.end, dtype=torch.float32, device=device)
 

@@ -1,4 +1,4 @@
-"""An objective over a vocabulary, a few words at a time."""
+"""An objective over a vocabulary, computed in chunks of tokens."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ChunkedLoss:
     components : `dict[str, Tensor]`
         The objective's other values, detached, as means over the tokens.
     predictions : `Tensor`
-        `(tokens, exits)` int64, each exit's most probable word.
+        `(tokens, exits)` int64, each exit's most probable token.
     negative_log_likelihood : `Tensor`
         `(tokens, exits)` float32, of the target, in nats.
     """
@@ -40,7 +40,7 @@ class ChunkedLoss:
 
 @dataclass
 class _Plan:
-    """What the autograd function needs beside tensors, and where it leaves what it finds."""
+    """The arguments of the autograd function beside tensors, and its results beside the loss."""
 
     objective: Objective
     target: Tensor
@@ -56,11 +56,11 @@ class _Plan:
 
     @property
     def of_tokens(self) -> int:
-        """How many of the tensors have a row a token; they come first."""
+        """The number of tensors with one row per token; they come first."""
         return len(self.weight_of) + self.num_pooled + sum(self.extras.values())
 
     def outputs(self, parts: Sequence[Tensor], weights: Sequence[Tensor]) -> ExitOutputs:
-        """What the exits say of a chunk's tokens."""
+        """The outputs of all exits for a chunk of tokens."""
         rest = iter(parts[len(self.weight_of) :])
         pooled = [next(rest) for _ in range(self.num_pooled)]
         extras = {name: [next(rest) for _ in range(count)] for name, count in self.extras.items()}
@@ -78,14 +78,14 @@ def chunked_loss(
     extras: Mapping[str, Sequence[Tensor]] | None = None,
 ) -> ChunkedLoss:
     """
-    `objective` of the logits `features[i] @ weights[i].T` of all exits, without ever holding them all: tokens are taken
+    `objective` of the logits `features[i] @ weights[i].T` of all exits, without storing all of them: tokens are taken
     in chunks of `chunk_elements / (exits * words)`, and a chunk's gradient is taken before the next chunk's logits
     are made. The memory is the same for one exit and for twelve; no logit is computed twice.
 
     # Parameters
 
     objective : `Objective`
-        Any whose loss is a mean over the samples of what each sample's logits give.
+        Any whose loss is a mean of per-sample losses.
     features : `Sequence[Tensor]`
         For each exit `(tokens, size)`.
     weights : `Sequence[Tensor]`
@@ -94,7 +94,7 @@ def chunked_loss(
         `(tokens,)` int64, all known.
     chunk_elements : `int`, optional (default = `2**24`)
     pooled, extras
-        Of `ExitOutputs`, where the objective looks at more than logits; the tokens first.
+        Of `ExitOutputs`, if the objective needs more than logits; the tokens first.
     """
     extras = extras or {}
     distinct = list({id(weight): weight for weight in weights}.values())

@@ -20,7 +20,8 @@ def exit_cross_entropy(logits: Tensor, label: Tensor) -> Tensor:
     # Returns
 
     `Tensor`
-        `(batch, exits)` float32: -ln p_i(y); of samples without label something finite, which `mean_over_known` drops.
+        `(batch, exits)` float32: -ln p_i(y); a finite number for samples without label, which `mean_over_known`
+        ignores.
     """
     samples, num_exits, num_labels = logits.shape
     target = label.clamp_min(0).unsqueeze(1).expand(samples, num_exits)
@@ -29,7 +30,7 @@ def exit_cross_entropy(logits: Tensor, label: Tensor) -> Tensor:
 
 
 def mean_over_known(values: Tensor, label: Tensor) -> Tensor:
-    """The mean of `values`, `(batch, ...)`, over the samples whose label is known; 0 where there are none."""
+    """The mean of `values`, `(batch, ...)`, over the samples whose label is known; 0 if there is none."""
     known = known_labels(label)
     dropped = values.masked_fill(~known.reshape(-1, *[1] * (values.dim() - 1)), 0.0)
     return dropped.sum(0) / known.sum().clamp_min(1)

@@ -1,4 +1,4 @@
-"""The Kullback-Leibler divergence by which one exit learns from another."""
+"""Divergences between the exits' distributions, for distillation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def pairwise_cross_entropy(log_p: Tensor, log_q: Tensor) -> Tensor:
     `Tensor`
         `(batch, exits i, exits j)`
     """
-    # A product of matrices, so that no pair of exits holds a vocabulary's worth of memory; in float32, which mixed
+    # A matrix product, so that pairs of exits need no memory of the vocabulary's size; in float32, which mixed
     # precision would not leave it.
     with torch.autocast(log_p.device.type, enabled=False):
         return -(log_q @ log_p.exp().transpose(1, 2))
@@ -46,7 +46,7 @@ def distillation_divergence(student: Tensor, teacher: Tensor, direction: str) ->
     student, teacher : `Tensor`
         `(..., labels)` log-probabilities in float32.
     direction : `str`
-        `"teacher_student"`: KL(teacher || student), as code that distils has it; `"student_teacher"`: KL(student ||
+        `"teacher_student"`: KL(teacher || student), as in most code; `"student_teacher"`: KL(student ||
         teacher), as FastBERT and BEEM print it; `"symmetric"`: half of each.
 
     # Returns

@@ -1,4 +1,4 @@
-"""Exits that learn the labels and to differ from the exits before them."""
+"""Exits that learn the labels and to differ from earlier exits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Diverse(Objective):
         loss = sum_i w_i (CE(p_i, y) - weight * D_i),    D_i = min_{j<i} CE(p_j, p_i),    D_1 = 0,
 
     with CE(p_j, p_i) = -sum_c p_j(c) ln p_i(c) and p_j detached: an exit is rewarded for differing from the earlier
-    exit that it is most like. The sign is such that minimising the loss increases disagreement. This practical form is
+    exit that is most similar. The sign is such that minimising the loss increases disagreement. This practical form is
     known from descriptions only; the paper derives its term from mutual information.
 
     Registered as an `Objective` with name "diverse".
@@ -33,15 +33,15 @@ class Diverse(Objective):
     # Parameters
 
     weight : `float`, optional (default = `0.1`)
-        Below 1, so that where an earlier exit is right the label still wins.
+        Below 1, so that the label dominates where an earlier exit is right.
     measure : `str`, optional (default = `"cross_entropy"`)
         `"kl"`: KL(p_j || p_i), which has the same gradient for p_i but another nearest exit.
     layer_weights : `str` or `list[float]`, optional (default = `"uniform"`)
-        w_i: `"uniform"`, `"linear"`, `"descending"`, `"descending_release"`, or one number an exit.
+        w_i: `"uniform"`, `"linear"`, `"descending"`, `"descending_release"`, or one number per exit.
     reduction : `str`, optional (default = `"sum"`)
-        `"sum"`: w_i as they are; `"mean"`: divided by their sum.
+        `"sum"`: the sum; `"mean"`: divided by their sum.
     detach_earlier : `bool`, optional (default = `True`)
-        With `false` the earlier exit moves away too.
+        With `false` the earlier exit gets a gradient as well.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""All exits but the last: the second stage of a network that is fine-tuned already."""
+"""All exits but the last: the second stage of a fine-tuned network."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class EarlyExits(Objective):
         loss = sum_{i<L} w_i CE(p_i, y):
 
     the sum, as DeeBERT's second stage (Xin et al. 2020, section 2.2), or the mean, as the heads of ZTW (Wolczyk et
-    al. 2021); in a regression (y_i - y)^2 stands for CE. It freezes nothing by itself: a stage names what it does
-    not train in `no_grad`. DeeBERT's release lets the gradient run through the whole backbone in this stage and
+    al. 2021); in a regression CE is (y_i - y)^2. It freezes no parameter: a stage lists those in
+    `no_grad`. DeeBERT's release lets the gradient run through the whole backbone in this stage and
     clips it by a norm that counts the backbone in, which shrinks the exits' part; that is not reproduced.
 
     Registered as an `Objective` with name "early_exits".
@@ -32,9 +32,9 @@ class EarlyExits(Objective):
     reduction : `str`, optional (default = `"sum"`)
         `"sum"`: the weights as they are; `"mean"`: divided by their sum.
     layer_weights : `str` or `list[float]`, optional (default = `"uniform"`)
-        `"uniform"`, `"linear"`, `"descending"`, `"descending_release"`, or one number for each exit that counts.
+        `"uniform"`, `"linear"`, `"descending"`, `"descending_release"`, or one number for each exit included.
     include_last : `bool`, optional (default = `False`)
-        Whether the last exit counts too.
+        Whether to include the last exit.
     """
 
     serves_regression = True

@@ -1,4 +1,4 @@
-"""What an exit errs on a sample, of whatever kind the task is: labels or values."""
+"""The loss of an exit on a sample, for labels and for values."""
 
 from __future__ import annotations
 

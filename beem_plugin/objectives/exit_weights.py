@@ -1,4 +1,4 @@
-"""How much each exit counts in a sum over exits."""
+"""Weights of the exits in a sum over exits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REDUCTIONS = ("mean", "sum")
 
 
 def check_exit_weights(layer_weights: str | Sequence[float], reduction: str) -> None:
-    """Raises a `ConfigurationError` that names the key if either cannot be meant."""
+    """Raises a `ConfigurationError` that names the key if either is invalid."""
     if reduction not in REDUCTIONS:
         raise ConfigurationError(not_allowed("objective.reduction", reduction, REDUCTIONS))
     if isinstance(layer_weights, str):
@@ -34,9 +34,9 @@ def exit_weights(
 
     layer_weights : `str` or `list[float]`
         With n exits: `"linear"`: i (PABEE, BEEM; PCEE-BERT's `asc`); `"descending"`: n - i + 1 (PCEE-BERT's `desc`);
-        `"uniform"`: 1; or one number an exit. `"descending_release"`: what PCEE-BERT's code makes of `desc`: 1 for the
-        first exit, n - i for the others, so that the last one learns nothing, all over n (n - 1) / 2, to which they do
-        not sum.
+        `"uniform"`: 1; or one number per exit. `"descending_release"`: PCEE-BERT's code for `desc`: 1 for the
+        first exit, n - i for the others, so that the last one has weight 0, divided by n (n - 1) / 2, which is not
+        their sum.
     num_exits : `int`
     device : `torch.device`
     reduction : `str`, optional (default = `"mean"`)
@@ -49,7 +49,7 @@ def exit_weights(
     """
     if not isinstance(layer_weights, str) and len(layer_weights) != num_exits:
         raise ConfigurationError(
-            f"objective.layer_weights: found {len(layer_weights)} numbers, allowed: {num_exits}, one an exit"
+            f"objective.layer_weights: found {len(layer_weights)} numbers, allowed: {num_exits}, one per exit"
         )
     number = torch.arange(1, num_exits + 1, dtype=torch.float32, device=device)
     if layer_weights == "linear":
@@ -71,7 +71,7 @@ def exit_weights(
 
 
 def relative_depths(exit_layers: Sequence[int] | None, num_exits: int, device: torch.device | str = "cpu") -> Tensor:
-    """`(exits,)` each exit's layer as a share of all; without `exit_layers` there is an exit at every layer."""
+    """`(exits,)` each exit's layer divided by the depth; without `exit_layers`, an exit at every layer."""
     layers = exit_layers if exit_layers is not None else range(1, num_exits + 1)
     if len(layers) != num_exits:
         raise ConfigurationError(

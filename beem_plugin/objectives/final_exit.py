@@ -16,8 +16,8 @@ class FinalExit(Objective):
 
         loss = CE(p_L, y),
 
-    with p_L the probabilities of the last exit: the first stage of DeeBERT, FastBERT, ZTW and JEI-DNN, and a network of
-    fewer layers that is trained as such; in a regression (y_L - y)^2. The other exits get no gradient.
+    with p_L the probabilities of the last exit: the first stage of DeeBERT, FastBERT, ZTW and JEI-DNN, and of a network
+    with fewer layers; in a regression (y_L - y)^2. The other exits get no gradient.
 
     Registered as an `Objective` with name "final_exit".
     """

@@ -1,4 +1,4 @@
-"""Exits that imitate what deeper layers will say."""
+"""Exits that imitate the states of deeper layers."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from beem_plugin.objectives.objective import Objective
 @Objective.register("imitation")
 class Imitation(Objective):
     """
-    Global Past-Future (Liao et al. 2021, section 3.3): with h_k the pooled state of layer k and h'_ik what exit i takes
-    it to be,
+    Global Past-Future (Liao et al. 2021, section 3.3): with h_k the pooled state of layer k and h'_ik exit i's
+    estimate of it,
 
         loss = (sum_i w_i CE(p_i, y) + weight * mean_{i<k} (1 - cos(h'_ik, h_k))) / 2,
 
-    h_k detached, the mean over all pairs i < k alike. For heads that imitate: an encoder, or a decoder of captions
-    (DeeCap), with `head: {"type": "past_future"}`.
+    h_k detached, the mean over all pairs i < k. For an encoder, or a caption decoder (DeeCap), with `head: {"type":
+    "past_future"}`.
 
     Registered as an `Objective` with name "imitation".
 
     # Parameters
 
     layer_weights : `str` or `list[float]`, optional (default = `"linear"`)
-        w_i, divided by their sum: `"linear"`, `"uniform"`, `"descending"`, or one number an exit.
+        w_i, divided by their sum: `"linear"`, `"uniform"`, `"descending"`, or one number per exit.
     weight : `float`, optional (default = `1.0`)
     """
 

@@ -1,4 +1,4 @@
-"""Gates that learn where to leave, and heads that learn the samples that leave there, by turns."""
+"""Alternating training of gates, and of heads on the samples that exit there."""
 
 from __future__ import annotations
 
@@ -22,35 +22,37 @@ NEAR_ZERO = 1e-6
 @Objective.register("joint_gates")
 class JointGates(ProgressingObjective):
     """
-    JEI-DNN (Regol et al. 2024, section 4): with g_i the encoder's signal `gate`, for i < L; at the last exit all leave.
+    JEI-DNN (Regol et al. 2024, section 4): with g_i the encoder's signal `gate`, for i < L; all samples exit at the
+    last exit.
 
     *Warm-up*: sum_i (L - i + 1) CE_i / sum_i (L - i + 1), early exits weighted more. Then, each for `period` steps:
 
-    *Gates.* With c_i an exit's cost, t = argmin_i CE_i + beta c_i is the exit that a sample should leave at, and g_i
-    should be 1 from there on: mean_{i<L} BCE(g_i, [t <= i]). At each gate samples of the rarer kind 1 weigh as many
-    times more as they are rarer, up to `max_positive_weight`. Heads get no gradient.
+    *Gates.* With c_i an exit's cost, t = argmin_i CE_i + beta c_i is a sample's target exit, and the target of g_i is 1
+    from there on: mean_{i<L} BCE(g_i, [t <= i]). At each gate the positive samples are weighted by their rarity, up to
+    `max_positive_weight`. Heads get no gradient.
 
-    *Heads.* sum_i P_i CE_i with the probability of leaving at exit i, as the policy `gate` reads the gates,
+    *Heads.* sum_i P_i CE_i with the probability of exiting at exit i, as in the policy `gate`,
 
         P_i = max(min(g_i, 1 - sum_{j<i} g_j), 0),    g_L = 1,
 
     renormalised for each sample to sum to 1. Gates get no gradient.
 
-    The release takes the gates' class weights from validation data, here they are the batch's; it ends the warm-up of
-    each exit by itself, here it is a share of the steps. In evaluation the loss is that of gates and heads together.
+    The release takes the gates' class weights from validation data, this implementation from the batch; it ends the
+    warm-up of each exit separately, this implementation after a share of the steps. In evaluation the loss is that of
+    gates and heads together.
 
     Registered as an `Objective` with name "joint_gates".
 
     # Parameters
 
     beta : `float`, optional (default = `0.7`)
-        The price of cost: the paper's trade-off is set by training with another one.
+        The weight of the cost, which sets the trade-off.
     costs : `list[float]`, optional (default = each exit's relative depth)
-        c_i, one number an exit.
+        c_i, one number per exit.
     warmup_fraction : `float`, optional (default = `0.25`)
         Of all steps.
     period : `int`, optional (default = `200`)
-        Steps from one turn to the next.
+        Steps of each phase.
     max_positive_weight : `float`, optional (default = `5.0`)
     """
 
@@ -85,7 +87,7 @@ class JointGates(ProgressingObjective):
 
     @property
     def phase(self) -> str:
-        """Whose turn it is in this step: `"warmup"`, `"gates"` or `"heads"`."""
+        """The phase of this step: `"warmup"`, `"gates"` or `"heads"`."""
         step, total_steps = self.progress
         after = step - round(self.warmup_fraction * total_steps)
         if after < 0:
@@ -110,8 +112,8 @@ class JointGates(ProgressingObjective):
         num_exits = gate.shape[1]
         target = (cross_entropy + self.beta * self._costs(num_exits, gate.device)).argmin(1)
         numbers = torch.arange(num_exits - 1, device=gate.device)
-        leave = (target.unsqueeze(1) <= numbers).float()  # (batch, exits - 1): leave here or have left already
-        # Shares of the samples with a label; a gate at which nobody should leave has no positive to weigh.
+        leave = (target.unsqueeze(1) <= numbers).float()  # (batch, exits - 1): exits here or earlier
+        # Shares of the samples with a label; a gate can have no positive sample.
         positive = mean_over_known(leave, label)
         negative = mean_over_known(1 - leave, label)
         positive_weight = (negative / positive.clamp_min(NEAR_ZERO)).clamp(1, self.max_positive_weight)
@@ -125,7 +127,7 @@ class JointGates(ProgressingObjective):
             return relative_depths(self.exit_layers, num_exits, device)
         if len(self.costs) != num_exits:
             raise ConfigurationError(
-                f"objective.costs: found {len(self.costs)} numbers, allowed: {num_exits}, one an exit"
+                f"objective.costs: found {len(self.costs)} numbers, allowed: {num_exits}, one per exit"
             )
         return torch.tensor(self.costs, dtype=torch.float32, device=device)
 

@@ -1,4 +1,4 @@
-"""Learning where exits err, beside whatever trains the exits."""
+"""Learns to predict the errors of exits, beside the objective that trains them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from beem_plugin.objectives.objective import Objective
 @Objective.register("learned_exit")
 class LearnedExit(Objective):
     """
-    BERxiT's learning to exit (Xin et al. 2021, section 3.4): with u_i, in (0, 1), the module's guess that exit i is
-    wrong,
+    BERxiT's learning to exit (Xin et al. 2021, section 3.4): with u_i, in (0, 1), the module's predicted probability
+    that exit i is wrong,
 
         loss = loss of `objective` + weight * mean_i (u_i - [argmax p_i != y])^2,
 
-    over all exits; in a regression |tanh(y_i - y)| stands for [argmax p_i != y], which is within 0 and 1 too.
+    over all exits; in a regression |tanh(y_i - y)| replaces [argmax p_i != y].
     Whether an exit is wrong has no gradient; u_i's own reaches the pooled vector and so the backbone, as in the
     release, unless the encoder's `predicted_error` detaches it.
 
@@ -32,12 +32,12 @@ class LearnedExit(Objective):
     # Parameters
 
     objective : `Objective`, optional (default = `"alternating"`)
-        What trains the exits. `{"type": "alternating"}`: BERxiT as published.
+        The objective of the exits. `{"type": "alternating"}`: BERxiT as published.
         `{"type": "alternating", "include_final_on_odd": false}`: the release's `alternate-lte`.
         `{"type": "early_exits"}` and the like: the module in a second stage.
     weight : `float`, optional (default = `1.0`)
     reduction : `str`, optional (default = `"mean"`)
-        Over the exits; `"sum"` weighs each as much as it would weigh alone.
+        Over the exits; `"sum"`: the sum.
     """
 
     serves_regression = True  # where `objective` does

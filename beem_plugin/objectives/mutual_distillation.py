@@ -1,4 +1,4 @@
-"""Every exit learns from the labels and from every other exit."""
+"""Every exit learns from the labels and from all other exits."""
 
 from __future__ import annotations
 
@@ -23,13 +23,11 @@ class MutualDistillation(Objective):
         loss = sum_i w_i CE(p_i, y) + sum_{i != j} w_ij KL(p_j || p_i),
 
     with the teacher p_j detached, and all K = L^2 weights together the softmax of the parameters `loss_weights`. How
-    LeeBERT parameterises, initialises and updates its weights is not known. Here labels and teachers weigh as much as
-    each other at first: were all terms alike, an exit would have L - 1 teachers, most of them worse than itself, to one
-    label.
+    LeeBERT parameterises, initialises and updates its weights is not known. Here labels and teachers have equal initial
+    weight: with equal terms an exit would have L - 1 teachers, most of them worse than itself, and one label.
 
-    `loss_weights` asks for no gradient: on the data that the network learns from, it would only make the hardest terms
-    light. The weights stay as they are unless something else learns them from `terms()`, such as the training callback
-    `cross_level`.
+    `loss_weights` gets no gradient: on the training data it would only reduce the weights of the hardest terms. The
+    weights are constant unless they are learned from `terms()`, as the training callback `cross_level` does.
 
     Registered as an `Objective` with name "mutual_distillation".
 
@@ -38,7 +36,7 @@ class MutualDistillation(Objective):
     temperature : `float`, optional (default = `1.0`)
         The distributions of the KL terms are softened by it, and the KL multiplied by its square.
     cross_entropy_share : `float`, optional (default = `0.5`)
-        How much of the weight the cross-entropies have at first, alike for all exits; the rest is alike for all pairs.
+        The initial share of the cross-entropies, equal for all exits; the rest is equal for all pairs.
     """
 
     def __init__(self, temperature: float = 1.0, cross_entropy_share: float = 0.5) -> None:
@@ -58,7 +56,7 @@ class MutualDistillation(Objective):
         super().bind(exit_layers, num_labels)
         check_has_students(len(exit_layers))
         num_exits = len(exit_layers)
-        # Bound twice to one network, it keeps what it has learned.
+        # Binding again keeps the learned weights.
         if self.loss_weights is None or len(self.loss_weights) != num_exits**2:
             share, pairs = self.cross_entropy_share, num_exits * (num_exits - 1)
             weights = [share / num_exits] * num_exits + [(1 - share) / pairs] * pairs

@@ -1,4 +1,4 @@
-"""What is minimised over all exits at once."""
+"""The contract of objectives: losses over all exits."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from beem_plugin.exits.outputs import ExitOutputs
 
 class Objective(torch.nn.Module, Registrable):
     """
-    A loss over what all exits say. Most look at the logits alone and define `forward`; one that needs more, such as
-    signals or the heads' extras, defines `loss`, which is what the model calls.
+    A loss over the outputs of all exits. Objectives that need only logits define `forward`; others, which need signals
+    or the heads' extras, define `loss`, the method that the model calls.
     """
 
     default_implementation = "weighted_distillation"
 
     required_signals: tuple[str, ...] = ()
-    """Signals beside the logits that it trains: the encoder must produce them."""
+    """Signals beside the logits that the objective trains: the encoder must produce them."""
 
     serves_regression: bool = False
-    """Whether it makes sense where an exit gives one value and labels are values, not probabilities and classes."""
+    """Whether it works for a regression, whose exits give one value."""
 
     exit_layers: tuple[int, ...] | None = None
-    """The layers that carry an exit, once it is bound; until then it takes every layer to."""
+    """The layers with an exit, once bound; `None`: every layer."""
 
     def bind(self, exit_layers: Sequence[int], num_labels: int) -> None:
         """
-        Called once, before training, with the network's shape, so that a list of the wrong length is found then. An
-        objective that has a parameter an exit makes it here.
+        Called once before training with the network's shape: checks the lengths of lists, and creates parameters of
+        which there is one per exit.
 
         # Parameters
 
@@ -58,7 +58,7 @@ class Objective(torch.nn.Module, Registrable):
     def start_training(self, vocab: Vocabulary, tokenizer: Any) -> None:
         """
         Called once before training, with the model's labels and the reader's tokenizer (or `None`): loads what training
-        needs beside the data. An objective inside another is called too.
+        needs beside the data. Inner objectives are called too.
         """
         for part in self.children():
             if isinstance(part, Objective):
@@ -66,16 +66,16 @@ class Objective(torch.nn.Module, Registrable):
 
     def start_step(self, step: int, total_steps: int) -> None:
         """
-        Called in training before each optimizer step's first batch: what alternates or is annealed follows from here
-        alone, so that a recovered run goes on as it would have. In evaluation (`self.training` is false) the last
-        step's state still holds; an objective that alternates should then have one loss for all steps.
+        Called in training before each optimizer step's first batch. Schedules depend on these arguments alone, so that
+        a recovered run continues unchanged. In evaluation (`self.training` is false) an objective that alternates
+        should have one loss for all steps.
 
         # Parameters
 
         step : `int`
-            How many optimizer steps are done: 0 before the first.
+            Completed optimizer steps: 0 before the first.
         total_steps : `int`
-            How many are planned.
+            Planned optimizer steps.
         """
 
     def loss(self, outputs: ExitOutputs, label: Tensor) -> dict[str, Tensor]:
@@ -84,7 +84,7 @@ class Objective(torch.nn.Module, Registrable):
 
         outputs : `ExitOutputs`
         label : `Tensor`
-            `(batch,)` int64; samples with label -1 do not count.
+            `(batch,)` int64; samples with label -1 are ignored.
 
         # Returns
 
@@ -100,7 +100,7 @@ class Objective(torch.nn.Module, Registrable):
         logits : `Tensor`
             `(batch, exits, labels)`
         label : `Tensor`
-            `(batch,)` int64; samples with label -1 do not count. Of a regression floating, NaN where unknown.
+            `(batch,)` int64; samples with label -1 are ignored. Of a regression floating, NaN where unknown.
 
         # Returns
 

@@ -29,7 +29,7 @@ class Pondering(Objective):
         loss = sum_i p(i) CE(p_i, y) + beta KL(prior || p),
 
     the prior a geometric distribution with rate lambda_p, cut off after the last exit and normalised. Both the exits
-    and the halting probabilities get the gradient of the first term. In a regression (y_i - y)^2 stands for CE.
+    and the halting probabilities get the gradient of the first term. In a regression CE is (y_i - y)^2.
 
     Registered as an `Objective` with name "pondering".
 
@@ -38,12 +38,12 @@ class Pondering(Objective):
     beta : `float`, optional (default = `0.5`)
     lambda_p : `float`, optional (default = `0.1`)
     epsilon : `float`, optional (default = `0.05`)
-        From the exit on before which more than 1 - epsilon has halted, p(i) is epsilon / L, a constant. 0: never.
+        After more than 1 - epsilon has halted, p(i) is the constant epsilon / L. 0: never.
     direction : `str`, optional (default = `"prior_halting"`)
         `"prior_halting"`: KL(prior || p), the release; `"halting_prior"`: KL(p || prior), as PonderNet prints it.
     last_halts : `bool`, optional (default = `True`)
-        Whether what is left at the last exit halts there, lambda_L = 1, as it does when the model is used: p sums to 1.
-        With `false` the last exit has a lambda_L like the others, and what does not halt there has no loss.
+        Whether the remaining mass halts at the last exit, lambda_L = 1, as at inference, so that p sums to 1. With
+        `false` the last exit has a lambda_L like the others, and the mass that does not halt there has no loss.
     """
 
     required_signals = ("halt",)
@@ -97,7 +97,7 @@ class Pondering(Objective):
         log_p = log_left + log_rate
         if self.epsilon == 0:
             return log_p
-        # The mass *before* exit i: with that up to i, an exit at which nearly all halt would be frozen itself.
+        # The mass *before* exit i; that up to i would freeze an exit at which nearly all samples halt.
         return log_p.masked_fill(log_left < math.log(self.epsilon), math.log(self.epsilon / halt.shape[1]))
 
 

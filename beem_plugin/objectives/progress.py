@@ -1,4 +1,4 @@
-"""What objectives that change in the course of training have in common."""
+"""The base class of objectives that depend on the training step."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from beem_plugin.objectives.objective import Objective
 
 class ProgressingObjective(Objective):
     """
-    An objective that depends on the step. The step comes from `start_step` alone and is not saved, so that a recovered
-    run goes on as it would have. Subclasses have one loss for all steps in evaluation: else the validation loss would
-    depend on which step came last.
+    An objective that depends on the step. The step is set by `start_step` and not saved, so that a recovered
+    run continues unchanged. Subclasses have one loss for all steps in evaluation: the validation loss must not depend
+    on the last step.
     """
 
     _progress: tuple[int, int] | None = None

@@ -21,7 +21,7 @@ class SelfDistillation(Objective):
         loss = sum_{i<L} KL(p_L || p_i),
 
     the mean over all samples, with or without a label. Eq. 6 prints KL(p_i || p_L); the default is the release's
-    direction. An early exit can become as good as the last one at best: train that first.
+    direction. An early exit becomes at best as good as the last one, which must be trained first.
 
     Registered as an `Objective` with name "self_distillation".
 
@@ -35,8 +35,8 @@ class SelfDistillation(Objective):
     reduction : `str`, optional (default = `"sum"`)
         Over the exits before the last.
     cross_entropy_weight : `float`, optional (default = `0.0`)
-        Adds so much of the same exits' cross-entropy, over the samples with a label: the usual mix of hard and soft
-        targets, which FastBERT does without.
+        The weight of the same exits' cross-entropy over the samples with a label: the usual mix of hard and soft
+        targets; FastBERT has none.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class SelfDistillation(Objective):
         log_p = (logits.float() / self.temperature).log_softmax(-1)
         student = log_p[:, :-1]
         teacher = log_p[:, -1:].detach().expand_as(student)
-        # A mean over all samples: the labels have no part in it. (exits - 1,)
+        # A mean over all samples, with or without label: (exits - 1,)
         divergence = distillation_divergence(student, teacher, self.direction).mean(0) * self.temperature**2
         cross_entropy = mean_over_known(exit_cross_entropy(logits[:, :-1], label), label)
         terms = divergence

@@ -39,8 +39,8 @@ class WeightedDistillation(Objective):
     # Parameters
 
     layer_weights : `str` or `list[float]`, optional (default = `"linear"`)
-        `"linear"`: i; `"descending"`: L - i + 1; `"uniform"`: 1; or one number an exit. `"descending_release"`: what
-        PCEE-BERT's code makes of its `desc`, see `exit_weights`.
+        `"linear"`: i; `"descending"`: L - i + 1; `"uniform"`: 1; or one number per exit. `"descending_release"`:
+        PCEE-BERT's code for `desc`, see `exit_weights`.
     distillation : `str`, optional (default = `"teacher_student"`)
         `"teacher_student"`: KL(p_L || p_i). `"student_teacher"`: KL(p_i || p_L), as the paper prints it. `"symmetric"`:
         half of each. `"off"`: cross-entropy alone, as PABEE and BEEM's released code.
@@ -48,7 +48,7 @@ class WeightedDistillation(Objective):
     temperature : `float`, optional (default = `1.0`)
         Both distributions are softened by it, and the KL multiplied by its square.
     detach_teacher : `bool`, optional (default = `True`)
-        Whether the KL leaves the last exit alone.
+        Whether the KL has no gradient to the last exit.
     reduction : `str`, optional (default = `"mean"`)
         `"mean"`: the weights are divided by their sum; `"sum"`: as they are.
     """
@@ -86,7 +86,7 @@ class WeightedDistillation(Objective):
         self.exit_weights(len(exit_layers), torch.device("cpu"))
 
     def exit_weights(self, num_exits: int, device: torch.device) -> Tensor:
-        """`(exits,)`, summing to 1 unless they are to be summed as they are."""
+        """`(exits,)`, summing to 1 with reduction `"mean"`."""
         return exit_weights(self.layer_weights, num_exits, device, self.reduction)
 
     def forward(self, logits: Tensor, label: Tensor) -> dict[str, Tensor]:
