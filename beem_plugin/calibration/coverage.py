@@ -1,4 +1,4 @@
-"""Does a bound on new data hold? Tried many times on data whose true risk is known."""
+"""Simulates how often a bound on new data holds, on data whose true risk is known."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Coverage:
     draws : `int`
         Calibrations.
     violations : `int`
-        How many of them have a true risk above epsilon.
+        Calibrations with a true risk above epsilon.
     mean_risk : `float`
-        The true risk, in the mean over the calibrations.
+        Mean true risk of the calibrations.
     mean_speedup : `float`
         Layer speed-up in the population.
     never : `int`
-        Calibrations that let nobody leave early.
+        Calibrations without early exits.
     """
 
     draws: int
@@ -44,8 +44,8 @@ def simulate_coverage(
     population: ScoreTable, strategy: RiskControlled, samples: int, draws: int = 1000, seed: int = 0
 ) -> Coverage:
     """
-    Takes the table as the whole population, so that every risk in it is known exactly, and calibrates `draws` times on
-    `samples` members drawn at random with replacement.
+    Takes the table as the whole population, in which every risk is known exactly, and calibrates `draws` times on
+    `samples` members drawn with replacement.
 
     # Parameters
 

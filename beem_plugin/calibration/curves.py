@@ -1,4 +1,4 @@
-"""Accuracy against speed: how it is interpolated, and what one number a rule gets."""
+"""Accuracy-speed curves: interpolation and area."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ SPEEDS = (1.5, 2.0, 2.5)
 @dataclass
 class Curve:
     """
-    Settings of one rule, from slow to fast.
+    Settings of one policy, from slow to fast.
 
-    Between two settings the curve is what drawing one of the two at random for each sample gives. Such a mixture is
-    straight in the depth (the layers run, so 1 / speed-up), and not in the speed-up: half the samples at 1x and half
-    at 3x is 1.5x, not 2x. So `at` and `area` interpolate in the depth, and every point they count can be had. A chord
-    in the speed-up lies above it and would favour rules with few settings: at 3x between (2x, 68 %) and (12x, 52 %) it
-    promises 66.4 %, where the two can be mixed to 61.6 %. Several settings of the same speed count with their mean: to
-    take the best of them would be a choice made on the data that judge it.
+    Between two settings the curve is that of drawing one of the two at random for each sample. Such a mixture is linear
+    in the depth (the layers run, 1 / speed-up), not in the speed-up: half the samples at 1x and half at 3x is 1.5x, not
+    2x. So `at` and `area` interpolate in the depth, and every point can be reached. Linear interpolation in the
+    speed-up lies above it and favours policies with few settings: at 3x between (2x, 68 %) and (12x, 52 %) it gives
+    66.4 %, the mixture 61.6 %. Several settings of the same speed count with their mean: the best of them would be
+    selected on the test data.
 
     # Parameters
 
@@ -44,7 +44,7 @@ class Curve:
     speedup : `ndarray`
         `(settings,)` layer speed-up, not falling.
     settings : `list`
-        What gave each point: a threshold in the rule's own units, `"never"`, a list of thresholds, or a name.
+        The setting of each point: a threshold in the policy's own unit, `"never"`, a list of thresholds, or a name.
     """
 
     accuracy: np.ndarray
@@ -75,7 +75,7 @@ class Curve:
         return 100 * float(integrals(s, a).sum()) / (high - low)
 
     def line(self, points: int = 200) -> tuple[np.ndarray, np.ndarray]:
-        """Speed-ups and accuracies of the curve as it is to be drawn: its settings and enough points between them."""
+        """Speed-ups and accuracies for a plot: the settings and enough points between them."""
         speed, accuracy = self._knots()
         if len(speed) < 2:
             return speed, accuracy
@@ -84,8 +84,8 @@ class Curve:
 
     def with_full_depth(self, accuracy: float) -> Curve:
         """
-        The curve with a slow end: whoever has a rule can also run the whole network. Nothing changes if a setting at
-        1x is there already (a threshold of never).
+        The curve with full depth as its slow end, which every network can run; unchanged if it has a setting at 1x (a
+        threshold of never).
         """
         if len(self) and self.speedup[0] <= 1.0:
             return self
@@ -97,7 +97,7 @@ class Curve:
         return speed, np.bincount(which, weights=self.accuracy) / count
 
     def envelope(self) -> Curve:
-        """The settings that no other beats in both. Picked on the data of the curve, so it flatters: no result."""
+        """The settings that no other dominates. Selected on the data of the curve, so optimistic: not a result."""
         keep: list[int] = []
         best = -np.inf
         for index in np.lexsort((-self.accuracy, -self.speedup)).tolist():
@@ -124,15 +124,15 @@ class Curve:
 
 
 def between(speed: np.ndarray, accuracy: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """The accuracy `at` speed-ups between rising ones, `speed`: straight in the depth."""
+    """The accuracy `at` speed-ups between rising ones, `speed`: linear in the depth."""
     return np.asarray(np.interp(1 / at, 1 / speed[::-1], accuracy[::-1]))
 
 
 def integrals(speed: np.ndarray, accuracy: np.ndarray) -> np.ndarray:
     """
-    The areas over the speed-up under `between`, a stretch at a time: exact, as a line in the depth is a + b / s.
+    The areas over the speed-up under `between`, one interval at a time: exact, as a line in the depth is a + b / s.
 
-    With r = (s' - s) / s the stretch from (s, A) to (s', A') has the area A (s' - s) + b (ln(1 + r) - r), where
+    With r = (s' - s) / s the interval from (s, A) to (s', A') has the area A (s' - s) + b (ln(1 + r) - r), where
     b = (A - A') / (1/s - 1/s').
     """
     s, following = speed[:-1], speed[1:]
@@ -151,14 +151,14 @@ def threshold_curve(table: ScoreTable, thresholds: Sequence[float | str] | None 
     table : `ScoreTable`
         From a policy's `score_table`; every sample needs a label.
     thresholds : `Sequence`, optional (default = all that make a difference)
-        In the rule's own units; `"never"` is allowed. By default the curve is exact: it has every setting there is.
+        In the policy's own unit; `"never"` is allowed. By default the curve is exact: it contains every setting.
     """
     table.require_labels("an accuracy-speed curve")
     return _swept(table, (~table.wrong).numpy().astype(np.int64), thresholds)
 
 
 def _swept(table: ScoreTable, right: np.ndarray, thresholds: Sequence[float | str] | None) -> Curve:
-    """`threshold_curve` of what `right`, `(samples, exits)`, says of each sample at each exit."""
+    """`threshold_curve` with `right`, `(samples, exits)`, 1 where the prediction is right."""
     path = ThresholdPath(table)
     layers = np.array(table.exit_layers, dtype=np.int64)
     accuracy = path.sums(right) / len(table)
@@ -174,18 +174,18 @@ def _swept(table: ScoreTable, right: np.ndarray, thresholds: Sequence[float | st
 
 def metric_curve(table: ScoreTable, metric: str, points: int = 400) -> Curve:
     """
-    `threshold_curve` of another metric of `common.metrics`. It is computed anew for each setting, so that about
-    `points` of them, spread evenly over the depth, stand for all.
+    `threshold_curve` of another metric of `common.metrics`. It is computed for each of about
+    `points` settings, spread evenly over the depth.
     """
     table.require_labels("an accuracy-speed curve")
     finite = table.scores[:, :-1][table.scores[:, :-1].isfinite()]
-    # Counts, as of patience, are limits from 1 on: nobody would write one between two of them.
+    # Counts, as of patience: limits are whole numbers from 1.
     counted = not table.strict and bool((finite == finite.round()).all())
     whole = [table.orient(value) for value in finite.unique().tolist() if value > 0]
     thresholds: list[float | str] | None = [NEVER, *whole] if counted else None
     if metric == "accuracy":
         return threshold_curve(table, thresholds)
-    # The speeds count; the values at them are those of the metric, found below.
+    # For the speeds only; the metric is computed below.
     curve = _swept(table, np.zeros(table.predictions.shape, dtype=np.int64), thresholds)
     thinned = curve.thinned(points)
     oriented = [math.inf if value == NEVER else table.orient(value) for value in thinned.settings]
@@ -201,7 +201,7 @@ def vector_curve(table: ScoreTable, vectors: Sequence[Sequence[float]]) -> Curve
 
     table : `ScoreTable`
     vectors : `Sequence[Sequence[float]]`
-        Oriented thresholds, one list a setting with an entry for every exit but the last.
+        Oriented thresholds, one list per setting with an entry for every exit but the last.
     """
     table.require_labels("an accuracy-speed curve")
     accuracy, speedup = [], []
@@ -213,7 +213,7 @@ def vector_curve(table: ScoreTable, vectors: Sequence[Sequence[float]]) -> Curve
 
 
 def policy_curve(policies: Sequence[ExitPolicy], trace: Trace, names: Sequence[Any] | None = None) -> Curve:
-    """One point a policy, for rules whose settings are no thresholds (patience, a fixed exit)."""
+    """One point a policy, for policies whose settings are no thresholds (patience, a fixed exit)."""
     if trace.num_labels == 1:
         raise ConfigurationError("an accuracy-speed curve: found a regression, allowed: a classification")
     accuracy, speedup = [], []
@@ -227,7 +227,7 @@ def policy_curve(policies: Sequence[ExitPolicy], trace: Trace, names: Sequence[A
 
 def curve_of(policy: ExitPolicy, trace: Trace, thresholds: Sequence[float | str] | None = None) -> Curve:
     """
-    The curve of a policy with thresholds: its score as it is, with one threshold for all exits swept.
+    The curve of a policy with thresholds: its score with one threshold for all exits, swept.
 
     # Parameters
 
@@ -252,7 +252,7 @@ def has_scores(policy: ExitPolicy) -> bool:
 
 
 def native(table: ScoreTable, threshold: float) -> float | str:
-    """An oriented threshold as a config writes it."""
+    """An oriented threshold as in a config."""
     return table.orient(threshold) if np.isfinite(threshold) else NEVER
 
 

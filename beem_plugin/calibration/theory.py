@@ -1,4 +1,4 @@
-"""Theorem 3.1 of the BEEM paper, with numbers in it."""
+"""The quantities of Theorem 3.1 of the BEEM paper, estimated on a trace."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from beem_plugin.exits.policy import ExitPolicy
 @dataclass
 class ExitTheory:
     """
-    What Theorem 3.1 says of one exit, and what the exit does.
+    Theorem 3.1 at one exit, and the exit's figures.
 
     # Parameters
 
@@ -26,8 +26,8 @@ class ExitTheory:
     error : `float`
         q_i, the exit's error rate on all samples.
     a : `float`, optional
-        a_i = A_i^1 / A_i^0, where A_i^c is the share of samples that leave at i among those with c label changes up to
-        i. `None` if nobody with 0 changes leaves, or nobody has 1 change.
+        a_i = A_i^1 / A_i^0, where A_i^c is the share of samples that exit at i among those with c label changes up to
+        i. `None` if no sample with 0 changes exits, or none has 1 change.
     b : `float`, optional
         b_i = max(q_1..q_i) / min(q_1..q_i); `None` if the smallest is 0.
     bound : `float`, optional
@@ -35,11 +35,11 @@ class ExitTheory:
     holds : `bool`, optional
         Whether q_i is below the bound.
     leaving : `int`
-        Samples that leave here.
+        Samples that exit here.
     leaving_error : `float`, optional
-        The error rate of those; what the proof really bounds by p.
+        Their error rate, which the proof bounds by p.
     leaving_final_error : `float`, optional
-        The last exit's error rate on the same samples; what it should be compared with.
+        The last exit's error rate on the same samples, for comparison.
     overthinking : `float`
         Share of all samples that are right here and wrong at the last exit.
     underthinking : `float`
@@ -68,12 +68,12 @@ class TheoryReport:
     final_error : `float`
         p
     error : `float`
-        What the policy reached over all samples.
+        Error rate of the policy over all samples.
     condition_holds : `bool`, optional
-        Whether the theorem's condition holds at every exit before the last; `None` if it is broken nowhere, but cannot
+        Whether the theorem's condition holds at every exit before the last; `None` if it is violated nowhere but cannot
         be estimated everywhere.
     better_than_final : `bool`
-        Whether the policy really errs less than the last exit, as the theorem then promises.
+        Whether the policy's error is below the last exit's, the theorem's claim.
     exits : `list[ExitTheory]`
     """
 
@@ -90,16 +90,16 @@ class TheoryReport:
 
 def theory_report(policy: ExitPolicy, trace: ExitTrace) -> TheoryReport:
     """
-    Estimates every quantity of Theorem 3.1: if q_i < a_i / (a_i + (1/p - 1) b_i^(i-1)) at all exits i < L, the whole is
-    said to err less than its last exit.
+    Estimates every quantity of Theorem 3.1: if q_i < a_i / (a_i + (1/p - 1) b_i^(i-1)) at all exits i < L, the theorem
+    claims that the error of the whole is below that of its last exit.
 
-    How the paper is read. Its appendix defines c_t as 1 when the label stays and 0 when it changes, and then calls C_t,
+    Reading of the paper. Its appendix defines c_t as 1 when the label stays and 0 when it changes, and then calls C_t,
     their sum, "the number of times the prediction has been changed"; C_t is taken as that number of changes here, as
     the text under the theorem says (a_i compares one change with none). q^max is written without its max. The appendix
     lets minimum and maximum run up to t - 1, the text up to i; up to i is taken.
 
-    What the report is good for. The proof bounds probabilities by products of the q_i, as if exits erred independently,
-    and takes "the error of those who leave early is below p" for "the whole errs less than p". Neither follows, so
+    Limits. The proof bounds probabilities by products of the q_i, as if exits erred independently,
+    and equates "the error of early exits is below p" with "the total error is below p". Neither follows, so
     `condition_holds` and `better_than_final` are given side by side.
 
     # Parameters

@@ -1,4 +1,4 @@
-"""How deep the tokens of each sample go, where they leave one by one: what a trace keeps of it, and what it saves."""
+"""The depth of each sample's tokens, if they exit one by one, and the cost saved."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class TokenDepth:
     # Parameters
 
     counts : `Tensor`
-        `(samples, layers)` int64: how many of a sample's tokens have each layer as their last.
+        `(samples, layers)` int64: the number of a sample's tokens by their last layer.
     macs : `Tensor`
         `(samples, 2)` float64: multiply-accumulates of the network at full depth, and those that are computed.
     full_depth : `int`
@@ -40,9 +40,9 @@ class TokenDepth:
 
     def summary(self) -> dict[str, Any]:
         """
-        `layer_speedup`: layers of all tokens at full depth over those that they go through; `average_layer`: their
+        `layer_speedup`: layers of all tokens at full depth over the layers computed; `average_layer`: their
         mean; `layers_saved`; `token_exit_histogram`: tokens by their last layer; `mac_speedup`: multiply-accumulates of
-        a network of full depth over those computed, each sample for itself, the classifier included. Empty without
+        a network of full depth over those computed, without padding, the classifier included. Empty without
         tokens.
         """
         histogram = self.counts.sum(0)
@@ -60,13 +60,16 @@ class TokenDepth:
         }
 
     def to_arrays(self) -> dict[str, np.ndarray]:
-        """As a trace file holds it."""
+        """The arrays of a trace file."""
         values = (self.counts.numpy().astype(np.int32), self.macs.numpy(), np.array(self.full_depth))
         return dict(zip(ARRAYS, values, strict=True))
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray], samples: int, where: str) -> TokenDepth | None:
-        """What `to_arrays` gave; `None` if it is not there, as in older files; a `DataError` if it fits no trace."""
+        """
+        The reverse of `to_arrays`; `None` if the arrays are missing, as in older files; a `DataError` if they do not
+        fit.
+        """
         if not any(name in arrays for name in ARRAYS):
             return None
         missing = [name for name in ARRAYS if name not in arrays]
@@ -83,7 +86,7 @@ class TokenDepth:
         return found
 
     def check(self, samples: int, where: str) -> None:
-        """Raises a `DataError` that starts with `where` unless this is of so many samples."""
+        """Raises a `DataError` that starts with `where` unless the arrays fit this number of samples."""
         if self.counts.ndim != 2 or len(self) != samples or self.macs.shape != (samples, 2):
             raise DataError(
                 f"{where}: {samples} samples, but token depths have shapes {tuple(self.counts.shape)} and "

@@ -23,7 +23,7 @@ class BestOnValidation(ThresholdStrategy):
     # Parameters
 
     grid : `list` or `str` or `int`, optional (default = `[0.3, 0.6, 0.9, 1.2, 1.5]` for BEEM, else `"observed"`)
-        Thresholds in the rule's own units; `"never"` is allowed. BEEM's default is the paper's, made for BEEM-C.
+        Thresholds in the policy's own unit; `"never"` is allowed. BEEM's default is the paper's, made for BEEM-C.
         `"observed"` takes up to 200 quantiles of the scores of all exits, and never; an integer k takes k of them.
     metric : `str`, optional (default = the task's own)
         A name of `beem_plugin.common.metrics`.
@@ -64,5 +64,5 @@ class BestOnValidation(ThresholdStrategy):
     def _candidates(self, table: ScoreTable) -> list[float]:
         grid = self.grid or ThresholdGrid.default("best_on_validation", table)
         if grid.quantiles is None and grid.observed:
-            grid = ThresholdGrid(MAX_CANDIDATES)  # the metric is computed anew for each
+            grid = ThresholdGrid(MAX_CANDIDATES)  # the metric is computed for each
         return grid.candidates(table, table.scores[:, :-1].flatten())

@@ -1,4 +1,4 @@
-"""Tests and upper bounds for a mean risk, from losses between 0 and 1. Pure numbers; no policy is known here."""
+"""Tests and upper bounds for a mean risk, from losses between 0 and 1."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ def hoeffding_bentkus_p_value(total: np.ndarray, samples: int, risk: float) -> n
         heads = np.where(mean > 0, mean * np.log(mean / risk), 0.0)
         tails = np.where(mean < 1, (1 - mean) * np.log((1 - mean) / (1 - risk)), 0.0)
     hoeffding = np.exp(-samples * (heads + tails))
-    # Sums of fractions are rounded; 1e-9 keeps an integer from being lifted to the next one.
+    # Sums of fractions are rounded: 1e-9 keeps integers in place.
     bentkus = math.e * bdtr(np.ceil(total - 1e-9), samples, risk)
     return np.minimum(np.minimum(hoeffding, bentkus), 1.0)
 
 
 def betting_p_value(losses: np.ndarray, risk: float, delta: float) -> float:
     """
-    The p-value for losses in [0, 1] of Waudby-Smith and Ramdas (2024), as used by Bates et al. 2021 (Eq. 10): a gambler
-    bets on each loss being below `risk`; a fortune of 1/p has probability at most p if it is not. Adapts to the
+    The p-value for losses in [0, 1] of Waudby-Smith and Ramdas (2024), as used by Bates et al. 2021 (Eq. 10): bets
+    on each loss being below `risk`; a capital of 1/p has probability at most p if it is not. Adapts to the
     variance of the losses, which Hoeffding's bound does not. The order of the losses must be independent of their
     values: shuffle them first.
 
@@ -58,12 +58,12 @@ def betting_p_value(losses: np.ndarray, risk: float, delta: float) -> float:
         `(samples,)`
     risk : `float`
     delta : `float`
-        The level at which the test is to be strongest; it is valid at every level.
+        The level for which the test is optimised; it is valid at every level.
     """
     count = np.arange(1, len(losses) + 1)
     mean = (0.5 + np.cumsum(losses)) / (count + 1)
     variance = (0.25 + np.cumsum((losses - mean) ** 2)) / (count + 1)
-    known = np.concatenate([[0.25], variance[:-1]])  # a bet sees only the losses before
+    known = np.concatenate([[0.25], variance[:-1]])  # a bet may use earlier losses only
     bet = np.minimum(1.0, np.sqrt(2 * math.log(1 / delta) / (len(losses) * known)))
     fortune = np.cumsum(np.log1p(-bet * (losses - risk)))
     return float(min(1.0, math.exp(-max(0.0, float(fortune.max())))))

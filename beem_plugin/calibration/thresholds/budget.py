@@ -17,10 +17,10 @@ from beem_plugin.exits.threshold_strategy import ThresholdFit, ThresholdStrategy
 @ThresholdStrategy.register("budget")
 class BudgetThresholds(ThresholdStrategy):
     """
-    The thresholds that reach a wanted speed at the least error on the calibration data. By default one threshold for
-    all exits, the best of all there are; with `per_exit`, one an exit by `Joint` with its defaults. The speed is met on
-    the calibration data; on other data of the same kind it is met up to chance. Without labels the disagreement with
-    the last exit stands for the error. In a regression the error is the squared one.
+    The thresholds that reach a speed at the smallest error on the calibration data. By default one threshold for all
+    exits, the exact optimum; with `per_exit`, one per exit by `Joint` with its defaults. The speed is reached on the
+    calibration data; on other data of the same kind it varies. Without labels the disagreement with the last exit
+    replaces the error. In a regression the error is the squared one.
 
     Registered as a `ThresholdStrategy` with name "budget".
 
@@ -29,9 +29,9 @@ class BudgetThresholds(ThresholdStrategy):
     speedup : `float`, optional
         Wanted layer speed-up, or, with `cost`, speed-up in those costs.
     cost : `list[float]`, optional (default = the layer that each exit reads)
-        What it costs to leave at each exit, the last included: multiply-accumulates, or measured milliseconds.
+        The cost of each exit, the last included: multiply-accumulates, or measured milliseconds.
     budget : `float`, optional
-        Instead of `speedup`: the mean cost a sample that is allowed, in the unit of `cost`.
+        Instead of `speedup`: the allowed mean cost per sample, in the unit of `cost`.
     per_exit : `bool`, optional (default = `False`)
     """
 

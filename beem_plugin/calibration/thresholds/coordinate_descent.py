@@ -17,9 +17,9 @@ class CoordinateDescent:
     """
     Minimises mean loss + multiplier * mean cost over one threshold an exit.
 
-    With all other thresholds fixed, the best threshold of one exit is found exactly: the samples that reach the exit,
-    sorted by score, each gain or lose a known amount by leaving here rather than where the later thresholds let them
-    leave, so the objective at every threshold is a cumulative sum. Exits are visited from the last to the first until
+    With all other thresholds fixed, the best threshold of one exit is found exactly: for each sample that reaches the
+    exit, in order of the scores, the difference between exiting here and at its later exit is known, so the objective
+    at every threshold is a cumulative sum. Exits are visited from the last to the first until
     nothing improves; the objective never rises, so this ends. Dynamic programming would find the optimum in one pass
     only if the samples that reach an exit did not depend on the earlier thresholds, and they do: their scores at
     different exits are those of the same sample. The optimum found is a local one; several starts are tried.
@@ -28,12 +28,12 @@ class CoordinateDescent:
 
     table : `ScoreTable`
     loss : `ndarray`
-        `(samples, exits)` what leaving there costs in the thing to be kept low, such as 0/1 errors.
+        `(samples, exits)` the loss of exiting there, such as 0/1 errors.
     cost : `ndarray`
-        `(exits,)` what running up to there costs, such as layers.
+        `(exits,)` the cost of running up to there, such as layers.
     levels : `int`, optional (default = `None`)
-        Candidate thresholds an exit: that many quantiles of the observed scores, and never. Fewer are fitted to noise
-        less. By default every observed score is a candidate.
+        Candidate thresholds per exit: this number of quantiles of the observed scores, and never. Fewer overfit less.
+        By default every observed score is a candidate.
     """
 
     def __init__(self, table: ScoreTable, loss: np.ndarray, cost: np.ndarray, levels: int | None = None) -> None:
@@ -42,7 +42,7 @@ class CoordinateDescent:
         self.loss = loss
         self.cost = cost
         self._order: list[np.ndarray] = []
-        self._taken: list[np.ndarray] = []  # how many of the sorted samples pass each candidate, 0 first
+        self._taken: list[np.ndarray] = []  # number of sorted samples that pass each candidate, 0 first
         self._values: list[np.ndarray] = []  # the candidates, never first
         for column in range(self.scores.shape[1]):
             scores = self.scores[:, column]
@@ -79,7 +79,7 @@ class CoordinateDescent:
         for _ in range(MAX_SWEEPS):
             passes = compare(self.scores, thresholds, self.strict)
             left = np.logical_or.accumulate(passes, axis=1)
-            later = np.full(samples, early)  # where a sample leaves if it does not leave at this exit or before
+            later = np.full(samples, early)  # the exit of a sample that stays at this exit and before
             improved = False
             for column in range(early - 1, -1, -1):
                 reaches = ~left[:, column - 1] if column else np.ones(samples, dtype=bool)
@@ -100,8 +100,8 @@ class CoordinateDescent:
 
 def candidates(ordered: np.ndarray, levels: int | None, strict: bool) -> tuple[np.ndarray, np.ndarray]:
     """
-    The distinct ways to divide falling scores in those that pass and those that do not: how many pass, and a threshold
-    half way between the two; never first. With `levels`, those nearest to that many quantiles.
+    The distinct splits of falling scores into passing and staying ones: the number that pass, and a threshold half way
+    between; never first. With `levels`, those nearest to that number of quantiles.
     """
     finite = ordered[np.isfinite(ordered)]
     taken = np.flatnonzero(np.append(finite[1:] != finite[:-1], True)) + 1 if len(finite) else np.empty(0, int)

@@ -1,4 +1,4 @@
-"""How much a sample may cost on average."""
+"""The allowed mean cost of a sample."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Budget:
     speedup : `float`, optional
         The cost of the whole network over the allowed mean cost.
     cost : `list[float]`, optional (default = the layer that each exit reads)
-        What it costs to leave at each exit, the last included: multiply-accumulates, measured milliseconds, ...
+        The cost of each exit, the last included: multiply-accumulates, measured milliseconds, ...
     budget : `float`, optional
         The allowed mean cost, in the unit of `cost`.
     """

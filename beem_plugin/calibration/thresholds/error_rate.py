@@ -1,4 +1,4 @@
-"""A threshold an exit, from the error rate of the samples that would leave there."""
+"""One threshold per exit, from the error rate of the samples that exit there."""
 
 from __future__ import annotations
 
@@ -21,39 +21,39 @@ STATISTICS = ("score", "confidence")
 @ThresholdStrategy.register("error_rate")
 class ErrorRate(ThresholdStrategy):
     """
-    The paper's solver (BEEM, section 3.3, Eq. 4): at each exit t the smallest threshold whose leaving samples have an
-    error rate q_t no larger than p, the error rate of the last exit.
+    The paper's solver (BEEM, section 3.3, Eq. 4): at each exit t the smallest threshold at which the exiting samples
+    have an error rate q_t no larger than p, the error rate of the last exit.
 
-    The paper concludes that the whole model then errs no more than its last exit. That does not follow: p is the last
-    exit's error on *all* samples, and those that leave early are the easy ones, on which the last exit errs less. The
-    constraint `"same_samples"` compares with the last exit's error on the very samples that leave, which does keep the
-    error on the calibration data at most the last exit's (sequential counting, no slack).
+    The paper concludes that the error of the whole model is then at most that of its last exit. This does not follow: p
+    is the last exit's error on *all* samples, and the samples that exit early are easier, also for the last exit. The
+    constraint `"same_samples"` compares with the last exit's error on the samples that exit, which does keep the error
+    on the calibration data at most the last exit's (sequential counting, no slack).
 
     Registered as a `ThresholdStrategy` with name "error_rate".
 
     # Parameters
 
     grid : `list` or `str` or `int`, optional (default = `[0.5, 1.0, ..., 5.0, "never"]` for BEEM, else `"observed"`)
-        Candidate thresholds in the rule's own units. `"observed"` takes every score seen at the exit, which finds the
-        exact minimum; an integer k takes k quantiles of them. The paper's last entry, L, is written "never": with cost
-        weights a score can reach L.
+        Candidate thresholds in the policy's own unit. `"observed"` takes every score observed at the exit, which finds
+        the exact minimum; an integer k takes k quantiles of them. The paper's last entry, L, is written "never": with
+        cost weights a score can reach L.
     counting : `str`, optional (default = `"sequential"`)
-        `"sequential"` counts at each exit the samples that have not left before, solving exit after exit (the paper's
+        `"sequential"` counts at each exit the samples that have not exited before, solving exit after exit (the paper's
         words); `"marginal"` counts all samples at every exit (the paper's formula).
     constraint : `str`, optional (default = `"final_error"`)
         `"final_error"`: q_t <= p as printed. `"same_samples"`: as many errors as the last exit makes on the same
         samples, or fewer.
     min_support : `int`, optional (default = `10`)
-        A threshold that fewer calibration samples pass is not trusted.
+        Calibration samples that must pass a threshold, at least.
     monotone : `bool`, optional (default = `False`)
         q_t does not fall steadily with the threshold on finite data. If true, a threshold counts only if every larger
         candidate with enough support satisfies the constraint as well.
     slack : `float`, optional (default = `0.0`)
         Added to the allowed error rate.
     error : `float`, optional (default = the last exit's error on the calibration data)
-        p, if it is to be a fixed number; only with the constraint `"final_error"`.
+        p as a fixed number; only with the constraint `"final_error"`.
     statistic : `str`, optional (default = `"score"`)
-        What is compared with the threshold while counting: the rule's score, or `"confidence"`, the exit's largest
+        What is compared with the threshold while counting: the policy's score, or `"confidence"`, the exit's largest
         probability, as the paper's formula literally says (its grid of thresholds only makes sense for the score).
     tolerance : `float`, optional (default = `None`)
         For a regression: a value farther than this from the label counts as an error.
@@ -117,16 +117,16 @@ class ErrorRate(ThresholdStrategy):
     def _solve(
         self, table: ScoreTable, scores: Tensor, counted: Tensor, wrong: Tensor, final_wrong: Tensor, allowed: float
     ) -> float:
-        """The smallest oriented threshold whose leaving samples satisfy the constraint; `inf` if there is none."""
+        """The smallest oriented threshold whose exiting samples satisfy the constraint; `inf` if there is none."""
         scores, order = scores[counted].sort(descending=True)
         errors = cumulated(wrong[counted][order])
         final_errors = cumulated(final_wrong[counted][order])
         grid = self.grid or ThresholdGrid.default("error_rate", table)
-        # From never on: a constraint that must hold for all larger thresholds is a prefix of this list.
+        # From never down: a constraint that must hold for all larger thresholds is a prefix of this list.
         candidates = torch.tensor(grid.candidates(table, scores)[::-1], dtype=scores.dtype)
         samples = torch.searchsorted(-scores, -candidates, right=not table.strict)
         bound = allowed * samples if self.constraint == "final_error" else final_errors[samples]
-        # Rates are compared as counts, so that q = p is not lost to rounding.
+        # Rates are compared as counts, exact where q = p.
         holds = errors[samples] <= bound + self.slack * samples + 1e-9
         supported = samples >= self.min_support
         if self.monotone:

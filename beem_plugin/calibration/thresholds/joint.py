@@ -32,9 +32,9 @@ class Joint(ThresholdStrategy):
     A wanted speed is met by bisection on the multiplier. Between the two neighbouring optima around the budget, the
     thresholds are moved along the straight line from the slower to the faster one.
 
-    L-1 thresholds are easily fitted to noise. Two things are chosen by cross-validation inside the calibration data:
-    `levels`, how many quantiles of the scores each exit may choose from, and `shrinkage`, how far every threshold is
-    drawn towards the one that is best if all exits share it (1 is the shared threshold itself). Settings are compared
+    L-1 thresholds easily overfit. Two numbers are chosen by cross-validation inside the calibration data:
+    `levels`, the number of score quantiles among which each exit chooses, and `shrinkage`, the distance by which
+    every threshold is moved towards the best shared one (1 is the shared threshold itself). Settings are compared
     by held-out error + multiplier * cost at the multiplier that the budget corresponds to; among those within one
     standard error of the best, the one closest to a shared threshold, then the coarsest, is taken.
 
@@ -47,11 +47,11 @@ class Joint(ThresholdStrategy):
     speedup : `float`, optional
         Wanted layer speed-up, or, with `cost`, speed-up in those costs.
     multiplier : `float`, optional
-        Instead of a speed: how much error rate the cost of the whole network is worth.
+        Instead of a speed: the error rate equal in value to the cost of the whole network.
     cost : `list[float]`, optional (default = the layer that each exit reads)
-        What it costs to leave at each exit, the last included: multiply-accumulates, or measured milliseconds.
+        The cost of each exit, the last included: multiply-accumulates, or measured milliseconds.
     budget : `float`, optional
-        Instead of `speedup`: the mean cost a sample that is allowed, in the unit of `cost`.
+        Instead of `speedup`: the allowed mean cost per sample, in the unit of `cost`.
     levels : `list[int]`, optional (default = `[4, 8, 16, 32]`)
     shrinkage : `list[float]`, optional (default = `[0, 0.25, 0.5, 0.75, 1]`)
     folds : `int`, optional (default = `5`)
@@ -122,7 +122,7 @@ class Joint(ThresholdStrategy):
     def _choose(
         self, table: ScoreTable, loss: np.ndarray, share: np.ndarray, multiplier: float
     ) -> tuple[int, float, list[dict[str, Any]]]:
-        """The coarseness and the shrinkage with the least held-out loss, and all that were tried."""
+        """Levels and shrinkage by held-out loss, and all settings tried."""
         settings = [(levels, shrinkage) for levels in self.levels for shrinkage in self.shrinkage]
         if len(settings) == 1 or len(table) < 2 * self.folds:
             return min(self.levels), max(self.shrinkage), []
@@ -148,7 +148,7 @@ class Joint(ThresholdStrategy):
 
 
 class _Problem:
-    """One set of samples: optima by multiplier, coarseness and shrinkage, with what can be shared between them."""
+    """Optima on one set of samples by multiplier, levels and shrinkage; caches what they share."""
 
     def __init__(self, table: ScoreTable, loss: np.ndarray, share: np.ndarray) -> None:
         self.table = table
@@ -168,7 +168,7 @@ class _Problem:
         return self._descents[levels]
 
     def shared(self, multiplier: float) -> np.ndarray:
-        """The best single threshold, once an exit."""
+        """The best shared threshold, once per exit."""
         point = int((self.path_loss + multiplier * self.path_cost).argmin())
         return np.full(self.early, self.path.threshold(point))
 
@@ -227,13 +227,13 @@ class _Problem:
         return int(np.where(feasible, self.path_loss, math.inf).argmin()) if feasible.any() else None
 
     def fastest(self) -> float:
-        """The speed-up when everybody leaves as early as the rule allows."""
+        """The largest speed-up that the policy allows."""
         return float(1 / self.path_cost[-1])
 
 
 def loss_of(table: ScoreTable, strategy: str) -> tuple[np.ndarray, list[str]]:
     """
-    `(samples, exits)` what is to be kept low: errors, or without labels the disagreement with the last exit; in a
+    `(samples, exits)` the loss: errors, or without labels the disagreement with the last exit; in a
     regression squared distances.
     """
     if len(table) == 0:

@@ -1,4 +1,4 @@
-"""Everything that one threshold for all exits can do, from never to always, without stepping through thresholds."""
+"""All decisions of one threshold for all exits, from never to always, by cumulative sums."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class ThresholdPath:
     """
     The decisions under one threshold for all exits, as the threshold falls from never to the smallest score seen.
 
-    A sample leaves at the first exit whose score passes. As the threshold falls, its exit moves forward through the
+    A sample exits at the first exit whose score passes. As the threshold falls, its exit moves forward through the
     *records* of its scores: the exits whose score is larger than all earlier ones. Each record is one event (the sample
-    moves from its next later record to this one, at this score), so any total over samples, at every threshold there
-    is, is a cumulative sum over at most samples x exits events.
+    moves from its next later record to this one, at this score), so any sum over samples, at every threshold, is a
+    cumulative sum over at most samples x exits events.
 
     # Parameters
 
@@ -37,7 +37,7 @@ class ThresholdPath:
         self.samples = samples
         best = np.maximum.accumulate(scores, axis=1) if early else scores
         earlier = np.concatenate([np.full((samples, 1), -math.inf), best], axis=1)[:, :early]
-        self.record = scores > earlier  # a score of -inf (the rule may not leave) is no record
+        self.record = scores > earlier  # a score of -inf (no exit allowed) is no record
         following = np.empty((samples, early), dtype=np.int64)
         later = np.full(samples, early, dtype=np.int64)
         for column in range(early - 1, -1, -1):
@@ -56,15 +56,15 @@ class ThresholdPath:
         return len(self.values)
 
     def sums(self, per_exit: np.ndarray) -> np.ndarray:
-        """`(points,)`: the sum over samples of `per_exit[sample, exit where it leaves]`, a `(samples, exits)` array."""
+        """`(points,)`: the sum over samples of `per_exit[sample, its exit]`, a `(samples, exits)` array."""
         steps = per_exit[self._rows, self._to] - per_exit[self._rows, self._from]
         total = per_exit[:, -1].sum()
         return np.concatenate([[total], total + np.cumsum(steps)[self._ends]])
 
     def changes(self, per_exit: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
         """
-        `(point, per_exit[sample, exit where it leaves])` for point 0 and each point where any sample's number changes.
-        The array is one and the same object, changed in place.
+        `(point, per_exit[sample, its exit])` for point 0 and each point where any sample's number changes.
+        The array is changed in place.
         """
         current = per_exit[:, -1].copy()
         yield 0, current
@@ -74,7 +74,7 @@ class ThresholdPath:
         for point in np.unique(group[differs]).tolist():
             start = self._ends[point - 1] + 1 if point else 0
             span = slice(start, self._ends[point] + 1)
-            # A sample's records can have equal scores at one point only if they are one record: no write collides.
+            # A sample has at most one record per point: no write collides.
             current[self._rows[span]] = new[span]
             yield point + 1, current
 
@@ -85,8 +85,8 @@ class ThresholdPath:
 
     def threshold(self, point: int) -> float:
         """
-        The oriented threshold that stands for a point: half way to the next smaller score, so that a decision does not
-        hang on the last digit of a score when the network is run again in another batch.
+        The oriented threshold of a point: half way to the next smaller score, so that rounding in another batch does
+        not change decisions.
         """
         if point == 0:
             return math.inf

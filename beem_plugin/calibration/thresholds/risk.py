@@ -1,4 +1,4 @@
-"""What a sample that leaves early may cost, as a loss between 0 and 1."""
+"""The risk of an early exit, as a loss between 0 and 1."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Risk:
     # Parameters
 
     name : `str`
-        `"accuracy_loss"`: wrong where it leaves minus wrong at the last exit. `"disagreement"`: another label than the
-        last exit's; needs no labels. `"error"`: a wrong label.
+        `"accuracy_loss"`: wrong at the sample's exit minus wrong at the last exit. `"disagreement"`: another label than
+        the last exit's; needs no labels. `"error"`: a wrong label.
     clip : `bool`, optional (default = `True`)
-        Only for `"accuracy_loss"`: a sample that early leaving rescues counts 0 instead of -1. The clipped risk is 0/1
-        and at least as large as the loss of accuracy, so a bound on it bounds both. Unclipped, rescued samples make up
-        for spoilt ones, but the loss ranges over [-1, 1] and its bounds are wider.
+        Only for `"accuracy_loss"`: a sample that only the early exit gets right counts 0 instead of -1. The clipped
+        risk is 0/1 and at least as large as the loss of accuracy, so a bound on it bounds both. Unclipped, these
+        samples compensate for others, but the loss ranges over [-1, 1] and its bounds are wider.
     """
 
     def __init__(self, name: str, clip: bool = True) -> None:
@@ -46,11 +46,11 @@ class Risk:
 
     @property
     def never_is_safe(self) -> bool:
-        """Whether a policy that never leaves early has no risk at all, by definition and not by luck."""
+        """Whether full depth has risk 0 by definition."""
         return self.name != "error"
 
     def per_exit(self, table: ScoreTable) -> np.ndarray:
-        """`(samples, exits)` float64: the risk of each sample if it leaves there, in [-1, 1]."""
+        """`(samples, exits)` float64: the risk of each sample if it exits there, in [-1, 1]."""
         if self.name == "disagreement":
             return table.disagrees.double().numpy()
         wrong = table.wrong.double().numpy()

@@ -35,17 +35,17 @@ class RiskControlled(ThresholdStrategy):
     Schuster et al. 2022 (CALM), Jazbec et al. 2024.
 
     **One threshold** (`per_exit` false). Thresholds are tested one after the other, from never towards permissive, and
-    the last one before the first that fails is taken. Each test has level delta, yet so has the whole sequence: going
-    too far requires that the first threshold whose true risk exceeds epsilon pass its test. All real numbers are
-    tested, since the losses only change at the scores seen, and every one of those is; so the grid, though it comes
-    from the same data, costs no confidence, and the risk need not be monotone in the threshold.
+    the last one before the first that fails is taken. Each test has level delta, yet so has the whole sequence: an
+    error requires that the first threshold whose true risk exceeds epsilon passes its test. All real numbers are
+    tested, since the losses change at observed scores only and all of these are tested; so the grid, though taken from
+    the same data, costs no confidence, and the risk need not be monotone in the threshold.
 
     **One threshold an exit** (`per_exit` true). A random half of the data (`shape_fraction`) gives a sequence of
     threshold lists, from never to permissive: the lists that are optimal for risk + multiplier * cost, in the order of
     their risk there. The other half tests the sequence as above ("Pareto testing", Laufer-Goldshtein et al. 2023). The
-    alternative, exit after exit on all data with delta / (L - 1) each, splits epsilon too, which has to be done before
-    the data are seen, and wastes it on exits that nobody leaves at; with twelve exits that costs more than half of the
-    data does. With few hundred samples the single threshold, which tests on all of them, is usually the faster one.
+    alternative, exit after exit on all data with delta / (L - 1) each, must also split epsilon before the data are
+    seen, and spends part of it on exits without samples; with twelve exits this costs more than half of the data. With
+    a few hundred samples the single threshold, which is tested on all of them, is usually faster.
 
     Registered as a `ThresholdStrategy` with name "risk_controlled".
 
@@ -54,7 +54,7 @@ class RiskControlled(ThresholdStrategy):
     epsilon : `float`, optional (default = `0.02`)
         The allowed risk, above 0 and below 1; 0.01 is one point of accuracy.
     risk : `str`, optional (default = `"accuracy_loss"`)
-        `"accuracy_loss"`: wrong where it leaves but right at the last exit. `"disagreement"`: another label than the
+        `"accuracy_loss"`: wrong at the sample's exit but right at the last. `"disagreement"`: another label than the
         last exit's; needs no labels. `"error"`: a wrong label; epsilon must then be above the last exit's error.
     delta : `float`, optional (default = `0.1`)
         Not used by `"crc"`.
@@ -66,9 +66,9 @@ class RiskControlled(ThresholdStrategy):
     bound : `str`, optional (default = `"betting"`)
         The upper bound of `"ucb"`: `"betting"` (Waudby-Smith and Ramdas) or `"hoeffding_bentkus"`.
     clip : `bool`, optional (default = `True`)
-        Whether a sample that leaving early rescues counts 0 (true) or -1 (false; only `"accuracy_loss"`, and not with
-        `"ltt_binomial"`). Clipped tests are exact and need fewer samples; unclipped ones allow more where later exits
-        overthink, so that many samples are rescued.
+        Whether a sample that only the early exit gets right counts 0 (true) or -1 (false; only `"accuracy_loss"`, and
+        not with `"ltt_binomial"`). Clipped tests are exact and need fewer samples; unclipped ones allow more where many
+        samples are right at an early exit only.
     per_exit : `bool`, optional (default = `False`)
     shape_fraction : `float`, optional (default = `0.5`)
     seed : `int`, optional (default = `0`)
@@ -156,7 +156,7 @@ class RiskControlled(ThresholdStrategy):
 
     @property
     def _bets(self) -> bool:
-        """Whether the test needs the losses one by one, not only their sum."""
+        """Whether the test needs every loss, not only their sum."""
         return self.method == "ucb" and self.bound == "betting"
 
     def _p_value(self, totals: np.ndarray, samples: int, risk: float) -> np.ndarray:
@@ -174,11 +174,11 @@ class RiskControlled(ThresholdStrategy):
         return int(np.logical_and.accumulate(holds).sum()) - 1
 
     def _prefix_by_betting(self, changes: Iterator[tuple[int, np.ndarray]], points: int, samples: int) -> int:
-        """As `_prefix`, for a test that needs the losses one by one; points without a change are as the one before."""
+        """As `_prefix`, for a test that needs every loss; points without a change equal the previous one."""
         for point, losses in changes:
             if point == 0 and self.risk.never_is_safe:
-                # Never is safe by definition, but the thresholds before the first change have no loss either and are
-                # as much in need of a test as any.
+                # Never is safe by definition, but the thresholds before the first change, which have no loss either,
+                # must be tested.
                 if bounds.betting_p_value(losses, self._scaled_epsilon, self.delta) > self.delta:
                     return 0
                 continue
@@ -243,7 +243,7 @@ class RiskControlled(ThresholdStrategy):
 def threshold_family(table: ScoreTable, loss: np.ndarray) -> list[np.ndarray]:
     """
     Lists of `(exits - 1,)` oriented thresholds from never to permissive: optimal for mean loss + multiplier * cost at
-    rising multipliers, without those that another one beats in both, in the order of their loss, and with steps between
+    rising multipliers, without those that another one dominates, in the order of their loss, and with steps between
     neighbours, as few samples have few optima.
     """
     cost = np.array(table.exit_layers, dtype=np.float64) / table.exit_layers[-1]
