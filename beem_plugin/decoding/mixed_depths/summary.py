@@ -103,10 +103,9 @@ def summarize(state: DecodingState, rows: int, wanted: Tensor) -> None:
 
 def summarize_reference(state: DecodingState, rows: int, wanted: Tensor) -> None:
     chosen = (wanted[:rows] > 0).nonzero().flatten()
-    logits = state.logits[chosen]
-    summary = TokenSummary.of(logits)
+    summary = TokenSummary.of(state.logits[chosen])
     state.token[chosen] = summary.top_token
-    state.log_probability[chosen] = logits.float().log_softmax(-1).amax(-1)
+    state.log_probability[chosen] = summary.log_probabilities.amax(-1)
     state.confidence[chosen] = summary.top_probability.double()
     state.margin[chosen] = summary.margin.double()
     state.entropy[chosen] = summary.entropy.double()

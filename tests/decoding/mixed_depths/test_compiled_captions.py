@@ -102,6 +102,14 @@ def test_exits_at_some_blocks_and_a_users_rule() -> None:
     assert is_compiled(model)
 
 
+def test_a_learned_rule() -> None:
+    model = captioner(signals=["predicted_error"])
+    rule = policy(type="predicted_error", thresholds=0.5)
+    found, expected = decode(model, rule)
+    same(found, expected)
+    assert is_compiled(model) and len({exit for caption in found.captions for exit in caption.exits}) > 1
+
+
 def test_batches_of_all_sizes_and_lengths() -> None:
     model = captioner()
     for count in (1, 3, 2):
