@@ -10,7 +10,7 @@ from torch.nn import functional
 from transformers.activations import NewGELUActivation
 from transformers.models.gpt2.modeling_gpt2 import GPT2MLP
 
-from beem_plugin.backbones.untouched import is_touched
+from beem_plugin.backbones.inference import is_altered
 from beem_plugin.common.errors import ConfigurationError
 
 KeysValues = tuple[Tensor, Tensor]
@@ -142,7 +142,7 @@ class Gpt2Decoder:
     def _mlp(self, mlp: Any, hidden: Tensor) -> Tensor:
         # The activation in one pass instead of eight.
         plain = type(mlp) is GPT2MLP and type(mlp.act) is NewGELUActivation and not mlp.training
-        if not plain or is_touched(mlp) or is_touched(mlp.act):
+        if not plain or is_altered(mlp) or is_altered(mlp.act):
             return mlp(hidden)
         return mlp.dropout(mlp.c_proj(functional.gelu(mlp.c_fc(hidden), approximate="tanh")))
 

@@ -7,14 +7,8 @@ from typing import Any
 
 from torch.nn import Module
 
+from beem_plugin.backbones.inference import is_altered
 from beem_plugin.exits.policy import ExitPolicy
-
-HOOKS = (
-    "_forward_hooks",
-    "_forward_pre_hooks",
-    "_backward_hooks",
-    "_backward_pre_hooks",
-)
 
 
 class Snapshot:
@@ -40,7 +34,8 @@ class Snapshot:
         self.exits = (tuple(network.exit_layers), network.shortlist)
         inference = any(tensor.is_inference() for tensor in self.tensors)  # torch counts no versions of these
         self.versions = [] if inference else [(tensor._version, tensor.data_ptr()) for tensor in self.tensors]
-        self.is_plain = not inference and all(map(is_plain, self.modules))
+        self.is_plain = not inference and not any(one.training or is_altered(one) for one in self.modules)
+        """Whether all modules compute what their classes define: no hooks, no replaced `forward`, evaluation mode."""
 
     def matches(self, other: Snapshot) -> bool:
         """Whether both are of the same modules and tensors, unchanged between them."""
@@ -52,11 +47,6 @@ class Snapshot:
             and all(one is another for one, another in zip(self.modules, other.modules))
             and all(one is another for one, another in zip(self.tensors, other.tensors))
         )
-
-
-def is_plain(module: Module) -> bool:
-    """Whether a call computes what the class defines: no hooks, no replaced `forward`, evaluation mode."""
-    return not module.training and "forward" not in vars(module) and not any(getattr(module, name) for name in HOOKS)
 
 
 def policy_key(policy: ExitPolicy) -> tuple[Any, ...] | None:

@@ -202,7 +202,14 @@ def another_forward(model: MultiExitCaptioner) -> None:
     mlp.forward = lambda hidden: 2 * forward(hidden)
 
 
-CHANGES = [halved, another_head, trained, moved, another_module, hooked, another_forward]
+def hooked_everywhere(model: MultiExitCaptioner) -> None:
+    def doubled(module: torch.nn.Module, given: Any, output: Any) -> Any:
+        return 2 * output if module is model.decoder.backbone.decoder.blocks[2].mlp.act else None
+
+    model.global_hook = torch.nn.modules.module.register_module_forward_hook(doubled)
+
+
+CHANGES = [hooked_everywhere, halved, another_head, trained, moved, another_module, hooked, another_forward]
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
@@ -211,7 +218,11 @@ def test_no_answer_is_stale_after_the_network_changes(change: Callable[[MultiExi
     before, _ = decode(model, BEEM)
     assert is_compiled(model)
     change(model)
-    after, expected = decode(model, BEEM)
+    try:
+        after, expected = decode(model, BEEM)
+    finally:
+        if hasattr(model, "global_hook"):
+            model.global_hook.remove()  # type: ignore[operator, union-attr]
     same(after, expected)
     scores = lambda decoded: [caption.score for caption in decoded.captions]  # noqa: E731
     assert scores(after) != scores(before)
