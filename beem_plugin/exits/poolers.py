@@ -57,7 +57,7 @@ class BertPooler(Seq2VecEncoder):
 
     def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
         # tokens: (batch, tokens, embedding_dim), mask: (batch, tokens) bool
-        if self.pooling == "cls":
+        if self.pooling == "cls" or tokens.shape[1] == 1:  # the mean of one token is that token
             vector = tokens[:, 0]
         elif mask is None:
             vector = tokens.mean(1)
