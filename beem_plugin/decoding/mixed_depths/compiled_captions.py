@@ -16,11 +16,11 @@ from beem_plugin.decoding.meter import CaptionMacs
 from beem_plugin.decoding.mixed_depths import linear
 from beem_plugin.decoding.mixed_depths.linear import allows_tf32
 from beem_plugin.decoding.mixed_depths.mixed_greedy import MixedGreedy
-from beem_plugin.decoding.mixed_depths.snapshot import Snapshot, policy_key
 from beem_plugin.decoding.mixed_depths.state import DecodingState
 from beem_plugin.decoding.mixed_depths.weights import DecoderWeights
 from beem_plugin.decoding.skipped_blocks import SkippedBlocks
 from beem_plugin.execution.compiled.capture import CudaRecorder, EagerRecorder
+from beem_plugin.execution.compiled.origin import Origin, policy_state
 from beem_plugin.execution.compiled.step_source import UnsupportedStep
 from beem_plugin.exits.policy import ExitPolicy
 
@@ -30,6 +30,8 @@ CAPTURE_AFTER = 2
 """Settings are compiled the second time they occur: a single batch is decoded sooner without."""
 MAX_DECODERS = 32
 """Compiled decoders that are kept; the least recently used one is dropped first."""
+ANY_POLICY = ExitPolicy()
+"""The origin of buffers is a network alone: they serve all policies."""
 MAX_ROWS = 512
 MAX_BYTES = 2**31
 """Size of the buffers; batches that need more are decoded on the plain path."""
@@ -57,7 +59,8 @@ class CompiledCaptions:
 
     def clear(self) -> None:
         """Drops everything that was compiled, with its memory."""
-        self.made_of: tuple[Snapshot, torch.device, bool] | None = None
+        self.origin: Origin | None = None
+        self.settings: tuple[Any, ...] = ()
         self.state: DecodingState | None = None
         self.recorder: CudaRecorder | EagerRecorder = EagerRecorder()
         self.decoders: OrderedDict[tuple[Any, ...], MixedGreedy] = OrderedDict()
@@ -95,12 +98,11 @@ class CompiledCaptions:
             return None
         if (self.use_kernels and linear.triton is None) or not self._is_current(network, device):
             return None
-        decides = policy_key(policy)
         rows = 1 << (images - 1).bit_length()
         fills = (type(skipped_blocks), str(vars(skipped_blocks)))
-        key = (decides, fills, eos, max_length, patches, image_states.dtype, rows)
+        key = (type(policy), policy_state(policy), fills, eos, max_length, patches, image_states.dtype, rows)
         self.occurred[key] += 1
-        if decides is None or key in self.refused or self.occurred[key] < CAPTURE_AFTER:
+        if key in self.refused or self.occurred[key] < CAPTURE_AFTER:
             return None
         counted = CaptionMacs()
         try:
@@ -130,12 +132,13 @@ class CompiledCaptions:
         Whether the network can be compiled. Drops what was compiled for it before, if it has changed since: other
         weights, modules, hooks, device or precision.
         """
-        now = (Snapshot(network), device, allows_tf32())
-        same = self.made_of is not None and self.made_of[1:] == now[1:] and self.made_of[0].matches(now[0])
-        if not same or not now[0].is_plain:
+        settings = (device, allows_tf32(), tuple(network.exit_layers), network.shortlist)
+        if self.origin is None or settings != self.settings or not self.origin.matches(network, ANY_POLICY):
             self.clear()
-            self.made_of = now
-        return now[0].is_plain
+            self.origin, self.settings = Origin(network, ANY_POLICY), settings
+        # torch counts no writes to inference tensors, so that they would not be noticed.
+        uncounted = any(parameter.is_inference() for parameter in network.parameters())
+        return not self.origin.is_intercepted and not any(one.training for one in self.origin.modules) and not uncounted
 
     def _drop_decoders(self) -> None:
         self.decoders.clear()
