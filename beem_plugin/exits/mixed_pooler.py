@@ -1,4 +1,4 @@
-"""A learned mix of the largest and the mean value."""
+"""A learned mix of max and mean pooling."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from torch import Tensor
 class MixedPooler(Seq2VecEncoder):
     """
     Shallow-Deep networks' pooling (Kaya et al. 2019) over a sequence: alpha max + (1 - alpha) mean over the tokens that
-    are not padding, feature by feature. The one number alpha is learned through a sigmoid, so that it stays between 0
-    and 1, where it begins in the middle; in the release it is a plain parameter that may leave that range, and the
-    names of the two parts are swapped.
+    are not padding, feature by feature. alpha is one learned number behind a sigmoid, 0.5 at the start. (In the release
+    it is an unbounded parameter, and the names of the two parts are swapped.)
 
     Registered as a `Seq2VecEncoder` with name "mixed_pooler".
 

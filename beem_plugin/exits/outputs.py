@@ -1,4 +1,4 @@
-"""What all exits of a network say about a batch, for the objective that trains them."""
+"""The outputs of all exits for a batch, for the training objective."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from torch import Tensor
 @dataclass
 class HeadOutput:
     """
-    What one exit says.
+    The output of one exit head.
 
     # Parameters
 
     logits : `Tensor`
         `(batch, labels)`
     pooled : `Tensor`
-        `(batch, size)`, the vector that the classifier saw, before dropout.
+        `(batch, size)`, the classifier's input before dropout.
     signals : `dict[str, Tensor]`, optional (default = `{}`)
         Further signals by name, each `(batch,)`.
     extras : `dict[str, Tensor]`, optional (default = `{}`)
-        What a head has for its objective or for the next exits, each with the samples first.
+        Tensors of a head for its objective or the next exits, each with the samples first.
     """
 
     logits: Tensor
@@ -34,18 +34,18 @@ class HeadOutput:
 @dataclass
 class ExitOutputs:
     """
-    What all exits say.
+    The outputs of all exits.
 
     # Parameters
 
     logits : `Tensor`
         `(batch, exits, labels)` float32
     pooled : `list[Tensor]`, optional (default = `[]`)
-        For each exit the vector that its classifier saw, `(batch, size)`.
+        For each exit the classifier's input before dropout, `(batch, size)`.
     signals : `dict[str, Tensor]`, optional (default = `{}`)
         Further signals by name (`predicted_error`, `halt`, ...), each `(batch, exits)`, with their gradient.
     extras : `dict[str, list[Tensor]]`, optional (default = `{}`)
-        What the heads have for the objective, by name, one tensor an exit that has it, the samples first.
+        Tensors of the heads for the objective, by name, one per exit that has it, the samples first.
     inputs : `dict[str, Tensor]`, optional (default = `{}`)
         The batch that the network read.
     hidden_states : `list[Tensor]`, optional (default = `[]`)
@@ -61,7 +61,7 @@ class ExitOutputs:
 
 
 def collect(outputs: list[HeadOutput]) -> ExitOutputs:
-    """The outputs of the exits, one after the other, as one."""
+    """Joins the outputs of the exits."""
     signals = {name: torch.stack([output.signals[name] for output in outputs], 1) for name in outputs[0].signals}
     names = {name: None for output in outputs for name in output.extras}
     return ExitOutputs(

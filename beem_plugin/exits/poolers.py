@@ -1,4 +1,4 @@
-"""The pooler that allennlp-light promises and does not have."""
+"""BERT's pooler, which is missing in allennlp-light."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ POOLINGS = ("cls", "mean")
 @Seq2VecEncoder.register("bert_pooler", exist_ok=True)
 class BertPooler(Seq2VecEncoder):
     """
-    One vector a sequence, then a linear map and tanh, as BERT's own pooler. It replaces allennlp-light's class of the
+    One vector per sequence, then a linear map and tanh, as BERT's own pooler. It replaces allennlp-light's class of the
     same name, which imports a module that does not exist.
 
     Registered as a `Seq2VecEncoder` with name "bert_pooler".

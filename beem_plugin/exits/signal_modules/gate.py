@@ -1,4 +1,4 @@
-"""A learned gate on how sure an exit is."""
+"""A learned gate on the uncertainty of an exit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from beem_plugin.exits.signals import confidence_of, entropy_of, margin_of
 class GateModule(SignalModule):
     """
     JEI-DNN's gates (Regol et al. 2024): at every exit a linear map from four measures of its uncertainty to g_i, after
-    the sigmoid. The measures are taken from the logits, which get no gradient from it: the largest probability, the
+    the sigmoid. The measures are computed from the logits, without a gradient to them: the largest probability, the
     entropy, the gap between the two largest probabilities, and the entropy of the squared probabilities, normalised.
 
     Registered as a `SignalModule` with name "gate".
@@ -28,7 +28,7 @@ class GateModule(SignalModule):
         super().__init__(num_exits, pooled_size, num_labels)
         if num_labels == 1:
             raise ConfigurationError(
-                "signals.gate: found a regression, which has no uncertainty to look at; allowed: with labels"
+                "signals.gate: found a regression, which has no probabilities; allowed: with labels"
             )
         self.gates = torch.nn.ModuleList(torch.nn.Linear(4, 1) for _ in range(num_exits))
 

@@ -1,4 +1,4 @@
-"""The probability of halting here."""
+"""The probability of halting at an exit."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from beem_plugin.exits.signal_modules.signal_module import ExitView, SignalModul
 @SignalModule.register("halt")
 class Halt(SignalModule):
     """
-    PALBERT's exit head (Balagansky and Gavrilov 2022, section 3.1): one perceptron, shared by all exits, on the vectors
-    that the classifiers of this exit and of the one before it see, [h_i; h_{i-1}] with zeros before exit 1; lambda_i,
-    the probability of halting at exit i if the sample gets there, is the sigmoid of its output.
+    PALBERT's exit head (Balagansky and Gavrilov 2022, section 3.1): one perceptron, shared by all exits, on the input
+    vectors of the classifiers of this exit and the previous one, [h_i; h_{i-1}] with zeros before exit 1; lambda_i,
+    the probability of halting at exit i if the sample reaches it, is the sigmoid of its output.
 
     Registered as a `SignalModule` with name "halt".
 

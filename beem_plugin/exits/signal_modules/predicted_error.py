@@ -1,4 +1,4 @@
-"""A learned guess whether an exit is wrong."""
+"""The predicted probability that an exit is wrong."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from beem_plugin.exits.signal_modules.signal_module import ExitView, SignalModul
 class PredictedError(SignalModule):
     """
     BERxiT's learning-to-exit module (Xin et al. 2021, section 3.4): one linear map, shared by all exits, from the
-    vector that the classifier sees to the probability that the exit is wrong, u_i = sigmoid(w h_i + b). Trained by
+    classifier's input to the probability that the exit is wrong, u_i = sigmoid(w h_i + b). Trained by
     `learned_exit` and the objectives that contain it. Its gradient reaches the backbone, as in the release, unless
     `detach` is set.
 

@@ -1,4 +1,4 @@
-"""What produces a further signal beside the logits, for the policies that read one."""
+"""The contract of modules that produce signals beside the logits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from beem_plugin.common.registry import Registrable
 @dataclass
 class ExitView:
     """
-    What a signal module sees of one exit.
+    The inputs of a signal module at one exit.
 
     # Parameters
 
@@ -28,8 +28,8 @@ class ExitView:
     hidden_states, attention_mask : `Tensor`
         `(batch, tokens, hidden)` and `(batch, tokens)` bool.
     memory : `Mapping[str, Tensor]`
-        What earlier exits left (`previous_pooled`), and `previous_hidden_states`, the input of the block that the exit
-        reads, for modules that ask for them. At exit 1 there is no `previous_pooled`.
+        Tensors of earlier exits (`previous_pooled`), and `previous_hidden_states`, the input of the block that the exit
+        reads, for modules that declare them. At exit 1 there is no `previous_pooled`.
     """
 
     exit_number: int

@@ -1,4 +1,4 @@
-"""How little a block changed a sample's hidden states."""
+"""Similarity of the hidden states before and after a block."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ SCOPES = ("tokens", "first")
 class Similarity(SignalModule):
     """
     cos(h_i, h_{i-1}), the input and the output of the block that the exit reads (MuE, Tang et al. 2023; CALM's state
-    variant). At exit 1 the input of the first block are the embeddings. Each sample has its own cosine, over its real
-    tokens only: neither its neighbours in the batch nor padding move it.
+    variant). At exit 1 the input of the first block are the embeddings. The cosine of a sample is computed over its
+    real tokens only: it depends neither on other samples nor on padding.
 
     Registered as a `SignalModule` with name "similarity".
 
