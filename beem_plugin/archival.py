@@ -36,7 +36,7 @@ from beem_plugin.common.archive_files import (
 )
 from beem_plugin.common.errors import BeemError, ConfigurationError, DataError
 from beem_plugin.common.files import write_json
-from beem_plugin.common.params import apply_overrides, parse_overrides
+from beem_plugin.common.params import apply_overrides, check_numbers, parse_overrides
 from beem_plugin.common.registry import Params
 from beem_plugin.common.strict_json import read_json_object
 from beem_plugin.data import DatasetReader
@@ -171,6 +171,7 @@ def load_archive(
     changes = parse_overrides(overrides) if isinstance(overrides, str) else overrides
     with opened_archive(archive_file) as folder:
         config = apply_overrides(read_json_object(folder / CONFIG_NAME, CONFIG_NAME), changes)
+        check_numbers(config, f"{CONFIG_NAME}: ")
         meta = read_meta(folder)
         if Path(archive_file).is_file():
             verify_digests(folder, meta, WEIGHTS_NAME if weights_file else None)

@@ -403,11 +403,13 @@ def _errors_at(path: str, recipe: Recipe, arguments: Mapping[str, Any]) -> Itera
             raise _located(message) from error
         names_its_key = message.split(":")[0].split(".")[0].strip("`") in arguments
         raise _located(f"{path}{'.' if names_its_key else ': '}{message}") from error
-    except (TypeError, ValueError) as error:
-        if not path:
+    except (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, RuntimeError, AssertionError) as error:
+        # What a library makes of a wrong value; ALLENNLP_DEBUG=1 shows where.
+        if not path or type(error).__name__ == "OutOfMemoryError":
             raise
         raise _at(path, f"{recipe.name} cannot be built: {_one_line(error)}") from error
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__

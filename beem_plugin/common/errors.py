@@ -1,13 +1,16 @@
-"""The errors that are meant for the person who wrote a config or typed a command. Imports nothing heavy."""
+"""Errors that a user can mend: in a config, an input file or a command. Imports nothing heavy."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
 
+_SHOWN = 80
+"""A message shows at most so many characters of a value."""
+
 
 class BeemError(Exception):
-    """An error whose message is the whole story: the command line prints it without a traceback."""
+    """An error whose message is complete: the command line prints it without a traceback."""
 
 
 class ConfigurationError(BeemError):
@@ -19,16 +22,18 @@ class DataError(BeemError):
 
 
 class NotCalibratedError(BeemError):
-    """An exit policy was asked to decide before it had thresholds or weights."""
+    """An exit policy has no thresholds or weights yet."""
 
 
 def nearest_first(found: object, allowed: Iterable[object]) -> list[str]:
-    """`allowed` as strings, the names most like `found` first, so that a typo's fix is the first word read."""
+    """`allowed` as strings, the names closest to `found` first, so that a typo's correction comes first."""
     names = [str(name) for name in allowed]
-    close = difflib.get_close_matches(str(found), names, n=3, cutoff=0.5)
+    close = difflib.get_close_matches(str(found)[:_SHOWN], names, n=3, cutoff=0.5)
     return close + sorted(name for name in names if name not in close)
 
 
 def not_allowed(what: str, found: object, allowed: Iterable[object]) -> str:
-    """One line: what was wrong, what was found, what is allowed (nearest name first)."""
-    return f"{what}: found {found!r}, allowed: {', '.join(nearest_first(found, allowed))}"
+    """One line: what is wrong, what was found, what is allowed (nearest name first)."""
+    shown = repr(found)
+    shown = shown if len(shown) <= _SHOWN else f"{shown[: _SHOWN - 4]} ..."
+    return f"{what}: found {shown}, allowed: {', '.join(nearest_first(found, allowed))}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -59,7 +60,26 @@ def load_config_dict(
     path: str | Path, overrides: str | Mapping[str, Any] = "", ext_vars: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
     """Like `load_config`, as plain data."""
-    return apply_overrides(evaluate_jsonnet(path, ext_vars), overrides, ext_vars)
+    config = apply_overrides(evaluate_jsonnet(path, ext_vars), overrides, ext_vars)
+    check_numbers(config, f"config {path}: ")
+    return config
+
+
+def check_numbers(config: Any, what: str = "") -> None:
+    """Raises a `ConfigurationError` that names the key of a number that is not finite, or too large for 64 bits."""
+    pending = [("", config)]
+    while pending:
+        key, value = pending.pop()
+        if isinstance(value, dict):
+            pending += [(f"{key}.{name}" if key else str(name), item) for name, item in value.items()]
+        elif isinstance(value, list):
+            pending += [(f"{key}.{number}", item) for number, item in enumerate(value)]
+        elif isinstance(value, float) and not math.isfinite(value):
+            raise ConfigurationError(f"{what}{key}: found {value}, allowed: a finite number")
+        elif isinstance(value, int) and abs(value) >= 2**63:
+            raise ConfigurationError(
+                f"{what}{key}: found an integer of {len(str(abs(value)))} digits, allowed: 64 bits"
+            )
 
 
 def evaluate_jsonnet(path: str | Path, ext_vars: Mapping[str, str] | None = None) -> dict[str, Any]:

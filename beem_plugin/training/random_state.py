@@ -8,7 +8,9 @@ from typing import Any
 import numpy
 import torch
 
+from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.registry import Params
+from beem_plugin.common.values import describe_value
 
 
 def prepare_environment(params: Params) -> None:
@@ -17,15 +19,18 @@ def prepare_environment(params: Params) -> None:
 
     A seed of `null` leaves its generator alone. The defaults are AllenNLP's: 13370, 1337, 133.
     """
-    random_seed = params.pop("random_seed", 13370)
-    numpy_seed = params.pop("numpy_seed", 1337)
-    pytorch_seed = params.pop("pytorch_seed", 133)
-    if random_seed is not None:
-        random.seed(int(random_seed))
-    if numpy_seed is not None:
-        numpy.random.seed(int(numpy_seed))
-    if pytorch_seed is not None:
-        torch.manual_seed(int(pytorch_seed))
+    for key, default, set_seed in (
+        ("random_seed", 13370, random.seed),
+        ("numpy_seed", 1337, numpy.random.seed),
+        ("pytorch_seed", 133, torch.manual_seed),
+    ):
+        seed = params.pop(key, default)
+        if seed is None:
+            continue
+        if isinstance(seed, bool) or not isinstance(seed, int | float) or seed not in range(2**32):
+            found = describe_value(seed.as_dict(quiet=True) if isinstance(seed, Params) else seed)
+            raise ConfigurationError(f"{key}: found {found}, allowed: a whole number below 2**32, or null")
+        set_seed(int(seed))
 
 
 def separate_ranks(rank: int) -> None:

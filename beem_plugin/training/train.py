@@ -316,7 +316,8 @@ def train_model(
             "`torchrun --nproc_per_node 2 -m beem_plugin train ...` or `accelerate launch -m beem_plugin train ...`"
         )
     rank = launched_rank()
-    processes = join_processes((config.get("trainer") or {}).get("cuda_device"))
+    trainer = config.get("trainer")
+    processes = join_processes(trainer.get("cuda_device") if isinstance(trainer, dict) else None)
     if rank == 0:
         check_serialization_dir(directory, config, recover, force)
     params = params.duplicate()
