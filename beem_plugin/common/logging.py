@@ -40,6 +40,7 @@ def prepare_logging(
     """
     global _file_friendly
     _file_friendly = file_friendly
+    logging.raiseExceptions = False  # a full disk is reported once, where results are written
     root = logging.getLogger()
     for handler in _installed:
         root.removeHandler(handler)

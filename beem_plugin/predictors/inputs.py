@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
+import gzip
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from beem_plugin.common.errors import ConfigurationError, DataError, nearest_first
 from beem_plugin.data.dataset_reader import DatasetReader
@@ -43,11 +45,19 @@ def input_rows(
         yield TableRow(row.place, values)
 
 
-def count_lines(source: str) -> int | None:
-    """The number of lines of an uncompressed file, for a progress bar; `None` for any other input."""
+def count_lines(reader: DatasetReader, source: str, format: str | None = None) -> int | None:
+    """
+    The number of lines of a file without its header, for a progress bar; `None` for standard input, which is read once.
+    """
     if not Path(source).is_file():
         return None
+    table = reader.table.given(format)
+    has_header = table.of(source) in ("csv", "tsv") and table.columns is None
     with open(source, "rb") as file:
-        first = file.read(_BLOCK)
-        blocks = itertools.chain([first], iter(lambda: file.read(_BLOCK), b""))
-        return None if first[:2] == b"\x1f\x8b" else sum(block.count(b"\n") for block in blocks)
+        is_gzip = file.read(2) == b"\x1f\x8b"
+    opener: Any = gzip.open if is_gzip else open
+    try:
+        with opener(source, "rb") as file:
+            return sum(block.count(b"\n") for block in iter(lambda: file.read(_BLOCK), b"")) - has_header
+    except (OSError, EOFError, zlib.error):  # reported when it is read
+        return None

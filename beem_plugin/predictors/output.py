@@ -12,6 +12,7 @@ from typing import IO
 from tqdm import tqdm
 
 from beem_plugin.common.errors import BeemError, ConfigurationError
+from beem_plugin.common.files import write_errors_named
 from beem_plugin.predictors.predictor import JsonDict, Predictor
 
 PAGE_LIMIT = 500
@@ -57,7 +58,7 @@ def output(path: str | None) -> Iterator[Writer]:
     with file:
         writer = Writer(file)
         try:
-            with writer.bar:
+            with writer.bar, write_errors_named(part):
                 yield writer
         except BeemError as error:
             if not writer.written:

@@ -75,7 +75,7 @@ def predictions(args: argparse.Namespace, predictor: Predictor, bar: tqdm) -> Ge
     own = predictor.input_records(args.input_file)
     if own is None:
         reader = predictor.dataset_reader
-        bar.reset(count_lines(args.input_file))
+        bar.reset(count_lines(reader, args.input_file, args.format))
         yield from predictor.predict_rows(input_rows(reader, args.input_file, args.format, args.input_field))
         return
     found = [TableRow("", record) for _, record in own]  # not of a file with lines

@@ -13,7 +13,7 @@ import transformers
 
 from beem_plugin.archival import CONFIG_NAME, META_NAME, package_version
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.common.files import write_json
+from beem_plugin.common.files import remove_leftovers, write_json
 from beem_plugin.common.params import diff_configs
 
 METRICS_NAME = "metrics.json"
@@ -70,6 +70,7 @@ def prepared_directory(directory: Path, recover: bool, force: bool) -> Iterator[
         shutil.rmtree(aside, ignore_errors=True)
         directory.rename(aside)
     directory.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(directory)
     try:
         yield
     except BaseException:

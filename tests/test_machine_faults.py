@@ -1,0 +1,104 @@
+"""A disk that is full or a file that may not grow: one line with the path, and nothing is lost or half-written."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import resource
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from beem_plugin.commands import main
+from beem_plugin.common.files import atomic_write, remove_leftovers
+from tests.tiny_project import CONFIGS, Result, run
+
+
+@contextmanager
+def file_size_limit(size: int) -> Iterator[None]:
+    """A file that grows beyond `size` bytes fails as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def assert_one_line(result: Result, path: Path | str) -> None:
+    errors = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    assert result.returncode == 1 and len(errors) == 1 and str(path) in errors[0], result.stderr[-2000:]
+    assert "Traceback" not in result.stderr and "Logging error" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    "command, output",
+    [
+        (["predict", "ARCHIVE", "-", "--output-file"], "out.jsonl"),
+        (["evaluate", "ARCHIVE", "train", "--output-file"], "metrics.json"),
+        (["trace", "ARCHIVE", "train", "--output-file"], "trace.npz"),
+    ],
+)
+def test_an_output_that_cannot_be_written_whole(trained: Path, tmp_path: Path, command: list[str], output: str) -> None:
+    path = tmp_path / output
+    arguments = [str(trained / "model.tar.gz") if word == "ARCHIVE" else word for word in command]
+    with file_size_limit(0):
+        # The archive is unpacked in the temporary folder: a run's directory needs no room there.
+        arguments[1] = str(trained)
+        result = run(*arguments, str(path), stdin="the film\n" * 50, check=False)
+    assert_one_line(result, path)
+    assert not path.exists() and not list(tmp_path.glob("*.tmp")) and not list(tmp_path.glob(".*.tmp"))
+
+
+def test_training_goes_on_once_there_is_room(
+    tiny_environment: dict[str, str], tmp_path: Path, monkeypatch: Any
+) -> None:
+    for name, value in tiny_environment.items():
+        monkeypatch.setenv(name, value)
+    overrides = {"trainer.num_epochs": 2, "trainer.cuda_device": -1, "dataset_reader.max_instances": 40}
+    command = ["train", str(CONFIGS / "sst2_beem.jsonnet"), "-o", json.dumps(overrides), "-s"]
+    run(*command, str(tmp_path / "whole"))
+    with file_size_limit(60_000):
+        result = run(*command, str(tmp_path / "run"), check=False)
+    assert_one_line(result, tmp_path / "run")
+    assert not list((tmp_path / "run").glob(".*.tmp"))
+    run(*command, str(tmp_path / "run"), "--recover")
+    whole, again = (json.loads((tmp_path / name / "metrics.json").read_text()) for name in ("whole", "run"))
+    for metrics in (whole, again):
+        for key in [key for key in metrics if "duration" in key or "memory" in key]:
+            del metrics[key]
+    assert again == whole
+
+
+def test_a_full_standard_output(trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    with open("/dev/full", "w") as full, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", full)
+        status = main(argv=["evaluate", str(trained), "train"])
+    assert status == 1
+    assert "error: standard output: No space left on device" in capsys.readouterr().err
+
+
+def test_no_memory_is_one_line(monkeypatch: pytest.MonkeyPatch, trained: Path) -> None:
+    def fail(*args: Any, **options: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("beem_plugin.predictors.predict.load_archive", fail)
+    assert_one_line(run("predict", str(trained), "-", check=False), "out of memory")
+
+
+def test_what_killed_runs_leave_is_removed_and_what_is_being_written_stays(tmp_path: Path) -> None:
+    for name in (".meta.json.abc.tmp", ".metrics_epoch_1.json.xyz.tmp", ".other", "kept.tmp"):
+        (tmp_path / name).write_text("half")
+    with atomic_write(tmp_path / "meta.json") as file:
+        file.write("whole")
+        assert len(list(tmp_path.glob(".meta.json.*.tmp"))) == 1
+        remove_leftovers(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".other", "kept.tmp", "meta.json"]
+    with open(tmp_path / ".busy.json.a.tmp", "w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        remove_leftovers(tmp_path)
+        assert (tmp_path / ".busy.json.a.tmp").exists()
