@@ -32,7 +32,7 @@ class EpochPlan:
         if self._loader.batch_sampler is None:
             raise TypeError("the data loader's torch_loader must have a batch sampler")
         self._batches = [list(batch) for batch in self._loader.batch_sampler]
-        self._epoch = epoch
+        self.epoch = epoch
         self._rank = rank
         self._num_processes = num_processes
 
@@ -66,7 +66,7 @@ class EpochPlan:
                 worker_init_fn=loader.worker_init_fn,
                 timeout=loader.timeout,
                 # A loader without a generator of its own draws from the global one, and a resumed run would differ.
-                generator=torch.Generator().manual_seed(self._epoch),
+                generator=torch.Generator().manual_seed(self.epoch),
                 **extra,
             )
         )

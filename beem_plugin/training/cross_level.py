@@ -1,4 +1,4 @@
-"""How a loss on held-out data changes with the weights that the training loss gives its terms."""
+"""Gradient of a held-out loss with respect to the weights of the training loss's terms."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def term_weight_gradient(
         dL_val(theta')/da_k = -xi g . grad l_k(theta) ~ -xi (l_k(theta + eps g) - l_k(theta - eps g)) / (2 eps):
 
     the approximation of DARTS (Liu et al. 2019, Eq. 8), for all terms at once with two evaluations. The parameters are
-    left exactly as they were.
+    restored exactly.
 
     # Parameters
 
@@ -98,7 +98,7 @@ def _move(parameters: list[Tensor], direction: list[Tensor], factor: float) -> N
 
 @contextmanager
 def _kept(parameters: list[Tensor]) -> Iterator[Callable[[], None]]:
-    """Copies, not the opposite steps, put parameters back: those would leave rounding errors behind."""
+    """Restores parameters from copies; opposite steps would leave rounding errors."""
     copies = [parameter.detach().clone() for parameter in parameters]
 
     def restore() -> None:

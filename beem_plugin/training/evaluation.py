@@ -69,7 +69,8 @@ def evaluate(
                 units += sum(weights)
             update_metrics(model, outputs, batch, counts, accelerator)
             bar.update()
-        merge_metrics(model, accelerator)
+        if updates_metrics_itself(model):
+            merge_metrics(model, accelerator)
         # numpy's numbers would not come back from a checkpoint that is loaded without running code.
         metrics = {name: float(value) for name, value in model.get_metrics(reset=True).items()}
         if units:
@@ -112,13 +113,13 @@ def updates_metrics_itself(model: Model) -> bool:
     return type(model).update_metrics is Model.update_metrics
 
 
-def merge_metrics(model: Model, accelerator: Accelerator) -> None:
-    """Gives a model that counts by itself what the models of all processes have counted."""
-    if accelerator.num_processes == 1 or not updates_metrics_itself(model):
+def merge_metrics(model: Model, accelerator: Accelerator, which: str = "") -> None:
+    """Gives every process the sum of the running metrics of all; `which` is for the warning of a model without any."""
+    if accelerator.num_processes == 1:
         return
     state = get_metric_state(model)
     if state is None:
-        logger.warning("%s has no metric_state: its metrics are those of one process", type(model).__name__)
+        logger.warning("%s has no metric_state: its %smetrics are those of one process", type(model).__name__, which)
         return
     set_metric_state(model, merge_metric_states(gather_object([state])))
 

@@ -16,8 +16,9 @@ from beem_plugin.data.vocabulary import Vocabulary
 from beem_plugin.exits.outputs import ExitOutputs
 from beem_plugin.models import Model
 from beem_plugin.objectives import MutualDistillation, Objective
-from beem_plugin.training.callbacks.cross_level import CrossLevel, HeldOutBatches, _Terms, count_of, measured
+from beem_plugin.training.callbacks.cross_level import CrossLevel
 from beem_plugin.training.cross_level import term_weight_gradient, through_softmax
+from beem_plugin.training.held_out import HeldOutBatches, TermLosses, count_of, measured
 from beem_plugin.training.train import train_model
 from tests.tiny_caption_configs import tiny
 from tests.tiny_captioner import batch, captioner
@@ -207,7 +208,7 @@ def test_the_words_of_captions_are_measured_in_chunks_as_all_at_once() -> None:
     target = data["input_ids"][:, 1:][counted]
     expected = objective.terms(ExitOutputs(logits), target)
     weights = torch.rand(36)
-    found = measured(model, data, _Terms(objective.terms, weights))
+    found = measured(model, data, TermLosses(objective.terms, weights))
     terms = torch.stack([found[f"term_{number}"] for number in range(36)])
     torch.testing.assert_close(terms, expected.detach(), rtol=1e-4, atol=1e-5)
     parameters = list(model.decoder.parameters())

@@ -20,7 +20,7 @@ from beem_plugin.models.tracing import trace_any_model
 from beem_plugin.training.callbacks.callback import TrainerCallback
 
 if TYPE_CHECKING:
-    from beem_plugin.training.gradient_descent_trainer import GradientDescentTrainer
+    from beem_plugin.training.training_loop import TrainingLoop
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class CalibrateExits(TrainerCallback):
                 "nor judge it; allowed: another rule, or trainer.callbacks without calibrate_exits"
             )
 
-    def on_start(self, trainer: GradientDescentTrainer, is_primary: bool = True, **kwargs: Any) -> None:
+    def on_start(self, trainer: TrainingLoop, is_primary: bool = True, **kwargs: Any) -> None:
         super().on_start(trainer, is_primary)
         if not isinstance(trainer.model, MultiExitModel | MultiExitCaptioner):
             raise ConfigurationError(
@@ -91,7 +91,7 @@ class CalibrateExits(TrainerCallback):
 
     def on_end(
         self,
-        trainer: GradientDescentTrainer,
+        trainer: TrainingLoop,
         metrics: dict[str, Any] | None = None,
         epoch: int | None = None,
         is_primary: bool = True,
@@ -129,7 +129,7 @@ class CalibrateExits(TrainerCallback):
 
     def trace(
         self,
-        trainer: GradientDescentTrainer,
+        trainer: TrainingLoop,
         model: MultiExitModel | MultiExitCaptioner,
         instances: Sequence[Instance],
         source: str,

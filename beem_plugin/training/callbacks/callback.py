@@ -10,7 +10,7 @@ from torch import Tensor
 from beem_plugin.common.registry import Registrable
 
 if TYPE_CHECKING:
-    from beem_plugin.training.gradient_descent_trainer import GradientDescentTrainer
+    from beem_plugin.training.training_loop import TrainingLoop
 
 
 class TrainerCallback(Registrable):
@@ -27,7 +27,7 @@ class TrainerCallback(Registrable):
 
     def __init__(self, serialization_dir: str | Path) -> None:
         self.serialization_dir = Path(serialization_dir)
-        self.trainer: GradientDescentTrainer | None = None
+        self.trainer: TrainingLoop | None = None
 
     def check_model(self, model: Any) -> None:
         """
@@ -42,19 +42,19 @@ class TrainerCallback(Registrable):
         """
         return data_loader
 
-    def on_start(self, trainer: GradientDescentTrainer, is_primary: bool = True, **kwargs: Any) -> None:
+    def on_start(self, trainer: TrainingLoop, is_primary: bool = True, **kwargs: Any) -> None:
         """Before the first epoch, or the first after a recovery."""
         self.trainer = trainer
 
     def on_backward(
-        self, trainer: GradientDescentTrainer, batch_outputs: dict[str, Tensor], backward_called: bool, **kwargs: Any
+        self, trainer: TrainingLoop, batch_outputs: dict[str, Tensor], backward_called: bool, **kwargs: Any
     ) -> bool:
         """Before the backward pass; returns whether this callback did the backward pass itself."""
         return False
 
     def on_batch(
         self,
-        trainer: GradientDescentTrainer,
+        trainer: TrainingLoop,
         batch_inputs: list[dict[str, Tensor]],
         batch_outputs: list[dict[str, Any]],
         batch_metrics: dict[str, Any],
@@ -69,7 +69,7 @@ class TrainerCallback(Registrable):
 
     def on_epoch(
         self,
-        trainer: GradientDescentTrainer,
+        trainer: TrainingLoop,
         metrics: dict[str, Any],
         epoch: int,
         is_primary: bool = True,
@@ -79,7 +79,7 @@ class TrainerCallback(Registrable):
 
     def on_end(
         self,
-        trainer: GradientDescentTrainer,
+        trainer: TrainingLoop,
         metrics: dict[str, Any] | None = None,
         epoch: int | None = None,
         is_primary: bool = True,

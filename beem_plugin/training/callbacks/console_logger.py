@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from beem_plugin.training.callbacks.callback import TrainerCallback
 
 if TYPE_CHECKING:
-    from beem_plugin.training.gradient_descent_trainer import GradientDescentTrainer
+    from beem_plugin.training.training_loop import TrainingLoop
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ class ConsoleLoggerCallback(TrainerCallback):
 
     def on_epoch(
         self,
-        trainer: GradientDescentTrainer,
+        trainer: TrainingLoop,
         metrics: dict[str, Any],
         epoch: int,
         is_primary: bool = True,

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,20 +10,23 @@ import numpy as np
 import torch
 from accelerate.utils import send_to_device
 from torch import Tensor
-from torch.nn import functional
 
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.data.row_subset import RowSubset
-from beem_plugin.exits.outputs import ExitOutputs
-from beem_plugin.models.model import Model
-from beem_plugin.objectives import Objective
-from beem_plugin.training.batches import EpochPlan
 from beem_plugin.training.callbacks.callback import TrainerCallback
 from beem_plugin.training.cross_level import term_weight_gradient, through_softmax
-from beem_plugin.training.metric_state import get_metric_state, set_metric_state
+from beem_plugin.training.held_out import (
+    FunctionLoss,
+    HeldOutBatches,
+    TermLosses,
+    count_of,
+    evaluating,
+    mean_cross_entropy,
+    measured,
+)
 
 if TYPE_CHECKING:
-    from beem_plugin.training.gradient_descent_trainer import GradientDescentTrainer
+    from beem_plugin.training.training_loop import TrainingLoop
 
 logger = logging.getLogger(__name__)
 
@@ -37,14 +38,13 @@ class CrossLevel(TrainerCallback):
 
         sum_k a_k l_k,    a = softmax(objective.loss_weights),
 
-    on one share of the training data, and after every step the weights are moved so that such a step lowers the loss on
-    the other share (`beem_plugin.training.cross_level`). LeeBERT's paper leaves parameterisation, rates and shares
-    open; these are ours.
+    on one share of the training data, and after every step the weights get a step that lowers the loss on the other
+    share (`beem_plugin.training.cross_level`). LeeBERT's paper does not give parameterisation, rates and shares.
 
-    The objective must have `loss_weights`, a parameter `(terms,)` that needs no gradient, so that the trainer's
-    optimizer leaves it alone, and `terms(outputs, label)`, the `(terms,)` losses as means over the batch. If it has
-    `held_out_loss(outputs, label)`, that is the loss on the held-out share, otherwise the mean of the exits'
-    cross-entropies. Neither may depend on `loss_weights`. All of this runs without dropout.
+    The objective must have `loss_weights`, a parameter `(terms,)` without gradient, which excludes it from the
+    trainer's optimizer, and `terms(outputs, label)`, the `(terms,)` losses as means over the batch. The loss on the
+    held-out share is its `held_out_loss(outputs, label)`, if defined, or the mean of the exits' cross-entropies.
+    Neither may depend on `loss_weights`. All of this runs without dropout.
 
     Adds `cross_level_weights`, the final a, to the metrics.
 
@@ -55,18 +55,18 @@ class CrossLevel(TrainerCallback):
     serialization_dir : `str`
         Filled in.
     share : `float`, optional (default = `0.2`)
-        How much of the training data the weights are learned on.
+        Share of the training data on which the weights are learned.
     train_on_all : `bool`, optional (default = `False`)
-        Whether the model is trained on that share too, so that it loses no data. The weights then see what it fitted.
+        Whether the model is trained on that share too; the weights are then learned on data that it fitted.
     learning_rate : `float`, optional (default = `0.01`)
         Of Adam on `loss_weights`.
     look_ahead : `bool`, optional (default = `False`)
-        Whether the held-out gradient is taken after a step of plain gradient descent from where the model is. The model
-        has just made a step of its own, so that this seldom pays for another gradient.
+        Whether the held-out gradient is taken after a further step of plain gradient descent, which costs one more
+        gradient.
     interval : `int`, optional (default = `1`)
         Optimizer steps between two updates of the weights.
     seed : `int`, optional (default = `13370`)
-        Which rows are held out.
+        Selects the held-out rows.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class CrossLevel(TrainerCallback):
         self._held_out_loader = RowSubset(data_loader, sorted(order[:held_out].tolist()))
         return data_loader if self.train_on_all else RowSubset(data_loader, sorted(order[held_out:].tolist()))
 
-    def on_start(self, trainer: GradientDescentTrainer, is_primary: bool = True, **kwargs: Any) -> None:
+    def on_start(self, trainer: TrainingLoop, is_primary: bool = True, **kwargs: Any) -> None:
         super().on_start(trainer, is_primary)
         objective = self._objective(trainer)
         trained = {id(parameter) for group in trainer.optimizer.param_groups for parameter in group["params"]}
@@ -127,7 +127,7 @@ class CrossLevel(TrainerCallback):
 
     def on_batch(
         self,
-        trainer: GradientDescentTrainer,
+        trainer: TrainingLoop,
         batch_inputs: list[dict[str, Tensor]],
         batch_outputs: list[dict[str, Any]],
         batch_metrics: dict[str, Any],
@@ -152,7 +152,7 @@ class CrossLevel(TrainerCallback):
         def terms() -> Tensor:
             values = torch.zeros_like(weights)
             for batch in batch_inputs:
-                found = measured(model, batch, _Terms(objective.terms))
+                found = measured(model, batch, TermLosses(objective.terms))
                 own = torch.stack([found[f"term_{number}"] for number in range(len(weights))])
                 values = values + own * (count_of(batch) / samples)
             return values
@@ -160,13 +160,13 @@ class CrossLevel(TrainerCallback):
         def weighted() -> Tensor:
             value = torch.zeros_like(weights[0])
             for batch in batch_inputs:
-                found = measured(model, batch, _Terms(objective.terms, weights))
+                found = measured(model, batch, TermLosses(objective.terms, weights))
                 value = value + found["loss"] * (count_of(batch) / samples)
             return value
 
         def held_out_loss() -> Tensor:
             function = getattr(objective, "held_out_loss", mean_cross_entropy)
-            return measured(model, held_out_batch, _Loss(function))["loss"] * held_out_share
+            return measured(model, held_out_batch, FunctionLoss(function))["loss"] * held_out_share
 
         with evaluating(model):
             gradient = term_weight_gradient(
@@ -185,7 +185,7 @@ class CrossLevel(TrainerCallback):
 
     def on_epoch(
         self,
-        trainer: GradientDescentTrainer,
+        trainer: TrainingLoop,
         metrics: dict[str, Any],
         epoch: int,
         is_primary: bool = True,
@@ -197,7 +197,7 @@ class CrossLevel(TrainerCallback):
 
     def on_end(
         self,
-        trainer: GradientDescentTrainer,
+        trainer: TrainingLoop,
         metrics: dict[str, Any] | None = None,
         epoch: int | None = None,
         is_primary: bool = True,
@@ -212,10 +212,10 @@ class CrossLevel(TrainerCallback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._optimizer_state = state_dict["optimizer"]
 
-    def _weights(self, trainer: GradientDescentTrainer) -> list[float]:
+    def _weights(self, trainer: TrainingLoop) -> list[float]:
         return self._objective(trainer).loss_weights.detach().softmax(0).tolist()
 
-    def _objective(self, trainer: GradientDescentTrainer) -> Any:
+    def _objective(self, trainer: TrainingLoop) -> Any:
         objective = getattr(trainer.model, "objective", None)
         if not isinstance(getattr(objective, "loss_weights", None), torch.nn.Parameter) or not hasattr(
             objective, "terms"
@@ -225,94 +225,3 @@ class CrossLevel(TrainerCallback):
                 "(`loss_weights` and `terms`)"
             )
         return objective
-
-
-class HeldOutBatches:
-    """
-    The held-out batch of each update, found by its number alone, so that a recovered run goes on as it would have.
-
-    # Parameters
-
-    data_loader : `Any`
-    rank, num_processes : `int`
-    """
-
-    def __init__(self, data_loader: Any, rank: int, num_processes: int) -> None:
-        self._data_loader = data_loader
-        self._rank = rank
-        self._num_processes = num_processes
-        self._plan = EpochPlan(data_loader, 0, rank, num_processes)
-        self._rounds = len(self._plan)
-        self._next = -1
-        self._batches: Iterator[dict[str, Tensor]] = iter(())
-
-    def get(self, number: int) -> tuple[dict[str, Tensor], float]:
-        """This process's batch, and the factor that makes the mean over processes one over the samples of all."""
-        epoch, position = divmod(number, self._rounds)
-        if number != self._next or position == 0:
-            self._plan = EpochPlan(self._data_loader, epoch, self._rank, self._num_processes)
-            self._batches = self._plan.batches(position)
-        self._next = number + 1
-        counts = self._plan.samples(position)
-        return next(self._batches), counts[self._rank] * self._num_processes / sum(counts)
-
-
-def mean_cross_entropy(outputs: ExitOutputs, label: Tensor) -> Tensor:
-    """The mean over the exits and over the samples whose label is known."""
-    logits = outputs.logits.float()[label >= 0]
-    target = label[label >= 0].unsqueeze(1).expand(logits.shape[:2])
-    return functional.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="sum") / max(1, target.numel())
-
-
-def count_of(batch: dict[str, Tensor]) -> int:
-    """How many samples a mean over the batch is one of; of captions, how many words."""
-    return len(batch["label"]) if "label" in batch else int(batch["attention_mask"][:, 1:].sum())
-
-
-def measured(model: Model, batch: dict[str, Tensor], objective: Objective) -> dict[str, Tensor]:
-    """What the model gives with another objective; its own, and its metrics, stay as they are."""
-    own, state = model.objective, get_metric_state(model)
-    model.objective = objective
-    try:
-        return model(**batch)
-    finally:
-        model.objective = own
-        if state is not None:
-            set_metric_state(model, state)
-
-
-class _Terms(Objective):
-    """The terms, one by one and without gradient, and their sum, weighted, with it."""
-
-    def __init__(self, terms: Callable[[ExitOutputs, Tensor], Tensor], weights: Tensor | None = None) -> None:
-        super().__init__()
-        self.terms = terms
-        self.weights = weights
-
-    def loss(self, outputs: ExitOutputs, label: Tensor) -> dict[str, Tensor]:
-        values = self.terms(outputs, label)
-        total = values.sum() if self.weights is None else (self.weights * values).sum()
-        return {"loss": total, **{f"term_{number}": value.detach() for number, value in enumerate(values)}}
-
-
-class _Loss(Objective):
-    """A function of what the exits say."""
-
-    def __init__(self, function: Callable[[ExitOutputs, Tensor], Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def loss(self, outputs: ExitOutputs, label: Tensor) -> dict[str, Tensor]:
-        return {"loss": self.function(outputs, label)}
-
-
-@contextmanager
-def evaluating(model: torch.nn.Module) -> Iterator[None]:
-    """Evaluation mode within the block; afterwards every module has the mode that it had."""
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True

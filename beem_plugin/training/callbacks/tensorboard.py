@@ -11,7 +11,7 @@ from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.training.callbacks.callback import TrainerCallback
 
 if TYPE_CHECKING:
-    from beem_plugin.training.gradient_descent_trainer import GradientDescentTrainer
+    from beem_plugin.training.training_loop import TrainingLoop
 
 
 @TrainerCallback.register("tensorboard")
@@ -46,7 +46,7 @@ class TensorBoardCallback(TrainerCallback):
 
     def on_batch(
         self,
-        trainer: GradientDescentTrainer,
+        trainer: TrainingLoop,
         batch_inputs: list[dict[str, Tensor]],
         batch_outputs: list[dict[str, Any]],
         batch_metrics: dict[str, Any],
@@ -69,7 +69,7 @@ class TensorBoardCallback(TrainerCallback):
 
     def on_epoch(
         self,
-        trainer: GradientDescentTrainer,
+        trainer: TrainingLoop,
         metrics: dict[str, Any],
         epoch: int,
         is_primary: bool = True,
@@ -87,7 +87,7 @@ class TensorBoardCallback(TrainerCallback):
 
     def on_end(
         self,
-        trainer: GradientDescentTrainer,
+        trainer: TrainingLoop,
         metrics: dict[str, Any] | None = None,
         epoch: int | None = None,
         is_primary: bool = True,

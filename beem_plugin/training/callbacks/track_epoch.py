@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from beem_plugin.training.callbacks.callback import TrainerCallback
 
 if TYPE_CHECKING:
-    from beem_plugin.training.gradient_descent_trainer import GradientDescentTrainer
+    from beem_plugin.training.training_loop import TrainingLoop
 
 
 @TrainerCallback.register("track_epoch_callback")
@@ -18,13 +18,13 @@ class TrackEpochCallback(TrainerCallback):
     Registered as a `TrainerCallback` with name "track_epoch_callback".
     """
 
-    def on_start(self, trainer: GradientDescentTrainer, is_primary: bool = True, **kwargs: Any) -> None:
+    def on_start(self, trainer: TrainingLoop, is_primary: bool = True, **kwargs: Any) -> None:
         super().on_start(trainer, is_primary)
         setattr(trainer.model, "epoch", trainer.epochs_completed)  # noqa: B010
 
     def on_epoch(
         self,
-        trainer: GradientDescentTrainer,
+        trainer: TrainingLoop,
         metrics: dict[str, Any],
         epoch: int,
         is_primary: bool = True,
