@@ -199,7 +199,8 @@ def load_archive(
         calibrated_on = calibrate_if_open(model, calibration) or calibrated_on
     for either in (reader, validation_reader):
         either.limit_length(model.max_tokens)
-        either.labels.known = vocab.labels or None
+        if hasattr(either, "labels"):  # a reader of a user's own may have none
+            either.labels.known = vocab.labels or None
     return Archive(
         model.eval().to(device_of(cuda_device)),
         Params(config),

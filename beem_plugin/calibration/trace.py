@@ -82,6 +82,11 @@ class ExitTrace:
         return list(self.meta.get("exit_layers") or range(1, self.num_exits + 1))
 
     @property
+    def exit_costs(self) -> list[float]:
+        """`(exits,)` cost of exiting at each exit in layers: `exit_layers` plus the branches of all exits up to it."""
+        return list(self.meta.get("exit_costs") or self.exit_layers)
+
+    @property
     def metric(self) -> str:
         """The task's metric, a name of `beem_plugin.common.metrics`."""
         return str(self.meta.get("metric") or ("pearson_spearman" if self.is_regression else "accuracy"))

@@ -45,6 +45,8 @@ class ScoreTable:
         would have another unit; the default of a policy without one are the observed scores.
     tolerance : `float`, optional (default = `None`)
         Of a regression: values that differ by more than this count as different, so that errors can be counted.
+    exit_costs : `list[float]`, optional (default = `exit_layers`)
+        Cost of exiting at each exit, in layers, branches included.
     """
 
     scores: Tensor
@@ -57,6 +59,7 @@ class ScoreTable:
     metric: str = "accuracy"
     published_grids: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     tolerance: float | None = None
+    exit_costs: list[float] | None = None
 
     @classmethod
     def of(
@@ -81,7 +84,17 @@ class ScoreTable:
             state = step(exit_number, signals, state)
             columns.append((state["score"], prediction(exit_number, signals, state), signals.confidence))
         scores, predictions, confidences = (torch.stack(column, 1) for column in zip(*columns, strict=True))
-        return cls(scores, predictions, confidences, trace.labels, trace.exit_layers, True, False, trace.metric)
+        return cls(
+            scores,
+            predictions,
+            confidences,
+            trace.labels,
+            trace.exit_layers,
+            True,
+            False,
+            trace.metric,
+            exit_costs=getattr(trace, "exit_costs", None),
+        )
 
     def __len__(self) -> int:
         return self.scores.shape[0]

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.execution.metering.macs import exit_costs
+from beem_plugin.exits.branches import BranchedHead
 from beem_plugin.models.caption_tracing import trace_captions
 from beem_plugin.models.model import Model
 from beem_plugin.models.multi_exit_captioner import MultiExitCaptioner
@@ -74,6 +76,8 @@ def trace_model(
         "metric": model.metric,
         "source": source,
     }
+    if any(isinstance(head, BranchedHead) for head in model.encoder.exits):
+        meta["exit_costs"] = exit_costs(model.encoder)
     if not indices:
         empty = torch.zeros(0, model.encoder.num_exits, model.encoder.num_labels)
         none = {name: torch.zeros(0, model.encoder.num_exits) for name in signals}

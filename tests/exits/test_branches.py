@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import beem_plugin.components  # noqa: F401
+from beem_plugin.calibration.replay import replay
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.data.ragged_batch import ragged_batches
 from beem_plugin.execution import Compaction, DepthPools, Single
@@ -17,10 +18,12 @@ from beem_plugin.execution.engine import gather_decisions
 from beem_plugin.execution.metering.macs import count_macs
 from beem_plugin.exits.branches import Branch, BranchedHead
 from beem_plugin.exits.policies import MaxProbability
+from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.models.multi_exit_encoder import MultiExitEncoder
+from beem_plugin.models.tracing import trace_model
 from tests.backbones.tiny_models import tiny
 from tests.execution.worlds import make_batches
-from tests.objectives.tiny_model import loss_falls, tiny_model
+from tests.objectives.tiny_model import loss_falls, tiny_batch, tiny_model
 
 KINDS: list[dict[str, Any]] = [
     {"type": "transformer", "width": 8, "num_heads": 2},
@@ -204,3 +207,24 @@ def test_exported_segments_hold_their_branches(config: dict[str, Any], tmp_path:
     batches = make_batches(14, 5)
     _, found = gather_decisions(Compaction().run(exported, exported.exit_policy, ragged_batches(batches)), 3, total=14)
     assert list(zip(found.exits.tolist(), found.predictions.tolist())) == one_by_one(made, batches, 0.8)
+
+
+def test_thresholds_for_a_speed_count_branches() -> None:
+    model = tiny_model("weighted_distillation", branch={"type": "transformer", "width": 16})
+    batch = {**tiny_batch(), "index": torch.arange(6)}
+    trace = trace_model(model, [batch], None, "here")
+    # T (2 h w + 4 w^2 + 4 w^2) + 2 T^2 w over T (4 h^2 + 2 h i) + 2 T^2 h, with h = w = 16, i = 24 and T = 32.
+    part = (32 * (2 * 256 + 8 * 256) + 2 * 1024 * 16) / (32 * (4 * 256 + 2 * 16 * 24) + 2 * 1024 * 16)
+    assert trace.exit_costs == pytest.approx([1 + part, 2 + 2 * part, 3 + 2 * part], abs=1e-3)
+    assert tiny_trace(None).exit_costs == [1, 2, 3]
+    policy = ExitPolicy.from_params({"type": "max_probability", "thresholds": {"type": "budget", "speedup": 1.5}})
+    details = policy.calibrate(trace).to_json()
+    exits = replay(policy, trace).exits
+    mean = sum(trace.exit_costs[int(number) - 1] for number in exits) / len(exits)
+    assert mean <= trace.exit_costs[-1] / 1.5 + 1e-6
+    assert str(round(mean, 4))[:5] in str(details)
+
+
+def tiny_trace(branch: Any) -> Any:
+    model = tiny_model("weighted_distillation", branch=branch)
+    return trace_model(model, [{**tiny_batch(), "index": torch.arange(6)}], None, "here")

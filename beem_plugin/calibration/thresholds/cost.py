@@ -14,7 +14,7 @@ class Budget:
 
     speedup : `float`, optional
         The cost of the whole network over the allowed mean cost.
-    cost : `list[float]`, optional (default = the layer that each exit reads)
+    cost : `list[float]`, optional (default = the layers up to each exit, branches included)
         The cost of each exit, the last included: multiply-accumulates, measured milliseconds, ...
     budget : `float`, optional
         The allowed mean cost, in the unit of `cost`.
@@ -40,7 +40,8 @@ class Budget:
                 f"thresholds.cost: found a list of {len(self.cost)}, allowed: {table.num_exits} entries, one for every "
                 "exit"
             )
-        cost = np.array(table.exit_layers if self.cost is None else self.cost, dtype=np.float64)
+        default = table.exit_layers if table.exit_costs is None else table.exit_costs
+        cost = np.array(default if self.cost is None else self.cost, dtype=np.float64)
         if self.budget is not None:
             return cost, self.budget
         return cost, None if self.speedup is None else float(cost[-1]) / self.speedup

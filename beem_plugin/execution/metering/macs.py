@@ -20,6 +20,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from beem_plugin.execution.stepped_network import SteppedNetwork, device_of
+from beem_plugin.exits.branches import BranchedHead
 
 LENGTHS = (8, 16, 24)
 
@@ -78,6 +79,32 @@ def count_macs(network: SteppedNetwork) -> NetworkMacs:
         return coefficients.mul(1e4).round().div(1e4).clamp(min=0)
 
     return NetworkMacs(fit(layers), fit(heads))
+
+
+@torch.no_grad()
+def exit_costs(network: Any, length: int = 32) -> list[float]:
+    """
+    Cost of exiting at each exit in layers of the network: its layers, and the branches of all exits up to there.
+
+    # Parameters
+
+    network : `MultiExitEncoder`
+    length : `int`, optional (default = `32`)
+        Tokens, at which multiply-accumulates are compared.
+    """
+    layers = count_macs(network).layers
+    powers = torch.tensor([1, length, length**2], dtype=torch.float64)
+    layer = float((layers.sum(0) * powers).sum()) / network.exit_layers[-1]
+    weight = next(network.parameters())
+    hidden = weight.new_zeros(1, length, network.backbone.hidden_size)
+    costs, branches = [], 0.0
+    for head, depth in zip(network.exits, network.exit_layers, strict=True):
+        if isinstance(head, BranchedHead):
+            with _counting() as counter:
+                head.branch(hidden)
+            branches += counter.get_total_flops() / 2 / layer
+        costs.append(round(depth + branches, 4))
+    return costs
 
 
 @torch.no_grad()
