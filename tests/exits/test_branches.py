@@ -213,8 +213,8 @@ def test_thresholds_for_a_speed_count_branches() -> None:
     model = tiny_model("weighted_distillation", branch={"type": "transformer", "width": 16})
     batch = {**tiny_batch(), "index": torch.arange(6)}
     trace = trace_model(model, [batch], None, "here")
-    # T (2 h w + 4 w^2 + 4 w^2) + 2 T^2 w over T (4 h^2 + 2 h i) + 2 T^2 h, with h = w = 16, i = 24 and T = 32.
-    part = (32 * (2 * 256 + 8 * 256) + 2 * 1024 * 16) / (32 * (4 * 256 + 2 * 16 * 24) + 2 * 1024 * 16)
+    # T (2 h w + 4 w^2 + 4 w^2) + 2 T^2 w over T (4 h^2 + 2 h i) + 2 T^2 h, with h = w = 16, i = 24 and T = 16.
+    part = (16 * (2 * 256 + 8 * 256) + 2 * 256 * 16) / (16 * (4 * 256 + 2 * 16 * 24) + 2 * 256 * 16)
     assert trace.exit_costs == pytest.approx([1 + part, 2 + 2 * part, 3 + 2 * part], abs=1e-3)
     assert tiny_trace(None).exit_costs == [1, 2, 3]
     policy = ExitPolicy.from_params({"type": "max_probability", "thresholds": {"type": "budget", "speedup": 1.5}})

@@ -90,11 +90,10 @@ def exit_costs(network: Any, length: int = 32) -> list[float]:
 
     network : `MultiExitEncoder`
     length : `int`, optional (default = `32`)
-        Tokens, at which multiply-accumulates are compared.
+        Tokens, at which multiply-accumulates are compared; at most as many as the backbone takes.
     """
-    layers = count_macs(network).layers
-    powers = torch.tensor([1, length, length**2], dtype=torch.float64)
-    layer = float((layers.sum(0) * powers).sum()) / network.exit_layers[-1]
+    length = min(length, getattr(network.backbone, "max_tokens", None) or length)
+    layer = sum(layers for layers, _ in _count_at(network, length)) / network.exit_layers[-1]
     weight = next(network.parameters())
     hidden = weight.new_zeros(1, length, network.backbone.hidden_size)
     costs, branches = [], 0.0
