@@ -66,7 +66,7 @@ class InstanceTable(Sequence[Instance]):
                 if name in chunk[0]:
                     flat = [token for encoding in chunk for token in encoding[name]]
                     parts.setdefault(name, []).append(np.array(flat, dtype=np.int32))
-        self._tokens = {name: np.concatenate(arrays) for name, arrays in parts.items()}
+        self._tokens = {name: narrowed(np.concatenate(arrays)) for name, arrays in parts.items()}
         self.lengths = np.array(lengths, dtype=np.int64)
         self._starts = self.lengths.cumsum() - self.lengths
 
@@ -125,3 +125,8 @@ class InstanceTable(Sequence[Instance]):
 def select(instances: Sequence[Instance], rows: Sequence[int]) -> Sequence[Instance]:
     """The instances at these positions, in that order."""
     return instances.select(rows) if isinstance(instances, InstanceTable) else [instances[row] for row in rows]
+
+
+def narrowed(numbers: np.ndarray) -> np.ndarray:
+    """The same non-negative integers in the smallest type that holds them."""
+    return numbers.astype(np.min_scalar_type(numbers.max(initial=0)))
