@@ -24,15 +24,14 @@ def run_in_order(
     network : `SteppedNetwork`
     policy : `ExitPolicy`
     batches : `Iterable[RaggedBatch]`
-        None of them empty; `index` counts the samples of all batches from 0.
+        None of them empty; the `index` of each is consecutive.
     """
     pending: list[_Pending] = []
 
     def read() -> Iterator[RaggedBatch]:
-        first = 0
         for batch in batches:
+            first = int(batch.index[0])
             pending.append(_Pending(first, first + len(batch)))
-            first += len(batch)
             yield batch
 
     for executed in engine.run(network, policy, read()):

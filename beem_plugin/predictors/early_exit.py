@@ -6,6 +6,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
 from beem_plugin.calibration.replay import ExitDecisions
 from beem_plugin.common.errors import ConfigurationError, DataError
@@ -24,6 +25,9 @@ from beem_plugin.predictors.predictor import JsonDict, Predictor
 
 QUEUED = 2
 """Chunks that wait between two stages."""
+
+CHUNKS_ALONE = 6
+"""The first chunks, which are small, do not wait for an engine that gathers large windows."""
 
 RESERVED = {"label", "value", "probabilities", "exit", "layer", "score"}
 
@@ -120,9 +124,15 @@ class EarlyExitPredictor(Predictor):
                 waiting.append(fields)
                 yield batch
 
-        decided = run_in_order(self.engine, model.encoder, model.exit_policy, batches())
-        for decisions in decided if stopped is None else ahead(decided, QUEUED, stopped):
-            yield self._predictions(waiting.popleft(), decisions)
+        def decisions() -> Iterator[ExitDecisions]:
+            stream = batches()
+            for batch in islice(stream, CHUNKS_ALONE):
+                yield from run_in_order(self.engine, model.encoder, model.exit_policy, [batch])
+            yield from run_in_order(self.engine, model.encoder, model.exit_policy, stream)
+
+        decided = decisions()
+        for part in decided if stopped is None else ahead(decided, QUEUED, stopped):
+            yield self._predictions(waiting.popleft(), part)
 
     def _predictions(self, fields: list[JsonDict], decisions: ExitDecisions) -> list[JsonDict]:
         layers = self.classifier.encoder.exit_layers
