@@ -9,7 +9,7 @@ from beem_plugin.common.errors import ConfigurationError, not_allowed
 from beem_plugin.execution.engine import Engine
 
 FILE_ENGINE = {"type": "depth_pools"}
-"""What runs a file unless the config or a flag names an engine: throughput counts there, and it has the most."""
+"""The engine for files unless the config or a flag names another: it has the highest throughput."""
 
 
 def file_engine(config: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -22,7 +22,7 @@ def file_engine(config: Mapping[str, Any]) -> dict[str, Any] | None:
     # Returns
 
     `dict[str, Any]`, optional
-        `FILE_ENGINE`, or `None` if the config says which engine, which the model then has.
+        `FILE_ENGINE`, or `None` if the config names the model's engine.
     """
     model = config.get("model")
     is_given = isinstance(model, Mapping) and model.get("engine") is not None
@@ -30,7 +30,7 @@ def file_engine(config: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def check_engine(name: str, flag: str) -> None:
-    """Raises a `ConfigurationError` that names `flag` if no engine is called `name`."""
+    """Raises a `ConfigurationError` that names `flag` if `name` is not a registered engine."""
     try:
         Engine.from_params({"type": name})
     except ConfigurationError:

@@ -14,8 +14,6 @@ from beem_plugin.calibration.replay import ExitDecisions, replay
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.data.ragged_batch import ragged_batches
 from beem_plugin.execution.engine import Engine, gather_decisions
-from beem_plugin.execution.metering.baselines import NeverLeaves
-from beem_plugin.exits.policies import Beem, Entropy, Final, FixedExit, Margin, MaxProbability, Patience
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.signals import ExitSignals
 from beem_plugin.exits.state import ExitState
@@ -23,20 +21,6 @@ from beem_plugin.models.multi_exit_encoder import MultiExitEncoder
 from tests.backbones.tiny_models import tiny
 
 WEIGHTS = [0.1, 0.25, 0.3, 0.45]
-FUSED_POLICIES: list[ExitPolicy] = [
-    Beem(thresholds=0.2, weights=WEIGHTS),
-    Beem(thresholds=[0.05, "never", 0.3], weights=WEIGHTS, on_disagreement="zero", min_exit=2),
-    MaxProbability(thresholds=0.8),
-    Margin(thresholds=0.6),
-    Entropy(thresholds=0.4),
-    Entropy(thresholds=0.4, normalized=True, min_exit=3),
-    Patience(1),
-    FixedExit(2),
-    Final(),
-    NeverLeaves(Beem(thresholds=0.2, weights=WEIGHTS)),
-]
-"""Those that the GPU kernels know."""
-
 SIGNALS = ("wanted", "similarity", "gate", "halt", "predicted_error", "position")
 
 

@@ -45,6 +45,7 @@ class CompiledNetwork:
         self.origin = Origin(network, policy)
         self.network, self.policy = network, copy.deepcopy(policy)
         self.device = device_of(network)
+        self._one_token = torch.ones(1, 1, dtype=torch.bool, device=self.device)
         self.num_exits, self.num_labels, self.exit_layers = network.num_exits, network.num_labels, network.exit_layers
         self.backbone = network.backbone
         self._arguments: dict[str, Any] = {}
@@ -106,8 +107,7 @@ class CompiledNetwork:
         reads = self._reads[exit_number]
         if reads is not None:
             vectors = first_tokens(state) if reads == "first" else mean_tokens(state, self.use_kernels)
-            mask = torch.ones(len(vectors), 1, dtype=torch.bool, device=vectors.device)
-            state = BackboneState(vectors[:, None], mask)
+            state = BackboneState(vectors[:, None], self._one_token.expand(len(vectors), 1))
         elif state.packed is not None:
             state = self.backbone.make_state(*state.packed.padded(state.hidden_states))
         return self.network.exit_signals(exit_number, state)

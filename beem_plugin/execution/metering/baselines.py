@@ -79,7 +79,7 @@ class FullDepth:
 
 class NeverLeaves(ExitPolicy):
     """
-    Evaluates another policy at every exit and lets nobody go: what the exits cost when nobody uses them.
+    Steps another policy at every exit, and no sample exits: the cost of unused exits.
 
     # Parameters
 
@@ -100,7 +100,7 @@ class NeverLeaves(ExitPolicy):
         return self.policy.is_calibrated
 
     def to_config(self) -> dict[str, Any]:
-        """Not to build it from, but to tell whether what was captured for one serves another."""
+        """For reports; it cannot be built from a config."""
         return {"never leaves": self.policy.to_config()}
 
     def start(self, batch_size: int, num_exits: int, device: torch.device | str = "cpu") -> ExitState:

@@ -198,7 +198,7 @@ def long_input(backbone: Any) -> int:
 
 
 def first_line(error: Exception) -> str:
-    """What an exporter's error says, without its report."""
+    """The first line of an exporter's error, without its report."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 

@@ -70,7 +70,7 @@ class OnnxNetwork:
         return set()
 
     def parameters(self) -> Iterator[torch.nn.Parameter]:
-        """An empty one: it says that everything is on the CPU."""
+        """An empty parameter on the CPU, from which engines take the device."""
         yield torch.nn.Parameter(torch.zeros(0))
 
     def embed(self, batch: dict[str, Tensor]) -> BackboneState:
