@@ -37,7 +37,6 @@ if triton is not None:
         tokens,
         scale,
         row_stride,
-        output_stride,
         bias_sample_stride,
         bias_head_stride,
         bias_row_stride,
@@ -76,7 +75,7 @@ if triton is not None:
         total = tl.sum(weights, axis=1)
         value = tl.load(value_ptr + offset, mask=inside[:, None], other=0.0)
         output = tl.dot(weights.to(value.dtype), value, input_precision="ieee") / total[:, None]
-        output_offset = (start + row[:, None]) * output_stride + head * HEAD_SIZE + column[None, :]
+        output_offset = ((start + row[:, None]) * HEADS + head) * HEAD_SIZE + column[None, :]
         tl.store(output_ptr + output_offset, output.to(output_ptr.dtype.element_ty), mask=inside[:, None])
 
 
@@ -92,8 +91,8 @@ def attention(
     """
     Scaled dot-product attention of every head (Vaswani et al. 2017, Eq. 1), with a bias added to the scores (MPNet).
 
-    Kept beside torch's own attention because that is made for long sequences: for tens of tokens, with a bias or with
-    packed samples, its kernels take longer than the matrix products around them.
+    torch's own attention is made for long sequences: for tens of tokens, with a bias or packed, it takes longer than
+    the matrix products around it.
 
     # Parameters
 
@@ -116,8 +115,8 @@ def attention(
         attention_output `(batch, tokens, hidden)`, contiguous.
     """
     batch, tokens, hidden = query.shape
-    head_size = hidden // num_heads
     output = torch.empty((batch, tokens, hidden), dtype=query.dtype, device=query.device)
+    strides = (0, 0, 0) if bias is None else (bias.stride(0) if len(bias) > 1 else 0, *bias.stride()[1:3])
     groups = [(0, batch, block_size(tokens))] if packed is None else length_groups(packed.lengths)
     for first, last, block in groups:
         launch(
@@ -132,14 +131,11 @@ def attention(
             output,
             first,
             tokens,
-            head_size**-0.5,
+            (hidden // num_heads) ** -0.5,
             query.stride(1),
-            hidden,
-            0 if bias is None or len(bias) == 1 else bias.stride(0),
-            0 if bias is None else bias.stride(1),
-            0 if bias is None else bias.stride(2),
+            *strides,
             HEADS=num_heads,
-            HEAD_SIZE=head_size,
+            HEAD_SIZE=hidden // num_heads,
             BLOCK=block,
             HAS_BIAS=bias is not None,
             HAS_MASK=attention_mask is not None and packed is None,
@@ -163,10 +159,11 @@ def attention_reference(
         (query, attention_mask), (key, _), (value, _) = map(packed.padded, (query, key, value))
     batch, tokens, hidden = query.shape
     query, key, value = (part.reshape(batch, tokens, num_heads, -1).transpose(1, 2) for part in (query, key, value))
-    scores = query.new_zeros(1, 1, 1, 1) if bias is None else bias[:, :, :tokens, :tokens]
+    mask = None if bias is None else bias[:, :, :tokens, :tokens]
     if attention_mask is not None:
-        scores = scores.masked_fill(~attention_mask[:, None, None, :], torch.finfo(query.dtype).min)
-    output = functional.scaled_dot_product_attention(query, key, value, attn_mask=scores)
+        mask = query.new_zeros(1, 1, 1, 1) if mask is None else mask
+        mask = mask.masked_fill(~attention_mask[:, None, None, :], torch.finfo(query.dtype).min)
+    output = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
     output = output.transpose(1, 2).reshape(batch, tokens, hidden)  # from (batch, heads, tokens, head size)
     return output if packed is None or attention_mask is None else output[attention_mask][None]
 
