@@ -1,4 +1,4 @@
-"""The table of supported model families, and how a backbone is built from a name or a configuration."""
+"""The supported model families, and the construction of a backbone from a model name or a configuration."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ from typing import Any
 
 from beem_plugin.backbones import loading
 from beem_plugin.backbones.albert import AlbertBackbone
-from beem_plugin.backbones.bert import BertBackbone
+from beem_plugin.backbones.backbone import Backbone
+from beem_plugin.backbones.bert import BertBackbone, DistilBertBackbone, ElectraBackbone, RobertaBackbone
 from beem_plugin.backbones.deberta_v2 import DebertaV2Backbone
-from beem_plugin.backbones.distilbert import DistilBertBackbone
-from beem_plugin.backbones.electra import ElectraBackbone
 from beem_plugin.backbones.modernbert import ModernBertBackbone
 from beem_plugin.backbones.mpnet import MPNetBackbone
-from beem_plugin.backbones.roberta import RobertaBackbone
 from beem_plugin.backbones.transformer import TransformerBackbone
 from beem_plugin.common.errors import ConfigurationError, not_allowed
 from beem_plugin.data.pretrained import resolve_model_name
@@ -33,32 +31,56 @@ FAMILIES: dict[str, type[TransformerBackbone]] = {
 KEY = "model.encoder.backbone"
 
 
-def build(
-    model_name: str | None,
-    config: dict | None,
-    load_weights: bool,
-    config_overrides: dict | None,
-    num_layers: int | None,
-) -> TransformerBackbone:
-    """The backbone of a config block; the parameters are those of `TransformerBackbone`."""
-    if (model_name is None) == (config is None):
-        found = "neither" if model_name is None else "both"
-        raise ConfigurationError(f"{KEY}: found {found} of 'model_name' and 'config', allowed: one of them")
-    key = f"{KEY}.config" if model_name is None else f"{KEY}.model_name"
-    path = None if model_name is None else resolve_model_name(model_name, key)
-    entries = dict(config or {}) if path is None else loading.read_config(path, key)
-    adapter = family(entries, key if model_name is None else f"{key} {model_name!r}")
-    if path is None:
-        loading.check_keys(entries, entries["model_type"], adapter.extra_config_keys, key)
-    model_config = loading.make_config(entries, key)
-    loading.override(model_config, config_overrides or {}, adapter.extra_config_keys, f"{KEY}.config_overrides")
-    shorten(adapter, model_config, num_layers)
-    if path is None or not load_weights:
-        return adapter(loading.random_model(model_config, adapter.attn_implementation, key), model_name)
-    model, has_pooler = loading.pretrained_model(
-        path, model_config, adapter.attn_implementation, key, shortened=num_layers is not None
-    )
-    return adapter(model, model_name, take_pooler(adapter, model, has_pooler))
+@Backbone.register("transformer", constructor="from_model")
+class PretrainedBackbone(TransformerBackbone):
+    """
+    A pretrained or randomly initialised encoder of the transformers library, of a family in `FAMILIES`; the model's
+    `model_type` selects the adapter class. Either `model_name` or `config` is given.
+
+    Registered as a `Backbone` with name "transformer", which is the default.
+
+    # Parameters
+
+    model_name : `str`, optional (default = `None`)
+        A model of the hub, a folder, or `"package:minilm"`.
+    config : `dict`, optional (default = `None`)
+        `{"model_type": "bert", ...}`: random weights in this shape, drawn from torch's global generator.
+    load_weights : `bool`, optional (default = `True`)
+        `False` builds the model from its configuration alone, for a state dict that is loaded afterwards.
+    config_overrides : `dict`, optional (default = `None`)
+        Entries of the model's configuration to replace, such as `{"hidden_dropout_prob": 0.0}`.
+    num_layers : `int`, optional (default = all)
+        The number of blocks to keep, from the first.
+    """
+
+    @classmethod
+    def from_model(
+        cls,
+        model_name: str | None = None,
+        config: dict | None = None,
+        load_weights: bool = True,
+        config_overrides: dict | None = None,
+        num_layers: int | None = None,
+    ) -> TransformerBackbone:
+        """An instance of the family's adapter; see the class for the parameters."""
+        if (model_name is None) == (config is None):
+            found = "neither" if model_name is None else "both"
+            raise ConfigurationError(f"{KEY}: found {found} of 'model_name' and 'config', allowed: one of them")
+        key = f"{KEY}.config" if model_name is None else f"{KEY}.model_name"
+        path = None if model_name is None else resolve_model_name(model_name, key)
+        entries = dict(config or {}) if path is None else loading.read_config(path, key)
+        adapter = family(entries, key if model_name is None else f"{key} {model_name!r}")
+        if path is None:
+            loading.check_keys(entries, entries["model_type"], adapter.extra_config_keys, key)
+        model_config = loading.make_config(entries, key)
+        loading.override(model_config, config_overrides or {}, adapter.extra_config_keys, f"{KEY}.config_overrides")
+        shorten(adapter, model_config, num_layers)
+        if path is None or not load_weights:
+            return adapter(loading.random_model(model_config, adapter.attn_implementation, key), model_name)
+        model, has_pooler = loading.pretrained_model(
+            path, model_config, adapter.attn_implementation, key, shortened=num_layers is not None
+        )
+        return adapter(model, model_name, take_pooler(adapter, model, has_pooler))
 
 
 def family(entries: dict, what: str) -> type[TransformerBackbone]:
@@ -70,7 +92,7 @@ def family(entries: dict, what: str) -> type[TransformerBackbone]:
 
 
 def shorten(adapter: type[TransformerBackbone], model_config: Any, num_layers: int | None) -> None:
-    """Leaves the first `num_layers` blocks in the model's configuration."""
+    """Changes the configuration to that of the first `num_layers` blocks."""
     if num_layers is None:
         return
     depth = adapter.depth(model_config)
@@ -81,7 +103,7 @@ def shorten(adapter: type[TransformerBackbone], model_config: Any, num_layers: i
 
 
 def take_pooler(adapter: type[TransformerBackbone], model: Any, is_pretrained: bool) -> Any:
-    """Takes the pooler out of the model, so that its parameters are neither trained nor stored, and returns it."""
+    """Removes the pooler from the model, so that it is neither trained nor stored; returns its pretrained weights."""
     dense = adapter.pooler_of(model)
     if dense is None:
         return None

@@ -17,8 +17,8 @@ class ModernBertBackbone(TransformerBackbone):
     """
     `model_type` `modernbert`.
 
-    Its blocks put their normalisation first, so the states between them are the unnormalised residual stream. The final
-    norm belongs to the last block that is kept, as in the hidden states that transformers returns.
+    Its blocks are pre-norm: the states between them are the residual stream before normalisation. The final norm is
+    part of the last block, as in the hidden states that transformers returns.
     """
 
     token_dims: ClassVar[Mapping[str, tuple[int, ...]]] = {
@@ -46,14 +46,11 @@ class ModernBertBackbone(TransformerBackbone):
     def longest_input(cls, config: Any) -> int | None:
         return None
 
-    def embed_tokens(self, batch: Mapping[str, Tensor]) -> Tensor:
-        return self.transformer_model.embeddings(batch["input_ids"])
-
     def batched_extras(self, hidden_states: Tensor, attention_mask: Tensor) -> dict[str, Tensor]:
         batched = super().batched_extras(hidden_states, attention_mask)
         band = self._band(hidden_states)
         if band is not None:
-            # The only mask with a row a query, and only where the input is longer than the local window reaches.
+            # The only mask with a row for each query, and only for inputs longer than the local window.
             allowed = band & attention_mask[:, None, None, :]
             batched["local_mask"] = masks.additive(allowed, hidden_states.dtype)
         return batched
@@ -73,20 +70,22 @@ class ModernBertBackbone(TransformerBackbone):
         length, reach = hidden_states.shape[1], self.config.sliding_window
         if "sliding_attention" not in self.config.layer_types:
             return None
-        # A traced graph serves inputs of every length, whatever length it is traced at.
+        # A traced graph takes inputs of every length, whatever length it is traced at.
         if not (torch.jit.is_tracing() or torch.compiler.is_compiling()) and length - 1 <= reach:
             return None
         return masks.local_band(length, reach, hidden_states.device)
 
     def block(self, number: int, state: BackboneState) -> Tensor:
-        model = self.transformer_model
         kind = self.config.layer_types[number - 1]
         mask = state.batched.get("key_mask")
         if kind == "sliding_attention" and "local_band" in state.shared:
             mask = state.batched.get("local_mask", state.shared["local_band"])
-        output: Tensor = model.layers[number - 1](
+        output: Tensor = self.block_module(number)(
             state.hidden_states,
             attention_mask=mask,
             position_embeddings=(state.shared[f"{kind}_cos"], state.shared[f"{kind}_sin"]),
         )
-        return model.final_norm(output) if number == self.num_layers else output
+        return self.transformer_model.final_norm(output) if number == self.num_layers else output
+
+    def block_module(self, number: int) -> Any:
+        return self.transformer_model.layers[number - 1]
