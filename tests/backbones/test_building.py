@@ -1,4 +1,4 @@
-"""A backbone from a name, a folder or a configuration, and what is said when that is impossible."""
+"""Backbones from a name, a folder or a configuration, and the errors."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_saved_model_of_every_family_gives_the_states_of_automodel(name: str, 
 
 
 @torch.no_grad()
-def test_saved_config_and_state_dict_bring_a_backbone_back(name: str, tmp_path: Path) -> None:
+def test_saved_config_and_state_dict_rebuild_a_backbone(name: str, tmp_path: Path) -> None:
     backbone = tiny(name).eval()
     backbone.save_config(tmp_path)
     rebuilt = build(model_name=str(tmp_path), load_weights=False).eval()
@@ -91,7 +91,7 @@ def test_num_layers_keeps_the_first_layers(name: str, tmp_path: Path) -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["albert-groups", "albert-inner"])
-def test_an_albert_in_groups_is_cut_where_a_group_ends(name: str) -> None:
+def test_an_albert_in_groups_is_shortened_to_whole_groups(name: str) -> None:
     backbone = tiny(name).eval()
     short = tiny(name, num_layers=2).eval()
     short.load_state_dict(backbone.state_dict(), strict=False)
@@ -115,7 +115,7 @@ def test_random_weights_follow_the_global_seed() -> None:
     assert any(not torch.equal(first[key], other[key]) for key in first)
 
 
-def test_the_pretrained_pooler_is_offered_and_is_no_part_of_the_backbone(folder: Path) -> None:
+def test_the_pretrained_pooler_is_available_and_not_part_of_the_backbone(folder: Path) -> None:
     backbone = build(model_name=str(folder))
     stored = load_file(folder / "model.safetensors")
     pooler = backbone.pretrained_pooler()
@@ -127,18 +127,18 @@ def test_the_pretrained_pooler_is_offered_and_is_no_part_of_the_backbone(folder:
 
 
 @pytest.mark.parametrize("name", ["albert", "mpnet", "roberta"])
-def test_other_families_offer_their_poolers_too(name: str, tmp_path: Path) -> None:
+def test_poolers_of_other_families_are_available(name: str, tmp_path: Path) -> None:
     AutoModel.from_config(tiny(name).config).save_pretrained(tmp_path)
     pooler = build(model_name=str(tmp_path)).pretrained_pooler()
     assert pooler is not None and pooler[0].shape == (32, 32) and pooler[1].shape == (32,)
 
 
-def test_a_checkpoint_without_pooler_loads_and_offers_none(folder: Path) -> None:
+def test_a_checkpoint_without_pooler_loads_without_one(folder: Path) -> None:
     edit_checkpoint(folder, pooler__dense__weight=None)
     assert build(model_name=str(folder)).pretrained_pooler() is None
 
 
-def test_missing_encoder_weights_are_an_error_that_names_them(folder: Path) -> None:
+def test_missing_encoder_weights_raise_an_error_that_names_them(folder: Path) -> None:
     edit_checkpoint(folder, encoder__layer__1__output__dense__weight=None)
     with pytest.raises(
         ConfigurationError, match=r"model_name: .*lacks weights: encoder\.layer\.1\.output\.dense\.weight"
@@ -146,7 +146,7 @@ def test_missing_encoder_weights_are_an_error_that_names_them(folder: Path) -> N
         build(model_name=str(folder))
 
 
-def test_weights_of_another_shape_are_an_error_that_names_them(folder: Path) -> None:
+def test_weights_of_another_shape_raise_an_error_that_names_them(folder: Path) -> None:
     edit_checkpoint(folder, embeddings__LayerNorm__bias=torch.zeros(3))
     with pytest.raises(ConfigurationError, match=r"other shapes .*embeddings\.LayerNorm\.bias"):
         build(model_name=str(folder))
@@ -164,7 +164,7 @@ def test_heads_are_dropped_silently_and_unused_encoder_weights_with_a_warning(
     assert [record.getMessage() for record in caplog.records if "encoder.layer.9" in record.getMessage()]
 
 
-def test_a_shortened_model_does_not_warn_about_what_was_cut(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_shortened_model_does_not_warn_about_removed_blocks(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         build(model_name=str(folder), num_layers=1)
     assert not caplog.records
@@ -201,14 +201,14 @@ def test_config_overrides_reach_the_modules(folder: Path) -> None:
         ),
     ],
 )
-def test_wrong_blocks_are_refused_in_one_line(block: dict[str, Any], message: str) -> None:
+def test_invalid_config_blocks_raise_one_line_errors(block: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message) as error:
         build(**block)
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("model_type", ["gpt2", "no_such_type", None])
-def test_a_folder_of_an_unsupported_family_is_refused_with_the_supported_ones(
+def test_a_folder_of_an_unsupported_family_raises_an_error_with_the_supported_ones(
     model_type: str | None, tmp_path: Path
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type} if model_type else {}))
@@ -217,7 +217,7 @@ def test_a_folder_of_an_unsupported_family_is_refused_with_the_supported_ones(
     assert str(tmp_path) in str(error.value)
 
 
-def test_a_folder_without_what_it_takes_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_config_or_weights_raises_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"model.encoder.backbone.model_name: .*has no config.json"):
         build(model_name=str(tmp_path))
     tiny("bert").save_config(tmp_path)
@@ -226,7 +226,7 @@ def test_a_folder_without_what_it_takes_is_refused(tmp_path: Path) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_an_unreachable_hub_is_one_line_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_hub_raises_a_one_line_error_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     hub.hub_reachable.cache_clear()
     with pytest.raises(ConfigurationError, match=r"model.encoder.backbone.model_name: 'nobody/no-such-model'") as error:
@@ -235,7 +235,7 @@ def test_an_unreachable_hub_is_one_line_that_says_what_to_do(monkeypatch: pytest
     assert "\n" not in str(error.value) and "folder" in str(error.value)
 
 
-def test_an_input_longer_than_the_position_table_is_an_error_that_names_the_key() -> None:
+def test_an_input_longer_than_the_position_table_raises_an_error_that_names_the_key() -> None:
     for name, longest in {"bert": 40, "roberta": 38, "mpnet": 38, "distilbert": 40}.items():
         backbone = tiny(name).eval()
         backbone.embed(make_batch(backbone, lengths=(longest,)))

@@ -50,7 +50,7 @@ OURS = ["decoder.exits.0.norm.weight", "decoder.exits.0.output.dense.weight"]
 
 
 def states(pairs: list[tuple[str, str]]) -> list[dict[str, Tensor]]:
-    """The same values under the older and under the newer names, with parameters that no release renames."""
+    """The same values under the older and the newer names, with parameters of unchanged names."""
     values = [torch.full((3,), float(number)) for number in range(len(pairs) + len(OURS))]
     return [dict(zip([*(PREFIX + pair[age] for pair in pairs), *OURS], values)) for age in (0, 1)]
 
@@ -60,13 +60,13 @@ def same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> bool:
 
 
 @pytest.mark.parametrize("pairs", [DINOV2, VIT, BEIT, SWIN], ids=["dinov2", "vit", "beit", "swin"])
-def test_names_of_other_releases_are_found_in_both_directions(pairs: list[tuple[str, str]]) -> None:
+def test_names_are_mapped_between_releases_in_both_directions(pairs: list[tuple[str, str]]) -> None:
     for given, model in itertools.product(states(pairs), repeat=2):
         empty = {name: torch.zeros_like(value) for name, value in model.items()}
         assert same(renamed(given, empty), model)
 
 
-def test_a_matrix_that_became_two_is_split_and_joined() -> None:
+def test_a_split_matrix_is_split_and_joined() -> None:
     whole = torch.arange(12.0).view(6, 2)
     fused = {f"{PREFIX}encoder.layer.0.mlp.weights_in.weight": whole}
     split = {
@@ -84,7 +84,7 @@ def test_half_a_matrix_is_not_dropped() -> None:
     assert same(renamed(gate, fused), gate)
 
 
-def test_what_has_no_counterpart_keeps_its_name() -> None:
+def test_weights_without_a_counterpart_keep_their_names() -> None:
     old, new = states(DINOV2)
     extra = {f"{PREFIX}encoder.layer.7.attention.attention.query.weight": torch.ones(3), "other": torch.ones(1)}
     assert same(renamed({**old, **extra}, new), {**new, **extra})
@@ -106,7 +106,7 @@ def test_only_names_of_an_image_encoder_are_translated() -> None:
     assert same(renamed(text, model), text)
 
 
-def test_a_table_that_is_computed_is_the_models_own() -> None:
+def test_a_computed_table_is_taken_from_the_model() -> None:
     name = f"{PREFIX}encoder.layers.0.blocks.0.attention.self.relative_position_index"
     weight = {"w": torch.ones(1)}
     index = torch.arange(4)

@@ -1,4 +1,4 @@
-"""Stepping a backbone by hand is its full forward pass."""
+"""A backbone run block by block gives the hidden states of its full forward pass."""
 
 from __future__ import annotations
 
@@ -60,15 +60,13 @@ def test_token_types_reach_the_embeddings(name: str) -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("depth", [0, 1, 3])
-def test_cutting_samples_and_tokens_changes_nothing_for_those_that_stay(
-    backbone: TransformerBackbone, depth: int
-) -> None:
+def test_reducing_samples_and_tokens_does_not_change_the_others(backbone: TransformerBackbone, depth: int) -> None:
     batch = make_batch(backbone)
     expected = full_forward(backbone, batch)
     state = backbone.embed(batch)
     for number in range(1, depth + 1):
         state = backbone.layer(number, state)
-    kept = torch.tensor([3, 1])  # in another order than they came
+    kept = torch.tensor([3, 1])  # not in the order of the batch
     state = state.index_select(kept).narrow(max(LENGTHS[3], LENGTHS[1]))
     assert state.hidden_states.shape[:2] == (2, 5)
     for number in range(depth + 1, backbone.num_layers + 1):
@@ -77,7 +75,7 @@ def test_cutting_samples_and_tokens_changes_nothing_for_those_that_stay(
 
 
 @torch.no_grad()
-def test_a_batch_without_padding_can_be_cut_to_some_samples(backbone: TransformerBackbone) -> None:
+def test_a_batch_without_padding_can_be_reduced_to_some_samples(backbone: TransformerBackbone) -> None:
     batch = make_batch(backbone, lengths=(9, 9, 9))
     expected = full_forward(backbone, batch)
     state = backbone.layer(1, backbone.embed(batch)).index_select(torch.tensor([2, 0]))
@@ -99,7 +97,7 @@ def test_samples_of_different_batches_can_be_joined_at_the_same_depth(backbone: 
 
 
 @torch.no_grad()
-def test_a_sample_of_padding_alone_stays_finite_and_disturbs_nobody(backbone: TransformerBackbone) -> None:
+def test_a_sample_of_padding_alone_stays_finite_and_changes_no_other(backbone: TransformerBackbone) -> None:
     batch = make_batch(backbone)
     expected = full_forward(backbone, batch)[backbone.num_layers]
     batch["attention_mask"][2] = 0

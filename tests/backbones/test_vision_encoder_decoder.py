@@ -48,7 +48,7 @@ def build(**keys: Any) -> VisionEncoderDecoderBackbone:
 @pytest.mark.parametrize("with_image", [True, False])
 @torch.no_grad()
 def test_stepped_decoder_gives_the_hidden_states_of_the_full_forward(name: str, with_image: bool) -> None:
-    backbone = build(encoder=ENCODERS[name]).double()  # the activation is computed in fewer steps than theirs
+    backbone = build(encoder=ENCODERS[name]).double()  # the activation is computed in other operations
     model, decoder = backbone.transformer_model, backbone.decoder
     size = ENCODERS[name]["image_size"]
     pixels, tokens = torch.randn(3, 3, size, size).double(), torch.randint(0, 50, (3, 7))
@@ -75,7 +75,7 @@ def test_stepped_decoder_gives_the_hidden_states_of_the_full_forward(name: str, 
 
 
 def test_a_family_without_sdpa_is_built_with_plain_attention(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    # So is Swin in older releases of transformers.
+    # As Swin in older releases of transformers.
     monkeypatch.setattr(SwinModel, "_supports_sdpa", False)
     backbone = build(encoder=ENCODERS["swin"])
     encoder: Any = backbone.image_encoder
@@ -91,7 +91,7 @@ def test_a_family_without_sdpa_is_built_with_plain_attention(monkeypatch: pytest
         )
 
 
-def test_no_parameter_is_left_that_no_loss_reaches() -> None:
+def test_every_trained_parameter_has_a_gradient() -> None:
     for name, config in ENCODERS.items():
         backbone = build(encoder=config)
         size = config["image_size"]
@@ -102,7 +102,7 @@ def test_no_parameter_is_left_that_no_loss_reaches() -> None:
         assert not idle, name
 
 
-def test_a_saved_checkpoint_and_a_saved_config_come_back(tmp_path: Path) -> None:
+def test_a_saved_checkpoint_and_a_saved_config_are_loaded(tmp_path: Path) -> None:
     backbone = build()
     backbone.transformer_model.save_pretrained(tmp_path / "checkpoint")
     loaded = CaptionBackbone.from_params({"model_name": str(tmp_path / "checkpoint"), "vocab_size": 50})
@@ -147,11 +147,11 @@ def test_two_checkpoints_are_joined_with_new_cross_attention(tmp_path: Path) -> 
         ({"encoder": {**VIT, "hiden_size": 3}}, "hiden_size"),
     ],
 )
-def test_a_wrong_config_is_named(keys: dict[str, Any], words: str) -> None:
+def test_an_invalid_config_raises_an_error_that_names_the_key(keys: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
         build(**keys)
 
 
-def test_too_long_a_caption_is_an_error_not_a_crash_of_the_device() -> None:
+def test_a_caption_longer_than_the_positions_raises_an_error() -> None:
     with pytest.raises(ConfigurationError, match="the decoder has positions for 32"):
         build().decoder.embed(torch.zeros(1, 33, dtype=torch.int64))

@@ -12,7 +12,7 @@ from beem_plugin.common.registry import Params
 SHAPE = {"vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 2}
 BERT = {**SHAPE, "intermediate_size": 48, "max_position_embeddings": 40}
 
-# Each family in its usual shape, then the options that change how it is stepped.
+# Each family in its usual shape, and with the options that change its blocks.
 CONFIGS: dict[str, dict[str, Any]] = {
     "bert": {"model_type": "bert", **BERT},
     "roberta": {"model_type": "roberta", **BERT, "pad_token_id": 1},
@@ -61,7 +61,7 @@ LENGTHS = (12, 5, 9, 3)
 
 
 def build(**block: Any) -> TransformerBackbone:
-    """A backbone from a config block, as a configuration file would make it."""
+    """A backbone from a config block."""
     backbone = Backbone.from_params(Params(block))
     assert isinstance(backbone, TransformerBackbone)
     return backbone
