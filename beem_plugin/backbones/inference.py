@@ -17,7 +17,8 @@ from beem_plugin.backbones.post_norm import FAMILIES as POST_NORM_FAMILIES
 from beem_plugin.backbones.post_norm import Embeddings, PostNormBlock, UnexpectedModule, find
 from beem_plugin.backbones.transformer import TransformerBackbone
 from beem_plugin.kernels.add_norm import MAX_SIZE, add_norm, add_norm_reference
-from beem_plugin.kernels.attention import HEAD_SIZES, MAX_TOKENS, attention, triton
+from beem_plugin.kernels.attention import HEAD_SIZES, MAX_TOKENS, attention
+from beem_plugin.kernels.launch import triton
 from beem_plugin.kernels.packed import Packed
 
 KEY_MASK = "key_mask"

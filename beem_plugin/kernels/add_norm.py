@@ -7,36 +7,29 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from beem_plugin.kernels.launch import launch, power_of_two
-
-try:
-    import triton
-    import triton.language as tl
-except ImportError:  # not available on every platform
-    triton = None
+from beem_plugin.kernels.launch import jit, launch, power_of_two, tl
 
 MAX_SIZE = 8192
 
-if triton is not None:
 
-    @triton.jit(do_not_specialize=["residual_rows"])
-    def add_norm_kernel(
-        hidden_ptr, residual_ptr, weight_ptr, bias_ptr, output_ptr, residual_rows, size, eps, BLOCK: tl.constexpr
-    ):
-        """One program: one row, in float32."""
-        row = tl.program_id(0).to(tl.int64)
-        column = tl.arange(0, BLOCK)
-        inside = column < size
-        total = tl.load(hidden_ptr + row * size + column, mask=inside, other=0.0).to(tl.float32)
-        residual_row = row % residual_rows
-        total += tl.load(residual_ptr + residual_row * size + column, mask=inside, other=0.0).to(tl.float32)
-        mean = tl.sum(total, axis=0) / size
-        centred = tl.where(inside, total - mean, 0.0)
-        scale = 1.0 / tl.sqrt(tl.sum(centred * centred, axis=0) / size + eps)
-        weight = tl.load(weight_ptr + column, mask=inside, other=0.0).to(tl.float32)
-        bias = tl.load(bias_ptr + column, mask=inside, other=0.0).to(tl.float32)
-        output = (centred * scale * weight + bias).to(output_ptr.dtype.element_ty)
-        tl.store(output_ptr + row * size + column, output, mask=inside)
+@jit(do_not_specialize=["residual_rows"])
+def add_norm_kernel(
+    hidden_ptr, residual_ptr, weight_ptr, bias_ptr, output_ptr, residual_rows, size, eps, BLOCK: tl.constexpr
+):
+    """One program: one row, in float32."""
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, BLOCK)
+    inside = column < size
+    total = tl.load(hidden_ptr + row * size + column, mask=inside, other=0.0).to(tl.float32)
+    residual_row = row % residual_rows
+    total += tl.load(residual_ptr + residual_row * size + column, mask=inside, other=0.0).to(tl.float32)
+    mean = tl.sum(total, axis=0) / size
+    centred = tl.where(inside, total - mean, 0.0)
+    scale = 1.0 / tl.sqrt(tl.sum(centred * centred, axis=0) / size + eps)
+    weight = tl.load(weight_ptr + column, mask=inside, other=0.0).to(tl.float32)
+    bias = tl.load(bias_ptr + column, mask=inside, other=0.0).to(tl.float32)
+    output = (centred * scale * weight + bias).to(output_ptr.dtype.element_ty)
+    tl.store(output_ptr + row * size + column, output, mask=inside)
 
 
 def add_norm(hidden_states: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:

@@ -8,75 +8,68 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from beem_plugin.kernels.launch import launch, power_of_two
+from beem_plugin.kernels.launch import jit, launch, power_of_two, tl
 from beem_plugin.kernels.packed import Packed
-
-try:
-    import triton
-    import triton.language as tl
-except ImportError:  # not available on every platform
-    triton = None
 
 MAX_TOKENS = 128
 """Longest sample: one program holds all scores of a head."""
 HEAD_SIZES = (16, 32, 64, 128)
 NUM_WARPS = {16: 1, 32: 2, 64: 4, 128: 8}
 
-if triton is not None:
 
-    @triton.jit(do_not_specialize=["first", "tokens", "bias_head_stride", "bias_row_stride", "bias_sample_stride"])
-    def attention_kernel(
-        query_ptr,
-        key_ptr,
-        value_ptr,
-        bias_ptr,
-        mask_ptr,
-        cu_seqlens_ptr,
-        output_ptr,
-        first,
-        tokens,
-        scale,
-        row_stride,
-        bias_sample_stride,
-        bias_head_stride,
-        bias_row_stride,
-        HEADS: tl.constexpr,
-        HEAD_SIZE: tl.constexpr,
-        BLOCK: tl.constexpr,
-        HAS_BIAS: tl.constexpr,
-        HAS_MASK: tl.constexpr,
-        PACKED: tl.constexpr,
-    ):
-        """One program: one head of one sample. Scores and softmax in float32."""
-        sample = first + (tl.program_id(0) // HEADS).to(tl.int64)
-        head = tl.program_id(0) % HEADS
-        if PACKED:
-            start = tl.load(cu_seqlens_ptr + sample)
-            tokens = tl.load(cu_seqlens_ptr + sample + 1) - start
-        else:
-            start = sample * tokens
-        row = tl.arange(0, BLOCK)
-        column = tl.arange(0, HEAD_SIZE)
-        inside = row < tokens
-        offset = (start + row[:, None]) * row_stride + head * HEAD_SIZE + column[None, :]
-        query = tl.load(query_ptr + offset, mask=inside[:, None], other=0.0)
-        key = tl.load(key_ptr + offset, mask=inside[:, None], other=0.0)
-        scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale  # (queries, keys)
-        if HAS_BIAS:
-            bias_offset = sample * bias_sample_stride + head * bias_head_stride
-            bias_offset += row[:, None] * bias_row_stride + row[None, :]
-            scores += tl.load(bias_ptr + bias_offset, mask=inside[:, None] & inside[None, :], other=0.0).to(tl.float32)
-        allowed = inside
-        if HAS_MASK:
-            allowed = allowed & (tl.load(mask_ptr + start + row, mask=inside, other=0) != 0)
-        # Finite, so that a sample of padding alone gives an average and not NaN.
-        scores = tl.where(allowed[None, :], scores, -1e30)
-        weights = tl.exp(scores - tl.max(scores, axis=1)[:, None])
-        total = tl.sum(weights, axis=1)
-        value = tl.load(value_ptr + offset, mask=inside[:, None], other=0.0)
-        output = tl.dot(weights.to(value.dtype), value, input_precision="ieee") / total[:, None]
-        output_offset = ((start + row[:, None]) * HEADS + head) * HEAD_SIZE + column[None, :]
-        tl.store(output_ptr + output_offset, output.to(output_ptr.dtype.element_ty), mask=inside[:, None])
+@jit(do_not_specialize=["first", "tokens", "bias_head_stride", "bias_row_stride", "bias_sample_stride"])
+def attention_kernel(
+    query_ptr,
+    key_ptr,
+    value_ptr,
+    bias_ptr,
+    mask_ptr,
+    cu_seqlens_ptr,
+    output_ptr,
+    first,
+    tokens,
+    scale,
+    row_stride,
+    bias_sample_stride,
+    bias_head_stride,
+    bias_row_stride,
+    HEADS: tl.constexpr,
+    HEAD_SIZE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    HAS_MASK: tl.constexpr,
+    PACKED: tl.constexpr,
+):
+    """One program: one head of one sample. Scores and softmax in float32."""
+    sample = first + (tl.program_id(0) // HEADS).to(tl.int64)
+    head = tl.program_id(0) % HEADS
+    if PACKED:
+        start = tl.load(cu_seqlens_ptr + sample)
+        tokens = tl.load(cu_seqlens_ptr + sample + 1) - start
+    else:
+        start = sample * tokens
+    row = tl.arange(0, BLOCK)
+    column = tl.arange(0, HEAD_SIZE)
+    inside = row < tokens
+    offset = (start + row[:, None]) * row_stride + head * HEAD_SIZE + column[None, :]
+    query = tl.load(query_ptr + offset, mask=inside[:, None], other=0.0)
+    key = tl.load(key_ptr + offset, mask=inside[:, None], other=0.0)
+    scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale  # (queries, keys)
+    if HAS_BIAS:
+        bias_offset = sample * bias_sample_stride + head * bias_head_stride
+        bias_offset += row[:, None] * bias_row_stride + row[None, :]
+        scores += tl.load(bias_ptr + bias_offset, mask=inside[:, None] & inside[None, :], other=0.0).to(tl.float32)
+    allowed = inside
+    if HAS_MASK:
+        allowed = allowed & (tl.load(mask_ptr + start + row, mask=inside, other=0) != 0)
+    # Finite, so that a sample of padding alone gives an average and not NaN.
+    scores = tl.where(allowed[None, :], scores, -1e30)
+    weights = tl.exp(scores - tl.max(scores, axis=1)[:, None])
+    total = tl.sum(weights, axis=1)
+    value = tl.load(value_ptr + offset, mask=inside[:, None], other=0.0)
+    output = tl.dot(weights.to(value.dtype), value, input_precision="ieee") / total[:, None]
+    output_offset = ((start + row[:, None]) * HEADS + head) * HEAD_SIZE + column[None, :]
+    tl.store(output_ptr + output_offset, output.to(output_ptr.dtype.element_ty), mask=inside[:, None])
 
 
 def attention(

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
 
+try:
+    import triton
+    import triton.language as tl
+except ImportError:  # not available on every platform
+    triton = tl = None
+
 INT32_LIMIT = 2**31
 _compiled: dict[tuple[Any, ...], Any] = {}
+
+
+def jit(**options: Any) -> Callable[[Any], Any]:
+    """`triton.jit`, which leaves the function as it is without Triton."""
+    return triton.jit(**options) if triton is not None else lambda function: function
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *values: Any, num_warps: int = 4, **constants: Any) -> None:

@@ -5,55 +5,48 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from beem_plugin.kernels.launch import launch, power_of_two
+from beem_plugin.kernels.launch import jit, launch, power_of_two, tl
 from beem_plugin.kernels.packed import Packed
-
-try:
-    import triton
-    import triton.language as tl
-except ImportError:  # not available on every platform
-    triton = None
 
 ROWS = 8
 """Tokens that a program loads at a time."""
 
-if triton is not None:
 
-    @triton.jit(do_not_specialize=["tokens"])
-    def mean_tokens_kernel(
-        hidden_ptr,
-        mask_ptr,
-        cu_seqlens_ptr,
-        output_ptr,
-        tokens,
-        size,
-        BLOCK: tl.constexpr,
-        MAX_TOKENS: tl.constexpr,
-        ROWS: tl.constexpr,
-        HAS_MASK: tl.constexpr,
-        PACKED: tl.constexpr,
-    ):
-        """One program: BLOCK columns of one sample, in one warp, whose threads own columns and exchange nothing."""
-        sample = tl.program_id(0).to(tl.int64)
-        column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-        if PACKED:
-            start = tl.load(cu_seqlens_ptr + sample)
-            tokens = tl.load(cu_seqlens_ptr + sample + 1) - start
-        else:
-            start = sample * tokens
-        total = tl.zeros((BLOCK,), dtype=tl.float32)
-        count = 0.0
-        for first in range(0, MAX_TOKENS, ROWS):
-            row = first + tl.arange(0, ROWS)
-            counts = row < tokens
-            if HAS_MASK:
-                counts = counts & (tl.load(mask_ptr + start + row, mask=counts, other=0) != 0)
-            inside = counts[:, None] & (column < size)[None, :]
-            offset = (start + row[:, None]) * size + column[None, :]
-            total += tl.sum(tl.load(hidden_ptr + offset, mask=inside, other=0.0).to(tl.float32), axis=0)
-            count += tl.sum(counts.to(tl.float32), axis=0)
-        mean = total / tl.maximum(count, 1.0)
-        tl.store(output_ptr + sample * size + column, mean.to(output_ptr.dtype.element_ty), mask=column < size)
+@jit(do_not_specialize=["tokens"])
+def mean_tokens_kernel(
+    hidden_ptr,
+    mask_ptr,
+    cu_seqlens_ptr,
+    output_ptr,
+    tokens,
+    size,
+    BLOCK: tl.constexpr,
+    MAX_TOKENS: tl.constexpr,
+    ROWS: tl.constexpr,
+    HAS_MASK: tl.constexpr,
+    PACKED: tl.constexpr,
+):
+    """One program: BLOCK columns of one sample, in one warp, whose threads own columns and exchange nothing."""
+    sample = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    if PACKED:
+        start = tl.load(cu_seqlens_ptr + sample)
+        tokens = tl.load(cu_seqlens_ptr + sample + 1) - start
+    else:
+        start = sample * tokens
+    total = tl.zeros((BLOCK,), dtype=tl.float32)
+    count = 0.0
+    for first in range(0, MAX_TOKENS, ROWS):
+        row = first + tl.arange(0, ROWS)
+        counts = row < tokens
+        if HAS_MASK:
+            counts = counts & (tl.load(mask_ptr + start + row, mask=counts, other=0) != 0)
+        inside = counts[:, None] & (column < size)[None, :]
+        offset = (start + row[:, None]) * size + column[None, :]
+        total += tl.sum(tl.load(hidden_ptr + offset, mask=inside, other=0.0).to(tl.float32), axis=0)
+        count += tl.sum(counts.to(tl.float32), axis=0)
+    mean = total / tl.maximum(count, 1.0)
+    tl.store(output_ptr + sample * size + column, mean.to(output_ptr.dtype.element_ty), mask=column < size)
 
 
 def mean_tokens(hidden_states: Tensor, attention_mask: Tensor | None = None, packed: Packed | None = None) -> Tensor:
