@@ -8,9 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 from transformers.activations import NewGELUActivation
-from transformers.models.gpt2.modeling_gpt2 import GPT2MLP
 
-from beem_plugin.backbones.inference import is_altered
 from beem_plugin.common.errors import ConfigurationError
 
 KeysValues = tuple[Tensor, Tensor]
@@ -33,6 +31,10 @@ class Gpt2Decoder:
         self.language_model = language_model
         self.config = language_model.config
         self.blocks = language_model.transformer.h
+        for block in self.blocks:
+            if type(block.mlp.act) is NewGELUActivation:
+                # The same function in one operation instead of eight.
+                block.mlp.act = torch.nn.GELU(approximate="tanh")
         self.num_layers = len(self.blocks)
         self.hidden_size: int = self.config.hidden_size
         self.num_heads: int = self.config.num_attention_heads
@@ -132,19 +134,12 @@ class Gpt2Decoder:
                 attended = attended.reshape(rows // beams, heads, beams, tokens, size).transpose(1, 2)
                 attended = attended.reshape(rows, heads, tokens, size)
             hidden = hidden + attention.resid_dropout(attention.c_proj(self._joined(attended)))
-        return hidden + self._mlp(block.mlp, block.ln_2(hidden))
+        return hidden + block.mlp(block.ln_2(hidden))
 
     def scale(self, number: int) -> float:
         """The factor of attention scores in block `number`."""
         scale: float = self.head_size**-0.5 if self.config.scale_attn_weights else 1.0
         return scale / number if self.config.scale_attn_by_inverse_layer_idx else scale
-
-    def _mlp(self, mlp: Any, hidden: Tensor) -> Tensor:
-        # The activation in one pass instead of eight.
-        plain = type(mlp) is GPT2MLP and type(mlp.act) is NewGELUActivation and not mlp.training
-        if not plain or is_altered(mlp) or is_altered(mlp.act):
-            return mlp(hidden)
-        return mlp.dropout(mlp.c_proj(functional.gelu(mlp.c_fc(hidden), approximate="tanh")))
 
     def _attend(
         self,

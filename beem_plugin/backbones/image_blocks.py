@@ -1,4 +1,4 @@
-"""The blocks of an image encoder, and how to be asked before each of them runs."""
+"""The blocks of an image encoder, and a function to call in place of each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 class RunBlock(Protocol):
-    """What is called in place of a block."""
+    """Called in place of a block."""
 
     def __call__(self, stage: int, block: int, hidden: Tensor, run: Callable[[Tensor], Tensor]) -> Tensor:
         """
@@ -23,7 +23,7 @@ class RunBlock(Protocol):
         hidden : `Tensor`
             `(images, patches, size)`, the block's input.
         run : `Callable[[Tensor], Tensor]`
-            The block itself, for all images or for some.
+            The block itself, for all or some of the images.
 
         # Returns
 
@@ -35,9 +35,9 @@ class RunBlock(Protocol):
 
 def image_stages(encoder: torch.nn.Module) -> list[list[torch.nn.Module]]:
     """
-    The blocks of a transformers image encoder, in stages: within a stage all states have one shape. ViT, DeiT, BEiT and
-    DINOv2 are one stage; between those of Swin patches are merged. Found by what blocks are called, as where they are
-    kept changes from release to release.
+    The blocks of a transformers image encoder, by stages of equal state shape. ViT, DeiT, BEiT and DINOv2 have one
+    stage; Swin merges patches between stages. Found by the names of their classes, because their attribute paths change
+    from release to release.
     """
     return [
         list(module)
@@ -49,13 +49,13 @@ def image_stages(encoder: torch.nn.Module) -> list[list[torch.nn.Module]]:
 
 
 @contextmanager
-def asked_before_blocks(encoder: torch.nn.Module, run_block: RunBlock) -> Iterator[None]:
+def intercepted_blocks(encoder: torch.nn.Module, run_block: RunBlock) -> Iterator[None]:
     """
-    Inside, `encoder` calls `run_block` in place of its blocks; everything else, such as embeddings, the merging of
-    patches and the final normalisation, it does as always. Attention weights are not given.
+    Within the context, `encoder` calls `run_block` in place of its blocks. Embeddings, the merging of patches and the
+    final normalisation are unchanged. Attention weights are not returned.
     """
-    # How many values a block gives beside the state: None if it gives the state itself. A block that nobody runs gives
-    # as many as the last one that ran: the first block of the encoder always does.
+    # How many values a block returns beside the state; None if it returns the state itself. A block that is skipped
+    # returns as many as the last one that ran, and the first block is never skipped.
     others: int | None = None
 
     def replaced(
@@ -81,4 +81,4 @@ def asked_before_blocks(encoder: torch.nn.Module, run_block: RunBlock) -> Iterat
         yield
     finally:
         for module in changed:
-            del module.forward  # the class's own shows again
+            del module.forward  # back to the method of the class

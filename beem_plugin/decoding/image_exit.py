@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from beem_plugin.backbones.image_blocks import asked_before_blocks, image_stages
+from beem_plugin.backbones.image_blocks import intercepted_blocks, image_stages
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.registry import FromParams
 
@@ -94,7 +94,7 @@ class ImageExit(FromParams):
                 active = active[~self.leaves(before, after).cpu()]
             return after if all_active else hidden.index_copy(0, index, after)
 
-        with asked_before_blocks(encoder, run_block):
+        with intercepted_blocks(encoder, run_block):
             states = backbone.encode_images(pixel_values)
         costs, rest = image_block_macs(backbone, tuple(pixel_values.shape[1:]))
         macs = float((ran.double() @ costs).sum()) + count * rest
@@ -127,7 +127,7 @@ def image_block_macs(backbone: Any, shape: tuple[int, ...]) -> tuple[Tensor, flo
             torch.no_grad(),
             sdpa_kernel(SDPBackend.MATH),
             FlopCounterMode(display=False) as counter,
-            asked_before_blocks(backbone.image_encoder, run_block),
+            intercepted_blocks(backbone.image_encoder, run_block),
         ):
             backbone.encode_images(image)
         total = counter.get_total_flops() / 2

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.activations import NewGELUActivation
 from transformers.models.gpt2.modeling_gpt2 import GPT2MLP, GPT2Attention
 from transformers.pytorch_utils import Conv1D
 
@@ -129,7 +128,7 @@ class DecoderWeights:
             attentions = [block.attn, *([block.crossattention] if sees_images else [])]
             if any(type(one) is not GPT2Attention for one in attentions) or type(block.mlp) is not GPT2MLP:
                 return "an attention or an MLP that is not GPT-2's"
-            if type(block.mlp.act) is not NewGELUActivation:
+            if type(block.mlp.act) is not torch.nn.GELU or block.mlp.act.approximate != "tanh":
                 return "an activation other than 'gelu_new'"
             linears += [block.attn.c_attn, block.attn.c_proj, block.mlp.c_fc, block.mlp.c_proj]
             norms += [block.ln_1, block.ln_2]

@@ -18,6 +18,7 @@ from beem_plugin.execution.stepped_network import SteppedNetwork, device_of
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.signals import ExitSignals
 from beem_plugin.kernels import mean_tokens as mean_kernel
+from beem_plugin.kernels.launch import triton
 
 
 class CompiledNetwork:
@@ -123,7 +124,7 @@ def first_tokens(state: BackboneState) -> Tensor:
 def mean_tokens(state: BackboneState, use_kernel: bool) -> Tensor:
     """`(samples, hidden)`: the mean over the tokens of each sample, padded or packed."""
     hidden, mask, packed = state.hidden_states, state.attention_mask, state.packed
-    if use_kernel and mean_kernel.triton is not None:
+    if use_kernel and triton is not None:
         return mean_kernel.mean_tokens(hidden.contiguous(), mask.contiguous() if packed is None else None, packed)
     if packed is not None:
         return mean_kernel.mean_tokens_reference(hidden, packed=packed)
