@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from beem_plugin.backbones.image_blocks import intercepted_blocks, image_stages
+from beem_plugin.backbones.image_blocks import image_stages, intercepted_blocks
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.registry import FromParams
 
