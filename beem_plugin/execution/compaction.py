@@ -64,7 +64,7 @@ class Compaction(Engine):
         for batch in batches:
             for part in self._parts(batch):
                 running = RunningBatch(compiled, part, self.min_leaving)
-                yield ExecutedBatch(part.index, running.run(self.check_every))
+                yield ExecutedBatch(part.index, running.run(self.check_every, compiled.device.type == "cuda"))
 
     def _parts(self, batch: RaggedBatch) -> Iterator[RaggedBatch]:
         if len(batch) and len(batch) * int(batch.lengths.max()) > self.max_tokens:
@@ -93,10 +93,16 @@ class RunningBatch:
         self.tracker = ExitTracker(network.decider, len(samples), network.num_exits, network.num_labels, device)
         self.is_done = False
 
-    def run(self, check_every: int) -> ExitDecisions:
-        """See `Compaction` for `check_every`."""
+    def run(self, check_every: int, reads_late: bool) -> ExitDecisions:
+        """
+        # Parameters
+
+        check_every : `int`
+            See `Compaction`.
+        reads_late : `bool`
+            Whether exit decisions are read one exit late, when a device has them ready.
+        """
         network, tracker = self.network, self.tracker
-        is_gpu = network.device.type == "cuda"
         pending: HostCopy | None = None
         may_have_exited = False
         for exit_number in range(1, network.num_exits + 1):
@@ -110,7 +116,7 @@ class RunningBatch:
             if may_have_exited and exit_number % check_every == 0 and exit_number < network.num_exits:
                 may_have_exited = False
                 pending = HostCopy(tracker.exited)
-                if not is_gpu:
+                if not reads_late:
                     self.remove(pending.read())
                     pending = None
             if self.is_done:
