@@ -1,4 +1,4 @@
-"""Whatever the engine, the order and the batches: the answers of the slow reference."""
+"""Every engine returns the results of the slow reference, for any order and batches."""
 
 from __future__ import annotations
 

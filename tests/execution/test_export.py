@@ -33,7 +33,7 @@ def beem(exits: int) -> Beem:
 
 
 @pytest.mark.parametrize("family", ["bert", "mpnet", "albert", "modernbert-local", "deberta-v2"])
-def test_same_answers_as_the_network(family: str, tmp_path: Path) -> None:
+def test_same_results_as_the_network(family: str, tmp_path: Path) -> None:
     world = World(family)
     export_network(world, beem(4), tmp_path)
     network = OnnxNetwork(tmp_path, threads=1)
@@ -59,8 +59,8 @@ def test_a_graph_keeps_the_local_window_at_every_length(tmp_path: Path, monkeypa
             expected, found = world.embed(batch), network.embed(batch)
             for number in (1, 2, 3, 4):
                 expected, found = world.advance(number, expected), network.advance(number, found)
-                said = network.exit_signals(number, found).logits
-                torch.testing.assert_close(said, world.exit_logits(number, expected), atol=1e-3, rtol=1e-3)
+                logits = network.exit_signals(number, found).logits
+                torch.testing.assert_close(logits, world.exit_logits(number, expected), atol=1e-3, rtol=1e-3)
 
 
 def test_graphs_are_compared_at_a_long_input() -> None:
@@ -95,11 +95,11 @@ def test_inputs_that_a_graph_does_not_take(tmp_path: Path) -> None:
     for dtype in (torch.float32, torch.bool):
         with pytest.raises(DataError, match="input_ids: found .*, allowed: whole numbers"):
             network.embed({"input_ids": tokens[:, :4].to(dtype)})
-    said = [
+    results = [
         network.advance(1, network.embed({"input_ids": tokens[:, :4].to(dtype)})).batched["logits"]
         for dtype in (torch.int64, torch.int32)
     ]
-    assert torch.equal(*said)
+    assert torch.equal(*results)
 
 
 def test_policies_that_read_more_than_logits_are_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Results of an engine that answers in any order, put into the order of the input."""
+"""Results of an engine in any order, put into the order of the input."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class World(MultiExitEncoder):
 
 
 class Wanted(ExitPolicy):
-    """Each sample leaves at the exit that its tokens say; `shift` moves all of them, up to everybody or nobody."""
+    """Each sample exits where its tokens determine; `shift` moves all of them, up to all samples or none."""
 
     required_signals: ClassVar[tuple[str, ...]] = ("wanted",)
 
@@ -98,12 +98,12 @@ def reference(network: World, policy: ExitPolicy, batches: Iterable[dict[str, Te
             indices.append(samples.index)
             for number in range(len(samples)):
                 state = network.embed(samples.padded(number, number + 1))
-                said = []
+                found = []
                 for exit_number in range(1, network.num_exits + 1):
                     state = network.advance(exit_number, state)
-                    said.append(network.exit_signals(exit_number, state))
-                logits.append(torch.stack([signals.logits for signals in said], 1))
-                extra.append({name: torch.stack([s.extra[name] for s in said], 1) for name in SIGNALS})
+                    found.append(network.exit_signals(exit_number, state))
+                logits.append(torch.stack([signals.logits for signals in found], 1))
+                extra.append({name: torch.stack([s.extra[name] for s in found], 1) for name in SIGNALS})
     order = torch.cat(indices).argsort()
     trace = ExitTrace(
         torch.cat(logits)[order],
@@ -115,7 +115,7 @@ def reference(network: World, policy: ExitPolicy, batches: Iterable[dict[str, Te
 
 
 def check(engine: Engine, network: World, policy: ExitPolicy, batches: list[dict[str, Tensor]]) -> ExitDecisions:
-    """The engine's answers, after they have been found equal to the reference's."""
+    """The engine's results, checked against the reference's."""
     expected = reference(network, policy, batches)
     total = sum(len(batch["input_ids"]) for batch in batches)
     index, found = gather_decisions(engine.run(network, policy, ragged_batches(batches)), network.num_labels, total)
