@@ -14,6 +14,7 @@ COMPONENT_PACKAGES = (
     "models",
     "execution",
     "decoding",
+    "tasks",
     "training",
     "predictors",
 )

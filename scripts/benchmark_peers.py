@@ -27,13 +27,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import beem_plugin.components  # noqa: F401
 from beem_plugin.archival import load_archive
 from beem_plugin.common.files import write_json
-from beem_plugin.evaluation.benchmark import batches_by_size, count
-from beem_plugin.evaluation.benchmark_cases import PLAIN, Batches, Case, answers_of, engine_cases, plain_case
-from beem_plugin.evaluation.timing import Timing, measure, percentiles, ratio
+from beem_plugin.execution.metering.timing import Timing, measure, percentiles, ratio
 from beem_plugin.execution.precision import cast_network
 from beem_plugin.execution.stepped_network import SteppedNetwork, device_of
 from beem_plugin.exits.policies import Final
 from beem_plugin.exits.policy import ExitPolicy
+from beem_plugin.tasks.engine_benchmark import batches_by_size, count
+from beem_plugin.tasks.engine_cases import PLAIN, Batches, Case, answers_of, engine_cases, plain_case
 
 
 @torch.inference_mode()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from beem_plugin.commands.subcommand import Subcommand, add_overrides
@@ -38,6 +37,12 @@ class Benchmark(Subcommand):
         subparser.add_argument("--num-beams", type=int, metavar="N", help="of a captioning model: 1 is greedy")
         subparser.add_argument("--max-length", type=int, metavar="N", help="of a captioning model: the most words")
         subparser.add_argument("--repeats", type=int, default=5, metavar="N", help="timed runs of each case")
+        subparser.add_argument(
+            "--time-budget",
+            type=float,
+            metavar="SECONDS",
+            help="of each batch size: no further repeat begins after so long (at least one is made)",
+        )
         subparser.add_argument("--max-instances", type=int, metavar="N", help="read no more of the data than this")
         subparser.add_argument(
             "--dtype", default="float32", choices=["float32", "bfloat16", "float16"], help="precision of the layers"
@@ -50,16 +55,8 @@ class Benchmark(Subcommand):
         return subparser
 
 
-def benchmark_from_args(args: argparse.Namespace) -> Any:
-    from beem_plugin.common.outputs import check_outputs, check_writable
-    from beem_plugin.evaluation import benchmark
+def benchmark_from_args(args: argparse.Namespace) -> int:
+    from beem_plugin.evaluation.benchmark import benchmark_from_args
 
-    if args.output_file:
-        path = Path(args.output_file)
-        check_writable({"--output-file": args.output_file})
-        outputs = {"--output-file": str(path)}
-        outputs |= {f"--output-file ({end} beside it)": str(path.with_suffix(end)) for end in (".csv", ".svg")}
-        check_writable(outputs)
-        check_outputs(outputs, [args.archive_file, args.input_file, args.weights_file])
-    benchmark.benchmark_from_args(args)
+    benchmark_from_args(args)
     return 0

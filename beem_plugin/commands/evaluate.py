@@ -26,6 +26,7 @@ class Evaluate(Subcommand):
         )
         subparser.add_argument("--weights-file", metavar="FILE", help="weights to use instead of the archive's")
         subparser.add_argument("--cuda-device", type=int, default=-1, help="number of the GPU, -1 for the CPU")
+        subparser.add_argument("--html", metavar="E.html", help="where a page with metrics, exits and classes goes")
         add_overrides(subparser, "the archived config")
         subparser.add_argument("--batch-size", type=int, metavar="N", help="instead of the data loader's")
         subparser.add_argument(

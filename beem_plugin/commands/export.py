@@ -34,20 +34,15 @@ class Export(Subcommand):
 
 def export_from_args(args: argparse.Namespace) -> Any:
     from beem_plugin.archival import load_archive
-    from beem_plugin.common.errors import ConfigurationError
     from beem_plugin.execution.onnx.export import export_network
-    from beem_plugin.models import MultiExitModel
+    from beem_plugin.tasks.classification import text_model
     from beem_plugin.training.serialization import prepared_directory
 
     folder = Path(args.folder).absolute()
     check_folder(folder, args.force)
     check_inputs(folder, {"ARCHIVE": args.archive_file, "--weights-file": args.weights_file})
     archive = load_archive(args.archive_file, overrides=args.overrides, weights_file=args.weights_file)
-    model = archive.model
-    if not isinstance(model, MultiExitModel):
-        raise ConfigurationError(
-            f"export: found a model {type(model).__name__}, allowed: multi_exit_classifier, multi_exit_regressor"
-        )
+    model = text_model(archive.model)
     reader = archive.validation_dataset_reader
     example = reader.text_to_instance(**{name: "a" for name in reader.text_fields})
     with prepared_directory(folder, recover=False, force=args.force):

@@ -11,19 +11,18 @@ import torch
 from torch import Tensor
 
 from beem_plugin.archival import Archive
-from beem_plugin.calibration.token_trace import TokenTrace
 from beem_plugin.common.caption_metrics import DEFAULT_METRICS, CaptionScores, check_metrics, score_captions
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.registry import Params
 from beem_plugin.decoding import CaptionDecoding, Decoded, decoded_speed
 from beem_plugin.decoding.caption_record import caption_record
-from beem_plugin.evaluation.caption_evaluation import check_references, one_an_image
-from beem_plugin.evaluation.caption_speed import FULL_DEPTH, with_skipped
-from beem_plugin.evaluation.evaluation import evaluation_loader
-from beem_plugin.evaluation.timing import measure, ratio
-from beem_plugin.evaluation.word_classes import exits_by_class
+from beem_plugin.execution.metering.timing import measure, ratio
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.models import MultiExitCaptioner
+from beem_plugin.tasks.caption_data import check_references, exits_by_class, one_an_image
+from beem_plugin.tasks.caption_speed import FULL_DEPTH, with_skipped
+from beem_plugin.tasks.captioning import calibration_trace_of, captioner_of
+from beem_plugin.tasks.task import evaluation_loader
 
 KEYS = ("name", "policy", "skipped_blocks", "calibration_target")
 
@@ -52,7 +51,7 @@ def table_cases(entries: Any, archive: Archive, where: str, may_be_empty: bool =
     `skipped_blocks`, one way or several, and `calibration_target` (default: the model's). Open numbers are fitted on
     the archive's calibration trace. Without any, where they may be empty, full depth is the only row.
     """
-    model = captioner_of(archive)
+    model = captioner_of(archive.model)
     if not isinstance(entries, list) or not (entries or may_be_empty):
         raise ConfigurationError(f"{where}: expected a list of blocks with name and policy")
     cases = [TableCase(FULL_DEPTH, ExitPolicy.from_params({"type": "final"}), model.decoding)]
@@ -73,20 +72,12 @@ def table_cases(entries: Any, archive: Archive, where: str, may_be_empty: bool =
     return cases
 
 
-def captioner_of(archive: Archive) -> MultiExitCaptioner:
-    if not isinstance(archive.model, MultiExitCaptioner):
-        raise ConfigurationError(f"found a {type(archive.model).__name__}, allowed: an archive of multi_exit_captioner")
-    return archive.model
-
-
 def calibrated(entry: Mapping[str, Any], archive: Archive, where: str) -> ExitPolicy:
-    model = captioner_of(archive)
+    model = captioner_of(archive.model)
     policy = ExitPolicy.from_params(Params(dict(entry["policy"])))
     policy.bind(model.exit_layers, model.decoder.num_labels)
     if not policy.is_calibrated:
-        trace = archive.calibration.trace if archive.calibration is not None else None
-        if not isinstance(trace, TokenTrace):
-            raise ConfigurationError(f"{where}: has open numbers, and the archive no calibration trace to fit them on")
+        trace = calibration_trace_of(archive, where)
         policy.calibrate(trace.judged_by(entry.get("calibration_target", model.calibration_target)))
     return policy
 
@@ -140,7 +131,7 @@ def decoded_rows(
         `distinct_captions`, `exit_policy`, `skipped_blocks`, `captions`. And the references of each image, in the order
         of the captions.
     """
-    model = captioner_of(archive)
+    model = captioner_of(archive.model)
     if repeats and model.decoding.image_exit is not None:
         raise ConfigurationError(
             "model.decoding.image_exit: allowed where time is measured: null, as images are encoded before; 0 repeats "

@@ -1,41 +1,22 @@
-"""`allennlp evaluate`: runs the exit policy for real on labelled data."""
+"""`allennlp evaluate`: runs the exit policy on labelled data and scores it."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import logging
-from collections.abc import Iterable, Iterator, Sequence
+import re
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from beem_plugin.archival import Archive, load_archive
-from beem_plugin.calibration.replay import ExitDecisions
-from beem_plugin.calibration.speed import depth_summary
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.files import atomic_write, write_json
-from beem_plugin.common.known_labels import known_labels
-from beem_plugin.common.metrics import METRICS
 from beem_plugin.common.outputs import check_outputs, check_writable
-from beem_plugin.common.strict_json import json_line
-from beem_plugin.data.collate import label_tensor, ragged_parts
-from beem_plugin.data.instance import Instance
-from beem_plugin.evaluation.caption_evaluation import CaptionEvaluation
-from beem_plugin.evaluation.evaluation import ArchiveEvaluation, evaluation_loader, evaluation_of
+from beem_plugin.evaluation.statistics import binomial_interval, speedup_interval
 from beem_plugin.execution import Engine
-from beem_plugin.execution.engine import ExecutedBatch, gather_decisions
-from beem_plugin.execution.file_engine import check_engine, file_engine
-from beem_plugin.models import MultiExitModel
-from beem_plugin.models.answers import answers
-
-__all__ = ["CaptionEvaluation", "ClassificationEvaluation", "evaluate_archive", "evaluation_loader"]
-
-logger = logging.getLogger(__name__)
-
-BATCH_SIZE = 4096
-"""Samples that an engine gets at once unless a batch size is given; it divides and sorts them."""
+from beem_plugin.execution.file_engine import check_engine
+from beem_plugin.rendering.pages.evaluation import evaluation_page
+from beem_plugin.tasks.task import task_of_archive
 
 
 def evaluate_from_args(args: argparse.Namespace) -> dict[str, Any]:
@@ -57,6 +38,10 @@ def evaluate_from_args(args: argparse.Namespace) -> dict[str, Any]:
         if apart:
             written[f"--output-file of {source}"] = name
         written[f"--predictions-output-file of {source}"] = predictions_name
+    if args.html:
+        if len(sources) > 1:
+            raise ConfigurationError(f"--html: found {len(sources)} input files, allowed: one")
+        written["--html"] = args.html
     if args.engine:
         check_engine(args.engine, "--engine")
     check_outputs(written, [args.archive_file, *sources, args.weights_file])
@@ -74,11 +59,22 @@ def evaluate_from_args(args: argparse.Namespace) -> dict[str, Any]:
         results.update({f"{prefix}{key}": value for key, value in metrics.items()})
         if name is not None and apart:
             write_json(name, metrics)
+        tables = task_of_archive(archive).tables(metrics)
+        for table in tables:
+            table.print(stderr=True)
+        if args.html:
+            with atomic_write(args.html) as file:
+                file.write(evaluation_page(args.archive_file, source, metrics, tables))
     if whole is not None:
         write_json(whole, results)
-    logger.info("metrics: %s", json.dumps(results, indent=2))
-    print(json.dumps(results, indent=2))
+    print(readable_json(results))
     return results
+
+
+def readable_json(value: Any) -> str:
+    """Indented JSON with lists of numbers in one line each: a calibrated policy may have a hundred coefficients."""
+    text = json.dumps(value, indent=2)
+    return re.sub(r"\[\s+([^\[\]{}]*?)\s+\]", lambda found: "[" + re.sub(r",\s+", ", ", found[1]) + "]", text)
 
 
 def input_files(text: str) -> list[str]:
@@ -109,89 +105,16 @@ def evaluate_archive(
     engine: Engine | None = None,
     predictions_file: str | None = None,
 ) -> dict[str, Any]:
-    """What `allennlp evaluate` writes, for a model of any kind; the parameters are those of `ArchiveEvaluation`."""
-    return evaluation_of(archive).evaluate(archive, source, batch_size, engine, predictions_file)
-
-
-@ArchiveEvaluation.register("classification")
-class ClassificationEvaluation(ArchiveEvaluation):
     """
-    The task's metrics of what left early, `layer_speedup`, `average_exit`, `exit_histogram`, `samples`, the policy, and
-    which data it was calibrated on. Predictions are JSON lines: index, id, label, gold label, exit, score; of a
-    regression value and gold value in the place of labels.
-
-    Registered as an `ArchiveEvaluation` with name "classification".
+    The metrics of the archive's task, and the 95 % `intervals` of `accuracy` and `layer_speedup` where samples are
+    independent; the parameters are those of `Task.evaluate`.
     """
-
-    def evaluate(
-        self,
-        archive: Archive,
-        source: str,
-        batch_size: int | None = None,
-        engine: Engine | None = None,
-        predictions_file: str | None = None,
-    ) -> dict[str, Any]:
-        return _evaluate_texts(archive, source, batch_size, engine, predictions_file)
-
-
-def _evaluate_texts(
-    archive: Archive, source: str, batch_size: int | None, engine: Engine | None, predictions_file: str | None
-) -> dict[str, Any]:
-    instances = archive.validation_dataset_reader.read(source)
-    if not instances:
-        raise ConfigurationError(f"{source}: found no sample to evaluate on")
-    model = archive.model
-    if not isinstance(model, MultiExitModel):
-        raise ConfigurationError(
-            f"evaluate: found a model {type(model).__name__}, allowed: multi_exit_classifier, multi_exit_regressor"
-        )
-    for warning in model.exit_policy.out_of_reach():
-        logger.warning("exit policy: %s", warning)
-    if engine is None and (chosen := file_engine(archive.config.as_dict(quiet=True))) is not None:
-        engine = Engine.from_params(chosen)
-    engine = engine if engine is not None else model.engine
-    samples = ragged_parts(
-        instances, archive.validation_dataset_reader.tokenizer.pad_token_id, batch_size or BATCH_SIZE
-    )
-    runs = counted(engine.run(model.encoder, model.exit_policy, samples), len(instances))
-    _, decisions = gather_decisions(runs, model.encoder.num_labels, len(instances))
-    labels = label_tensor(instances, model.vocab)
-    if predictions_file is not None:
-        write_predictions(predictions_file, instances, decisions, model)
-    known = known_labels(labels)
-    metrics: dict[str, Any] = {}
-    if bool(known.any()):
-        metrics.update(METRICS[model.metric](labels[known].numpy(), decisions.predictions[known].numpy()))
-    metrics.update(depth_summary(decisions.exits, model.encoder.exit_layers))
-    metrics.update(model.encoder.depth_of_tokens(instance.encoding["input_ids"] for instance in instances))
-    metrics["samples"] = len(instances)
-    metrics["labelled_samples"] = int(known.sum())
-    metrics["exit_policy"] = model.exit_policy.to_config()
-    metrics["calibrated_on"] = archive.calibrated_on
-    return metrics
-
-
-def counted(runs: Iterable[ExecutedBatch], samples: int) -> Iterator[ExecutedBatch]:
-    """Shows a progress bar."""
-    with tqdm(total=samples, desc="evaluating", unit=" samples", mininterval=0.5) as bar:
-        for executed in runs:
-            yield executed
-            bar.update(len(executed.index))
-
-
-def write_predictions(
-    path: str, instances: Sequence[Instance], decisions: ExitDecisions, model: MultiExitModel
-) -> None:
-    gold = "gold_value" if model.vocab.is_regression else "gold_label"
-    with atomic_write(path) as file:
-        for row, (instance, answer) in enumerate(zip(instances, answers(decisions, model.vocab), strict=True)):
-            line: dict[str, Any] = {"index": row}
-            if instance.id is not None:
-                line["id"] = instance.id
-            line["exit"] = int(decisions.exits[row])
-            line.update(answer)
-            if instance.label is not None:
-                line[gold] = instance.label
-            if decisions.scores is not None:
-                line["score"] = float(decisions.scores[row])
-            file.write(json_line(line))
+    metrics = task_of_archive(archive).evaluate(archive, source, batch_size, engine, predictions_file)
+    intervals: dict[str, Any] = {}
+    labelled = metrics.get("labelled_samples")
+    if labelled and "accuracy" in metrics:
+        intervals["accuracy"] = binomial_interval(round(metrics["accuracy"] * labelled), labelled)
+    if labelled is not None and "token_exit_histogram" not in metrics:
+        layers = list(archive.model.exit_network.exit_layers)
+        intervals["layer_speedup"] = speedup_interval(metrics["exit_histogram"], layers)
+    return {**metrics, "intervals": intervals} if intervals else metrics

@@ -1,4 +1,4 @@
-"""`allennlp trace`: what every exit of an archive says about a data set, as a file."""
+"""`allennlp trace`: the outputs of every exit of an archive on a data set, as a file."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from tqdm import tqdm
 from beem_plugin.archival import Archive, load_archive
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.evaluation.evaluate import evaluation_loader
-from beem_plugin.models.tracing import trace_any_model
+from beem_plugin.tasks.task import evaluation_loader, task_of_archive
 
 
 def trace_from_args(args: argparse.Namespace) -> ExitTrace:
@@ -35,4 +34,4 @@ def trace_archive(archive: Archive, source: str, batch_size: int | None = None) 
     ids = [str(instance.id) for instance in instances] if instances[0].id is not None else None
     loader = evaluation_loader(archive, instances, batch_size)
     batches = tqdm(loader, total=len(loader), desc="tracing", unit=" batches", mininterval=0.5)
-    return trace_any_model(archive.model, batches, ids, source)
+    return task_of_archive(archive).trace(archive.model, batches, ids, source)

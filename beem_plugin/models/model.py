@@ -30,7 +30,11 @@ class Model(torch.nn.Module, Registrable):
     """
 
     default_predictor: str | None = None
+    task: str | None = None
+    """The registered name of its `Task`."""
+
     default_evaluation: str | None = None
+    """The old name of `task`."""
 
     def __init__(self, vocab: Vocabulary) -> None:
         super().__init__()

@@ -75,7 +75,7 @@ class MultiExitCaptioner(Model):
     """
 
     default_predictor = "captioner"
-    default_evaluation = "captions"
+    task = "captions"
 
     def __init__(
         self,

@@ -45,6 +45,7 @@ class MultiExitModel(Model):
     """
 
     default_predictor = "early_exit"
+    task = "classification"
 
     def __init__(
         self,

@@ -11,13 +11,13 @@ import torch
 
 from beem_plugin.common.errors import ConfigurationError, DataError
 from beem_plugin.data import DatasetReader, Instance
-from beem_plugin.data.caption_tokenizer import CaptionTokenizer
 from beem_plugin.data.images import SUFFIXES, BadImageError, image_files, image_problem
 from beem_plugin.decoding.caption_record import caption_record
 from beem_plugin.decoding.generated import GeneratedCaption
 from beem_plugin.models import Model
 from beem_plugin.predictors.caption_page import PageImage, caption_page
 from beem_plugin.predictors.predictor import JsonDict, Predictor
+from beem_plugin.tasks.captioning import caption_tokenizer_of
 
 logger = logging.getLogger(__name__)
 
@@ -66,8 +66,8 @@ class CaptionerPredictor(Predictor):
             raise ConfigurationError(
                 f"predictor captioner: found a model {type(model).__name__}, allowed: multi_exit_captioner"
             )
-        tokenizer = dataset_reader.tokenizer
-        if not isinstance(tokenizer, CaptionTokenizer) or getattr(dataset_reader, "image_processor", None) is None:
+        tokenizer = caption_tokenizer_of(dataset_reader)
+        if getattr(dataset_reader, "image_processor", None) is None:
             raise ConfigurationError("predictor captioner: allowed: a dataset reader of images with captions")
         if batch_size < 1:
             raise ConfigurationError(f"batch size: found {batch_size}, allowed: 1 or more")

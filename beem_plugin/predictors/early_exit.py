@@ -19,9 +19,9 @@ from beem_plugin.execution.in_order import run_in_order
 from beem_plugin.execution.read_ahead import ahead
 from beem_plugin.models.answers import answers
 from beem_plugin.models.model import Model
-from beem_plugin.models.multi_exit_model import MultiExitModel
 from beem_plugin.predictors.chunks import UntilError
 from beem_plugin.predictors.predictor import JsonDict, Predictor
+from beem_plugin.tasks.classification import text_model
 
 QUEUED = 2
 """Chunks that wait between two stages."""
@@ -61,16 +61,11 @@ class EarlyExitPredictor(Predictor):
         self, model: Model, dataset_reader: DatasetReader, batch_size: int = 32, engine: Engine | None = None
     ) -> None:
         super().__init__(model, dataset_reader)
-        if not isinstance(model, MultiExitModel):
-            raise ConfigurationError(
-                f"predictor early_exit: found a model {type(model).__name__}, allowed: multi_exit_classifier, "
-                "multi_exit_regressor"
-            )
         if batch_size < 1:
             raise ConfigurationError(f"batch size: found {batch_size}, allowed: 1 or more")
-        self.classifier = model
+        self.classifier = text_model(model)
         self.batch_size = batch_size
-        self.engine = engine if engine is not None else model.engine
+        self.engine = engine if engine is not None else self.classifier.engine
 
     def _batch_json_to_instances(self, json_dicts: Sequence[JsonDict]) -> Sequence[Instance]:
         names = self.dataset_reader.text_fields

@@ -17,10 +17,10 @@ from beem_plugin.common.files import atomic_write
 from beem_plugin.data.table_file import TableRow
 from beem_plugin.execution.file_engine import check_engine, file_engine
 from beem_plugin.execution.precision import cast_network
-from beem_plugin.models.multi_exit_model import MultiExitModel
 from beem_plugin.predictors.inputs import count_lines, input_rows
 from beem_plugin.predictors.output import output
 from beem_plugin.predictors.predictor import JsonDict, Predictor
+from beem_plugin.tasks.task import task_of
 
 FILE_PREDICTORS = ("early_exit", "beem_exit")
 """Predictors that take an engine, and get the one for files."""
@@ -37,14 +37,14 @@ def predict_from_args(args: argparse.Namespace) -> None:
     archive = load_archive(
         args.archive_file, cuda_device=args.cuda_device, overrides=args.overrides, weights_file=args.weights_file
     )
-    if args.engine and not isinstance(archive.model, MultiExitModel):
+    if args.engine and not task_of(archive.model).uses_engines:
         raise ConfigurationError("--engine: a captioning model decodes by itself, allowed: none")
-    if isinstance(archive.model, MultiExitModel):
-        cast_network(archive.model.encoder, args.dtype)
+    if task_of(archive.model).uses_engines:
+        cast_network(archive.model.exit_network, args.dtype)
     elif args.dtype != "float32":
         raise ConfigurationError(f"--dtype: found {args.dtype} for a captioning model, allowed: float32")
     extra = predictor_arguments(args)
-    if isinstance(archive.model, MultiExitModel) and args.predictor in (None, *FILE_PREDICTORS):
+    if task_of(archive.model).uses_engines and args.predictor in (None, *FILE_PREDICTORS):
         chosen = file_engine(archive.config.as_dict(quiet=True))
         if chosen is not None:
             extra.setdefault("engine", chosen)

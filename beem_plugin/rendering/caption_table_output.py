@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from beem_plugin.evaluation.word_classes import WORD_CLASSES
+from beem_plugin.tasks.caption_data import WORD_CLASSES
 
 METRIC_NAMES = {
     "bleu_1": "BLEU-1",

@@ -104,14 +104,14 @@ class Table:
         """Every row as text."""
         return [[column.show(cell) for column, cell in zip(self.columns, row, strict=True)] for row in self.rows]
 
-    def print(self, width: int = 160) -> None:
+    def print(self, width: int = 160, stderr: bool = False) -> None:
         """On the terminal; `width` counts where there is none. Labels are folded, never cut."""
         from rich.console import Console
         from rich.markup import escape
         from rich.table import Table as RichTable
 
-        console = Console()
-        console = console if console.is_terminal else Console(width=width)
+        console = Console(stderr=stderr)
+        console = console if console.is_terminal else Console(width=width, stderr=stderr)
         table = RichTable(title=escape(self.title) or None)
         for column in self.columns:
             table.add_column(escape(column.name), justify="left" if column.kind == "text" else "right", overflow="fold")

@@ -13,11 +13,12 @@ from beem_plugin.calibration.curves import Curve
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.comparison.ablation.difference import differences, flat, in_one_line
 from beem_plugin.comparison.ablation.launcher import error_line
-from beem_plugin.comparison.ablation.rows import Row, find_sweeps
+from beem_plugin.comparison.ablation.rows import Row, compare_with_base, find_sweeps
 from beem_plugin.comparison.ablation.selection import keep_best
-from beem_plugin.comparison.ablation.table import cells, columns, metric_names, notes, write_csv, write_markdown
+from beem_plugin.comparison.ablation.table import ablation_table, cells, csv_record, markdown, metric_names, notes
 from beem_plugin.comparison.ablation.trainings import plan, remember, seeded, trained_part
 from beem_plugin.comparison.ablation.variants import Variant, read_variants
+from beem_plugin.rendering.tables import write_csv
 
 
 def base() -> dict[str, Any]:
@@ -207,16 +208,17 @@ def test_spread_is_median_smallest_and_largest(tmp_path: Path) -> None:
     rows = rows_of({"a|b": {"trainer.num_epochs": 1}}, **{"a|b": [0.7, 0.9, 0.71]})
     spread = rows[1].spread("accuracy", "metrics")
     assert spread is not None and (spread.median, spread.min, spread.max) == (0.71, 0.7, 0.9)
-    line = cells(rows[1], metric_names(rows))
-    assert line[2] == "71.00 [70.00, 90.00]" and line[4] == "2.00x" and len(line) == len(columns(rows))
+    compare_with_base(rows)
+    table = ablation_table(rows, "title")
+    line = table.cells()[1]
+    assert line[2] == "71.00 [70.00, 90.00]" and line[4] == "2.00x" and len(line) == len(table.columns)
     curve = rows[1].curve()
     assert curve is not None and curve.at(3.0) == pytest.approx(0.61) and curve.at(1.0) == pytest.approx(0.71)
-    write_markdown(rows, tmp_path / "t.md", "title")
-    text = (tmp_path / "t.md").read_text()
+    text = markdown(table, [])
     assert "| a\\|b | trainer.num_epochs=1 |" in text and "train[holdout]" in text and "Median over 3 seeds" in text
-    table = [line for line in text.splitlines() if line.startswith("|")]
-    assert len({line.replace("\\|", "").count("|") for line in table}) == 1
-    write_csv(rows, tmp_path / "t.csv")
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert len({line.replace("\\|", "").count("|") for line in lines}) == 1
+    write_csv(tmp_path / "t.csv", [csv_record(row) for row in rows])
     head, first, second = (tmp_path / "t.csv").read_text().splitlines()
     assert head.startswith("name,diff,training,seeds,error") and "accuracy,accuracy_min,accuracy_max" in head
     assert second.startswith("a|b,trainer.num_epochs=1,trainings/x,3,")
@@ -226,12 +228,35 @@ def test_spread_is_median_smallest_and_largest(tmp_path: Path) -> None:
 def test_a_failed_variant_has_a_line_of_the_same_length() -> None:
     rows = rows_of({"a": {"trainer.num_epochs": 1}})
     rows[1].results, rows[1].errors = [], ["seed 1: out of memory"]
-    assert len(cells(rows[1], metric_names(rows))) == len(columns(rows)) and "failed" in cells(rows[1], ["accuracy"])
+    compare_with_base(rows)
+    width = len(ablation_table(rows, "t").columns)
+    assert len(cells(rows[1], metric_names(rows))) == width and "failed" in cells(rows[1], ["accuracy"])
     assert "a: error: seed 1: out of memory" in notes(rows)
     assert notes(rows)[-1] == "warning: base, seed 1: few samples"
     for row in rows:
         row.results = []
-    assert {len(cells(row, metric_names(rows))) for row in rows} == {len(columns(rows))}
+    assert {len(row) for row in ablation_table(rows, "t").cells()} == {width - 2}
+
+
+def test_a_smaller_network_is_counted_against_the_base() -> None:
+    rows = rows_of(
+        {"three layers": {"trainer.num_epochs": 1}}, base=[0.9, 0.8, 0.91], **{"three layers": [0.7, 0.75, 0.7]}
+    )
+    for row, depth, speed in ((rows[0], 6, 1.5), (rows[1], 3, 1.0)):
+        for found in row.results:
+            found |= {"depth": depth, "layer_speedup": speed}
+    compare_with_base(rows)
+    assert rows[0].spread("layer_speedup_over_base").median == 1.5  # type: ignore[union-attr]
+    assert rows[1].spread("layer_speedup_over_base").median == 2.0  # type: ignore[union-attr]
+    difference = rows[1].difference
+    assert difference is not None and difference.difference == pytest.approx(-0.1533, abs=1e-3)
+    assert difference.pairs == 3 and difference.test == "paired_t"
+    right = np.array([True] * 8 + [False] * 2)
+    for row, given in zip(rows, (right, ~right)):
+        row.results = [row.results[0] | {"right": given}]
+    compare_with_base(rows)
+    assert rows[1].difference is not None and rows[1].difference.test == "mcnemar"
+    assert rows[1].difference.difference == pytest.approx(-0.6) and "right" not in rows[1].to_json()["seeds"][0]
 
 
 def test_the_best_of_a_grid_is_chosen_on_validation_data() -> None:

@@ -15,14 +15,15 @@ import beem_plugin.commands.benchmark  # noqa: F401  registers the command
 from beem_plugin.calibration.replay import ExitDecisions
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.data.ragged_batch import RaggedBatch
-from beem_plugin.evaluation.benchmark import names, numbers, run_benchmark
-from beem_plugin.evaluation.benchmark_cases import answers_of
-from beem_plugin.evaluation.timing import Timing, measure, percentiles, ratio
+from beem_plugin.evaluation.benchmark import names, numbers
 from beem_plugin.execution import Compaction
 from beem_plugin.execution.engine import Engine, ExecutedBatch
+from beem_plugin.execution.metering.timing import Timing, measure, percentiles, ratio
 from beem_plugin.execution.stepped_network import SteppedNetwork
 from beem_plugin.exits.policies import FixedExit, MaxProbability
 from beem_plugin.exits.policy import ExitPolicy
+from beem_plugin.tasks.engine_benchmark import run_benchmark
+from beem_plugin.tasks.engine_cases import answers_of
 from tests.execution.worlds import World, make_batches
 from tests.tiny_project import run
 

@@ -28,7 +28,7 @@ from beem_plugin.exits.policies import Beem, Final
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.models import Model, MultiExitClassifier
 from beem_plugin.models.exit_memory import MEMORY, NOTES
-from beem_plugin.models.tracing import trace_model
+from beem_plugin.tasks.classification import trace_model
 from tests.backbones.tiny_models import CONFIGS
 from tests.execution.captured_worlds import GraphsOnHost
 from tests.execution.worlds import make_batches, same

@@ -22,7 +22,6 @@ from beem_plugin.comparison.policy_grid import expand
 from beem_plugin.comparison.result import replay_policy
 from beem_plugin.data import Instance, Vocabulary
 from beem_plugin.data.ragged_batch import ragged_batches
-from beem_plugin.evaluation.benchmark import tokens_of
 from beem_plugin.evaluation.trace import trace_archive
 from beem_plugin.execution import Compaction, DepthPools, Engine, Single
 from beem_plugin.execution.engine import gather_decisions
@@ -32,7 +31,8 @@ from beem_plugin.exits.policies import Final
 from beem_plugin.models import HashExitEncoder, Model, MultiExitClassifier, MultiExitEncoder
 from beem_plugin.models.token_depth import AllTokens
 from beem_plugin.models.token_hash import TokenHash
-from beem_plugin.models.tracing import trace_model
+from beem_plugin.tasks.classification import trace_model
+from beem_plugin.tasks.engine_benchmark import tokens_of
 from beem_plugin.training.callbacks.calibrate_exits import figures
 from tests.backbones.tiny_models import CONFIGS
 from tests.execution.captured_worlds import GraphsOnHost

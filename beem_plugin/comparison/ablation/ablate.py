@@ -12,18 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from beem_plugin.common.errors import BeemError, ConfigurationError
-from beem_plugin.common.files import write_json
+from beem_plugin.common.files import atomic_write, write_json
 from beem_plugin.common.params import evaluate_document, load_config_dict
 from beem_plugin.comparison.ablation.checks import check_variants
 from beem_plugin.comparison.ablation.difference import differences
 from beem_plugin.comparison.ablation.judging import TrainedRun, judge
 from beem_plugin.comparison.ablation.launcher import Launcher
 from beem_plugin.comparison.ablation.plots import write_plots
-from beem_plugin.comparison.ablation.rows import Row, find_sweeps
+from beem_plugin.comparison.ablation.rows import Row, compare_with_base, find_sweeps
 from beem_plugin.comparison.ablation.selection import keep_best
-from beem_plugin.comparison.ablation.table import print_table, write_csv, write_markdown
+from beem_plugin.comparison.ablation.table import ablation_table, csv_record, markdown
 from beem_plugin.comparison.ablation.trainings import Training, TrainingRun, file_name, hash_of, plan, remember
 from beem_plugin.comparison.ablation.variants import Variant, read_variants
+from beem_plugin.rendering.tables import write_csv
 
 logger = logging.getLogger(__name__)
 
@@ -111,7 +112,9 @@ def ablate(
     for row in rows.values():
         row.results.sort(key=lambda result: result["seed"])
     ordered = [rows[variant.name] for variant in variants]
-    return keep_best(ordered, validation_judge(trainings, trained, seeds))
+    kept = keep_best(ordered, validation_judge(trainings, trained, seeds))
+    compare_with_base(kept)
+    return kept
 
 
 def judge_all(training: Training, run: TrainingRun, rows: dict[str, Row], directory: Path) -> TrainedRun:
@@ -173,11 +176,29 @@ def write_report(rows: Sequence[Row], directory: Path, title: str, given: dict[s
     ]
     # Through text, so that no number of numpy's or torch's is left in it.
     write_json(directory / "ablation.json", json.loads(json.dumps(content, default=float)))
-    write_csv(rows, directory / "ablation.csv")
-    write_markdown(rows, directory / "ablation.md", title, plots)
-    print_table(rows, title)
+    write_csv(directory / "ablation.csv", [csv_record(row) for row in rows])
+    table = ablation_table(rows, title)
+    with atomic_write(directory / "ablation.md") as file:
+        file.write(markdown(table, plots))
+    table.write(directory / "ablation.tex")
+    table.print(220)
+    best = next((row for row in reversed(rows) if row.results), None)
+    if best is not None:
+        say(ship_command(best, directory))
     say(
         "wrote " + ", ".join(str(directory / name) for name in ("ablation.md", "ablation.csv", "ablation.json", *plots))
+    )
+
+
+def ship_command(row: Row, directory: Path) -> str:
+    """How a row's policy is put into the archive of its training, which itself has no early exits."""
+    run = directory / row.training / f"seed_{row.results[0]['seed']}"
+    policy = directory / "policies" / policy_folder(row.name, [row.name]) / f"seed_{row.results[0]['seed']}.json"
+    trace = next(iter(sorted(run.with_suffix(".traces").glob("*.npz"))), "TRACE.npz")
+    return (
+        "trainings run at full depth; to use a row of the table, put its policy into the archive, as for "
+        f"{row.name!r}: allennlp calibrate {run / 'model.tar.gz'} --trace {trace} --policy {policy} "
+        "--output-archive NEW.tar.gz"
     )
 
 

@@ -16,9 +16,10 @@ from beem_plugin.calibration.replay import replay
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.files import write_json
-from beem_plugin.common.metrics import MAIN_SCORE, METRICS
+from beem_plugin.common.metrics import MAIN_SCORE
 from beem_plugin.common.registry import Params
 from beem_plugin.comparison.ablation.trainings import TrainingRun, calibration_block, file_name, hash_of
+from beem_plugin.comparison.result import ON_ITSELF, measure, right_of
 from beem_plugin.evaluation.trace import trace_archive
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.training.callbacks.calibrate_exits import held_out
@@ -134,9 +135,10 @@ def judge(config: dict[str, Any], trained: TrainedRun, source: str | None = None
     # Returns
 
     `dict[str, Any]`
-        `metrics` of what leaves early, `final_metrics` of the last exit, `main_metric`, the figures of
-        `exits.speed.depth_summary`, the resolved `policy`, `judged_on` and `calibrated_on` (`None`: all numbers were
-        given), `warnings`, and the `curve` of a policy with thresholds, or `None`.
+        `metrics` under the policy, `final_metrics` of the last exit, `main_metric`, `depth` (layers of the network),
+        `right` (which samples are right), the figures of `depth_summary`, the resolved `policy`, `judged_on` and
+        `calibrated_on` (`None`: all numbers were given), `warnings`, and the `curve` of a policy with thresholds, or
+        `None`.
     """
     calibration = calibration_block(config)
     batch_size = int(calibration.get("batch_size", 64))
@@ -152,14 +154,16 @@ def judge(config: dict[str, Any], trained: TrainedRun, source: str | None = None
         data = trained.trace(calibrated_on, batch_size, by_training_reader=True)
         warnings = policy.calibrate(data).warnings
         if calibrated_on == source:
-            warnings.append("calibrated on the very data it is judged on: these figures are too good")
+            warnings.append(ON_ITSELF)
     decisions = replay(policy, trace)
     warnings = [*warnings, *policy.out_of_reach()]
     return {
-        "metrics": measure(trace, decisions.predictions),
-        "final_metrics": measure(trace, trace.predictions[:, -1]),
+        "metrics": measured(trace, decisions.predictions),
+        "final_metrics": measured(trace, trace.predictions[:, -1]),
         "main_metric": MAIN_SCORE[trace.metric],
         "samples": len(trace),
+        "depth": trace.exit_layers[-1],
+        "right": right_of(trace, decisions),
         **trace.depth(decisions.exits),
         "judged_on": source,
         "calibrated_on": calibrated_on,
@@ -169,14 +173,12 @@ def judge(config: dict[str, Any], trained: TrainedRun, source: str | None = None
     }
 
 
-def measure(trace: ExitTrace, predictions: torch.Tensor) -> dict[str, float]:
+def measured(trace: ExitTrace, predictions: torch.Tensor) -> dict[str, float]:
     """The task's metrics, its accuracy first if it has one, over the samples with a label."""
-    known = trace.known
-    if not bool(known.any()):
+    found = measure(trace, predictions)
+    if not found:
         raise ConfigurationError(f"{trace.meta.get('source')}: no sample has a label, so nothing can be judged on them")
-    labels, given = trace.labels[known].numpy(), predictions[known].numpy()
-    first = {} if trace.is_regression else METRICS["accuracy"](labels, given)
-    return {**first, **METRICS[trace.metric](labels, given)}
+    return found
 
 
 def curve(policy: ExitPolicy, trace: ExitTrace) -> Curve | None:

@@ -6,13 +6,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from beem_plugin.common.files import atomic_write
 from beem_plugin.comparison.ablation.rows import Row, Spread, Sweep
 from beem_plugin.comparison.ablation.trainings import file_name
-from beem_plugin.rendering.plots import GREY, STYLE, plots_available
+from beem_plugin.rendering.plots import (
+    COLOURS,
+    MARKERS,
+    Series,
+    SpeedPanel,
+    new_figure,
+    plots_available,
+    save_figure,
+    speed_plot,
+)
 
-COLOURS = ("#1f6f9f", "#d9772b", "#3a8f5c", "#9a4f96", "#b8443c", "#6b6f2a", "#2aa3a3", "#7a5a3c", "#5b6fd0", "#c2518a")
-MARKERS = ("o", "s", "D", "^", "v", "P", "X")
 FORMATS = ("png", "svg")
 FARTHEST = 3.0
 """Curves are drawn up to this speed-up, or to the fastest point if that is farther."""
@@ -22,73 +28,49 @@ def write_plots(rows: Sequence[Row], sweeps: Sequence[Sweep], directory: Path, t
     """Writes `ablation.png` and `.svg`, and `ablation_KEY` of each number that was swept; their names."""
     if not plots_available() or not any(row.results for row in rows):
         return []
-    names = save(trade_off_figure(rows, sweeps, title), directory, "ablation")
+    figures = {"ablation": trade_off_figure(rows, sweeps, title)}
     for key in dict.fromkeys(sweep.key for sweep in sweeps):
-        figure = sweep_figure([sweep for sweep in sweeps if sweep.key == key], key)
-        names += save(figure, directory, f"ablation_{file_name('_'.join(key.split('.')[-2:]))}")
+        name = f"ablation_{file_name('_'.join(key.split('.')[-2:]))}"
+        figures[name] = sweep_figure([sweep for sweep in sweeps if sweep.key == key], key)
+    names = [f"{name}.{kind}" for name in figures for kind in FORMATS]
+    for name, figure in figures.items():
+        for kind in FORMATS:
+            save_figure(figure, directory / f"{name}.{kind}")
     return names
 
 
 def trade_off_figure(rows: Sequence[Row], sweeps: Sequence[Sweep], title: str) -> Any:
     """Each variant as a point with bars from the smallest to the largest seed, and its rule's curve."""
-    figure, (axes,) = new_figure(9.2, 5.0, 1)
     judged = [row for row in rows if row.results]
     families = list(dict.fromkeys(row.variant.family for row in judged))
-    speeds = [speed(row) for row in judged]
-    farthest = max(FARTHEST, 1.08 * max(value.max for value in speeds))
     last = judged[0].spread("accuracy", "final_metrics")
     assert last is not None, "every result has an accuracy"
-    axes.axhline(100 * last.median, color=GREY, linewidth=1, linestyle=(0, (4, 3)), label="base, last exit")
-    # A sweep is a line through its own points; where a family is not swept, its rules' curves say how it goes on.
+    farthest = max(FARTHEST, 1.08 * max(speed(row).max for row in judged))
+    source = judged[0].results[0]["judged_on"]
+    panel = SpeedPanel(f"accuracy on {source} (%)", 100 * last.median, [], title, farthest)
+    # The points of a sweep are joined; elsewhere a rule's own curve is drawn.
     swept = {id(row) for sweep in sweeps for row in sweep.rows}
     for sweep in sweeps:
-        points = [(speed(row).median, accuracy(row).median) for row in sweep.rows]
-        axes.plot(*zip(*sorted(points)), color=colour(families, sweep.rows[-1]), linewidth=1, alpha=0.6)
-    shown: set[str] = set()
-    for row in judged:
-        family = row.variant.family
-        place = families.index(family)
-        x, y = speed(row), accuracy(row)
-        axes.errorbar(
-            x.median,
-            y.median,
-            xerr=bars(x),
-            yerr=bars(y),
-            fmt=MARKERS[place % len(MARKERS)],
-            color=colour(families, row),
-            # Points often coincide; the later ones are smaller and leave the others to be seen.
-            markersize=10 - 5 * place / max(len(families) - 1, 1),
-            markeredgecolor="white",
-            elinewidth=1.2,
-            label=None if family in shown else family,
-            zorder=4,
+        points = sorted((speed(row).median, accuracy(row).median) for row in sweep.rows)
+        look = families.index(sweep.rows[-1].variant.family)
+        panel.series.append(
+            Series(sweep.rows[-1].variant.family, look, line=([x for x, _ in points], [y for _, y in points]))
         )
-        shown.add(family)
+    for row in judged:
+        x, y = speed(row), accuracy(row)
+        series = Series(row.variant.family, families.index(row.variant.family), dots=([x.median], [y.median]))
+        series.bars = bars(x), bars(y)
         curve = None if id(row) in swept else row.curve()
         if curve is not None:
-            inside = curve.speedup <= farthest
-            axes.plot(
-                curve.speedup[inside],
-                100 * curve.accuracy[inside],
-                color=colour(families, row),
-                linewidth=1,
-                alpha=0.35,
-            )
-    axes.set_xlim(0.97, farthest)
-    lows, highs = [accuracy(row).min for row in judged], [accuracy(row).max for row in judged]
-    low, high = min([*lows, 100 * last.median]), max([*highs, 100 * last.median])
-    margin = max(0.25 * (high - low), 0.5)
-    axes.set_ylim(low - margin, high + margin)
-    axes.set_title(title, loc="left", fontsize=10.5)
-    axes.set_xlabel("layer speed-up")
-    axes.set_ylabel(f"accuracy on {judged[0].results[0]['judged_on']} (%)")
-    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
-    return figure
+            scale = row.results[0]["layer_speedup_over_base"] / row.results[0]["layer_speedup"]
+            series.line = (scale * curve.speedup).tolist(), (100 * curve.accuracy).tolist()
+        panel.series.append(series)
+    return speed_plot([panel])
 
 
 def sweep_figure(sweeps: Sequence[Sweep], key: str) -> Any:
     """Accuracy and layer speed-up over the number, smallest to largest seed shaded; and one against the other."""
-    figure, (left, middle, right) = new_figure(11.0, 3.6, 3)
+    figure, (left, middle, right) = new_figure(11.0, 3.6, 1, 3)
     name = ".".join(key.split(".")[-2:])
     for index, sweep in enumerate(sweeps):
         tint, mark = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
@@ -131,12 +113,8 @@ def sweep_figure(sweeps: Sequence[Sweep], key: str) -> Any:
     return figure
 
 
-def colour(families: Sequence[str], row: Row) -> str:
-    return COLOURS[families.index(row.variant.family) % len(COLOURS)]
-
-
 def speed(row: Row) -> Spread:
-    spread = row.spread("layer_speedup")
+    spread = row.spread("layer_speedup_over_base")
     assert spread is not None, "a row with results"
     return spread
 
@@ -152,25 +130,3 @@ def bars(spread: Spread) -> list[list[float]] | None:
     if spread.min == spread.max:
         return None
     return [[spread.median - spread.min], [spread.max - spread.median]]
-
-
-def new_figure(width: float, height: float, panels: int) -> tuple[Any, list[Any]]:
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(width, height), layout="constrained")
-        axes = figure.subplots(1, panels, squeeze=False)
-    return figure, list(axes.flatten())
-
-
-def save(figure: Any, directory: Path, name: str) -> list[str]:
-    import matplotlib
-
-    names = [f"{name}.{kind}" for kind in FORMATS]
-    with matplotlib.rc_context(STYLE):
-        for kind, file in zip(FORMATS, names):
-            with atomic_write(directory / file, "wb") as binary:
-                options: dict[str, Any] = {"metadata": {"Date": None}} if kind == "svg" else {"dpi": 160}
-                figure.savefig(binary, format=kind, **options)
-    return names

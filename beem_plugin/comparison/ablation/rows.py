@@ -11,10 +11,13 @@ from typing import Any
 import numpy as np
 
 from beem_plugin.calibration.curves import Curve
-from beem_plugin.comparison.ablation.difference import Difference, at, flat, in_one_line, to_json
+from beem_plugin.comparison.ablation.difference import Difference as ConfigDifference
+from beem_plugin.comparison.ablation.difference import at, flat, in_one_line, to_json
 from beem_plugin.comparison.ablation.variants import BASE, Variant
+from beem_plugin.evaluation.statistics import Difference, mcnemar, paired_difference
 
 CURVE_POINTS = 60
+SPREADS = ("layer_speedup", "average_exit", "average_layer", "training_seconds", "validation_score")
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class Row:
     # Parameters
 
     variant : `Variant`
-    differences : `list[Difference]`
+    differences : `list[ConfigDifference]`
         From the base.
     training : `str`
         The directory of its training.
@@ -48,14 +51,17 @@ class Row:
         What failed; with results as well if only some seeds did.
     settings : `list[dict[str, Any]]`
         Of a grid of which the best setting was kept: all settings with their validation scores.
+    difference : `Difference`, optional
+        Of accuracy from the base, paired over seeds, or over samples where there is one seed.
     """
 
     variant: Variant
-    differences: list[Difference]
+    differences: list[ConfigDifference]
     training: str
     results: list[dict[str, Any]] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     settings: list[dict[str, Any]] = field(default_factory=list)
+    difference: Difference | None = None
 
     @property
     def name(self) -> str:
@@ -106,15 +112,48 @@ class Row:
         content["warnings"] = self.warnings
         for block in ("metrics", "final_metrics"):
             content[block] = {name: spread_json(self.spread(name, block)) for name in first[block]}
-        for name in ("layer_speedup", "average_exit", "average_layer", "training_seconds", "validation_score"):
+        for name in (*SPREADS, "layer_speedup_over_base"):
             content[name] = spread_json(self.spread(name))
         content.update({name: first[name] for name in ("parameters", "exit_parameters")})
+        if self.difference is not None:
+            content["difference_from_base"] = self.difference.to_json()
         curve = self.curve()
         content["curve"] = (
             None if curve is None else {"layer_speedup": curve.speedup.tolist(), "accuracy": curve.accuracy.tolist()}
         )
-        content["seeds"] = [{key: value for key, value in r.items() if key != "curve"} for r in self.results]
+        content["seeds"] = [
+            {key: value for key, value in r.items() if key not in ("curve", "right")} for r in self.results
+        ]
         return content
+
+
+def compare_with_base(rows: Sequence[Row]) -> None:
+    """
+    Sets each result's `layer_speedup_over_base`, the layers of the base's network over those run, so that smaller
+    networks are counted against the same one, and each row's `difference`.
+    """
+    base = rows[0] if rows and rows[0].name == BASE else None
+    depth = base.results[0].get("depth") if base is not None and base.results else None
+    for row in rows:
+        for result in row.results:
+            own = result.get("depth", depth)
+            scale = 1.0 if depth is None or own is None else depth / own
+            result["layer_speedup_over_base"] = scale * result["layer_speedup"]
+        if base is not None and row is not base:
+            row.difference = difference_from(base, row)
+
+
+def difference_from(base: Row, row: Row) -> Difference | None:
+    """Of accuracy over the seeds that both have; over the samples where that is one seed and both have the same."""
+    one, other = ({result["seed"]: result for result in each.results} for each in (row, base))
+    seeds = [seed for seed in one if seed in other and "accuracy" in one[seed]["metrics"]]
+    if not seeds or one[seeds[0]]["judged_on"] != other[seeds[0]]["judged_on"]:
+        return None
+    if len(seeds) == 1:
+        first, second = (found[seeds[0]].get("right") for found in (one, other))
+        if first is not None and second is not None and len(first) == len(second):
+            return mcnemar(first, second)
+    return paired_difference(*([found[seed]["metrics"]["accuracy"] for seed in seeds] for found in (one, other)))
 
 
 def spread_json(spread: Spread | None) -> dict[str, float] | None:

@@ -1,31 +1,27 @@
-"""An ablation as a table: on the terminal, as Markdown, as CSV."""
+"""An ablation as a table, with notes."""
 
 from __future__ import annotations
 
-import csv
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
-
-from beem_plugin.common.files import atomic_write
 from beem_plugin.comparison.ablation.difference import in_one_line
-from beem_plugin.comparison.ablation.rows import Row, Spread
+from beem_plugin.comparison.ablation.rows import SPREADS, Row, Spread
+from beem_plugin.rendering.tables import Column, Estimate, Table, text
 
-SPREADS = ("layer_speedup", "average_exit", "average_layer", "training_seconds", "validation_score")
 
-
-def columns(rows: Sequence[Row]) -> list[str]:
-    """The table's head; the first two are text."""
-    return [
-        "variant", "differs from base in", *(f"{name} {kind}" for name in metric_names(rows) for kind in
-        ("early exit", "last exit")), "layer speed-up", "average exit", "calibrated on", "judged on",
-        "training s", "parameters",
-    ]  # fmt: skip
+def ablation_table(rows: Sequence[Row], title: str) -> Table:
+    """One row a variant, the base first. A column is added here: its head, and its cell of a `Row`."""
+    metrics = metric_names(rows)
+    columns = text("variant", "differs from base in")
+    for name in metrics:
+        columns += [Column(f"{name} {kind}", factor=100) for kind in ("early exit", "last exit")]
+    columns += [Column("layer speed-up", unit="x"), Column("average exit"), *text("against base", "calibrated on")]
+    columns += [*text("judged on"), Column("training s", digits=0), *text("parameters")]
+    table = Table(columns, [cells(row, metrics) for row in rows], title, [explanation(rows)])
+    table.notes += notes(rows)
+    return table
 
 
 def metric_names(rows: Sequence[Row]) -> list[str]:
@@ -34,26 +30,34 @@ def metric_names(rows: Sequence[Row]) -> list[str]:
     return list(dict.fromkeys(["accuracy", *(row.main_metric for row in judged)])) if judged else []
 
 
-def cells(row: Row, metrics: Sequence[str]) -> list[str]:
-    """One line of the table, as long as `columns`; of a variant without results an error after its name and diff."""
+def cells(row: Row, metrics: Sequence[str]) -> list[Any]:
+    """The row's cells; of a variant without results "failed" after its name and difference."""
     head = [row.name, in_one_line(row.differences)]
     if not row.results:
-        return [*head, "failed", *[""] * (2 * len(metrics) + 5)]
+        return [*head, "failed", *[""] * (2 * len(metrics) + 6)]
     first = row.results[0]
-    values = [shown(row.spread(name, block), 100, 2) for name in metrics for block in ("metrics", "final_metrics")]
-    values += [shown(row.spread("layer_speedup"), 1, 2, "x"), shown(row.spread("average_exit"), 1, 2)]
-    values += [str(first["calibrated_on"] or "(given)"), str(first["judged_on"])]
-    seconds = row.spread("training_seconds")
-    values.append("" if seconds is None else shown(seconds, 1, 0))
+    values: list[Any] = [
+        estimate(row.spread(name, block)) for name in metrics for block in ("metrics", "final_metrics")
+    ]
+    values += [estimate(row.spread("layer_speedup_over_base")), estimate(row.spread("average_exit"))]
+    values += [against_base(row), str(first["calibrated_on"] or "(given)"), str(first["judged_on"])]
+    values.append(estimate(row.spread("training_seconds")))
     return [*head, *values, f"{first['parameters'] / 1e6:.2f}M (exits {first['exit_parameters'] / 1e6:.2f}M)"]
 
 
-def shown(spread: Spread | None, factor: float, digits: int, unit: str = "") -> str:
-    """`71.25 [70.10, 72.00]`, or the number alone where all seeds agree or there is one."""
-    if spread is None:
+def estimate(spread: Spread | None) -> Estimate | str:
+    """The median, with smallest and largest where seeds differ."""
+    return "" if spread is None else Estimate(spread.median, bounds=(spread.min, spread.max))
+
+
+def against_base(row: Row) -> str:
+    """The paired difference of accuracy from the base: `-0.52 (p 0.300, within noise)`."""
+    found = row.difference
+    if found is None:
         return ""
-    median, low, high = (f"{factor * value:.{digits}f}" for value in (spread.median, spread.min, spread.max))
-    return f"{median}{unit}" if spread.min == spread.max else f"{median}{unit} [{low}, {high}]"
+    noise = ", within noise" if found.within_noise else ""
+    p_value = "one seed" if found.p_value is None else f"p {found.p_value:.3f}"
+    return f"{100 * found.difference:+.2f} ({p_value}{noise})"
 
 
 def notes(rows: Sequence[Row]) -> list[str]:
@@ -63,18 +67,18 @@ def notes(rows: Sequence[Row]) -> list[str]:
         if row.settings:
             tried = [entry["validation_score"] for entry in row.settings]
             scores = [score for score in tried if score is not None]
-            said = f"; validation scores {min(scores):.4f} to {max(scores):.4f}" if scores else ""
-            lines.append(f"{row.name}: the best of {len(row.settings)} settings on validation data{said}")
+            listed = f"; validation scores {min(scores):.4f} to {max(scores):.4f}" if scores else ""
+            lines.append(f"{row.name}: the best of {len(row.settings)} settings on validation data{listed}")
         lines += [f"{row.name}: error: {error}" for error in row.errors]
     about: dict[tuple[str, int], list[Row]] = {}
     for row in rows:
         for result in row.results:
             for warning in result["warnings"]:
                 about.setdefault((warning, result["seed"]), []).append(row)
-    everyone = sum(bool(row.results) for row in rows)
+    judged = sum(bool(row.results) for row in rows)
     for (warning, seed), members in about.items():
-        who = "all variants" if len(members) == everyone > 1 else named(members)
-        lines.append(f"warning: {who}, seed {seed}: {warning}")
+        which = "all variants" if len(members) == judged > 1 else named(members)
+        lines.append(f"warning: {which}, seed {seed}: {warning}")
     return lines
 
 
@@ -91,69 +95,36 @@ def named(rows: Sequence[Row]) -> str:
 def explanation(rows: Sequence[Row]) -> str:
     seeds = max((len(row.results) for row in rows), default=0)
     spread = f"Median over {seeds} seeds [smallest, largest]. " if seeds > 1 else "One seed. "
+    test = "paired t-test over seeds" if seeds > 1 else "McNemar's test on the samples"
     return (
-        f"{spread}Metrics in percent. Layer speed-up counts layers, not seconds; last exit is the whole network. "
-        "Variants with the same training seconds share one training."
+        f"{spread}Metrics in percent. Layer speed-up counts layers, not seconds, against the base at full depth; last "
+        f"exit is the variant's whole network. Against base: difference of accuracy, {test}. Variants with the same "
+        "training seconds share one training."
     )
 
 
-def print_table(rows: Sequence[Row], title: str) -> None:
-    """The table on the terminal."""
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=220)
-    metrics = metric_names(rows)
-    table = Table(title=escape(title))
-    for index, name in enumerate(columns(rows)):
-        is_text = index < 2 or name in ("calibrated on", "judged on")
-        table.add_column(name, justify="left" if is_text else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*map(escape, cells(row, metrics)), style="red" if row.errors else None)
-    console.print(table)
-    console.print(explanation(rows), highlight=False, markup=False)
-    for line in notes(rows):
-        console.print(line, style="red" if ": error: " in line else "yellow", highlight=False, markup=False)
-
-
-def write_markdown(rows: Sequence[Row], path: Path, title: str, plots: Sequence[str] = ()) -> None:
+def markdown(table: Table, plots: Sequence[str]) -> str:
     """The table, what it means, notes, and links to the plots."""
-    metrics = metric_names(rows)
-    names = columns(rows)
-    lines = [f"# {title}", "", explanation(rows), "", markdown_line(names)]
-    lines.append("|" + "|".join("---" if index < 2 else "---:" for index in range(len(names))) + "|")
-    lines += [markdown_line(cells(row, metrics)) for row in rows]
-    said = notes(rows)
-    lines += ["", *(f"- {line}" for line in said)] if said else []
-    lines += ["", *(f"![{name}]({name})" for name in plots if name.endswith(".svg"))] if plots else []
-    with atomic_write(path) as file:
-        file.write("\n".join(lines) + "\n")
+    lines = [f"# {table.title}", "", table.notes[0], "", table.to_markdown()]
+    lines += [*(f"- {line}" for line in table.notes[1:]), ""] if len(table.notes) > 1 else []
+    lines += [f"![{name}]({name})" for name in plots if name.endswith(".svg")]
+    return "\n".join(lines).rstrip() + "\n"
 
 
-def markdown_line(values: Sequence[str]) -> str:
-    return "| " + " | ".join(value.replace("|", "\\|").replace("\n", " ") for value in values) + " |"
-
-
-def write_csv(rows: Sequence[Row], path: Path) -> None:
-    """A line a variant, every number in a column of its own: `accuracy`, `accuracy_min`, `accuracy_max`, ..."""
-    lines = [csv_line(row) for row in rows]
-    names = list(dict.fromkeys(name for line in lines for name in line))
-    with atomic_write(path) as file:
-        writer = csv.DictWriter(file, names)
-        writer.writeheader()
-        writer.writerows(lines)
-
-
-def csv_line(row: Row) -> dict[str, Any]:
+def csv_record(row: Row) -> dict[str, Any]:
+    """Every number in a column of its own: `accuracy`, `accuracy_min`, `accuracy_max`, ..."""
     line: dict[str, Any] = {"name": row.name, "diff": in_one_line(row.differences, whole_keys=True)}
     line.update(training=row.training, seeds=len(row.results), error="; ".join(row.errors))
     if not row.results:
         return line
     first = row.results[0]
     line.update({key: first[key] for key in ("calibrated_on", "judged_on", "samples", "parameters", "exit_parameters")})
-    named = [(name, row.spread(name, "metrics")) for name in first["metrics"]]
-    named += [(f"last_exit_{name}", row.spread(name, "final_metrics")) for name in first["final_metrics"]]
-    named += [(name, row.spread(name)) for name in SPREADS]
-    for name, spread in named:
+    spreads = [(name, row.spread(name, "metrics")) for name in first["metrics"]]
+    spreads += [(f"last_exit_{name}", row.spread(name, "final_metrics")) for name in first["final_metrics"]]
+    spreads += [(name, row.spread(name)) for name in (*SPREADS, "layer_speedup_over_base")]
+    for name, spread in spreads:
         if spread is not None:
             line.update({name: spread.median, f"{name}_min": spread.min, f"{name}_max": spread.max})
+    if row.difference is not None:
+        line |= {"difference_from_base": row.difference.difference, "difference_p_value": row.difference.p_value}
     return line

@@ -15,8 +15,7 @@ from beem_plugin.common.metrics import METRICS
 from beem_plugin.common.registry import Lazy, Params
 from beem_plugin.data.data_loader import DataLoader
 from beem_plugin.data.instance import Instance
-from beem_plugin.models import MultiExitCaptioner, MultiExitModel
-from beem_plugin.models.tracing import trace_any_model
+from beem_plugin.tasks.task import task_of
 from beem_plugin.training.callbacks.callback import TrainerCallback
 
 if TYPE_CHECKING:
@@ -67,20 +66,10 @@ class CalibrateExits(TrainerCallback):
         self.instances: Sequence[Instance] = []
 
     def check_model(self, model: Any) -> None:
-        if isinstance(model, MultiExitCaptioner) and model.exit_policy.needs_all_labels:
-            raise ConfigurationError(
-                f"model.exit_policy: found {model.exit_policy.registered_name}, which looks at the probabilities of "
-                "all words, and a trace of captions does not keep them: the callback calibrate_exits can neither fit "
-                "nor judge it; allowed: another rule, or trainer.callbacks without calibrate_exits"
-            )
+        task_of(model).check_model(model)
 
     def on_start(self, trainer: TrainingLoop, is_primary: bool = True, **kwargs: Any) -> None:
         super().on_start(trainer, is_primary)
-        if not isinstance(trainer.model, MultiExitModel | MultiExitCaptioner):
-            raise ConfigurationError(
-                f"calibrate_exits: found a model {type(trainer.model).__name__}, allowed: multi_exit_classifier, "
-                "multi_exit_regressor, multi_exit_captioner"
-            )
         # Read before training, so that a wrong name does not cost the training.
         self.data = self.data or held_out(trainer.data.train_data_path)
         if is_primary:
@@ -99,8 +88,8 @@ class CalibrateExits(TrainerCallback):
     ) -> None:
         if not is_primary or not self.instances or epoch is None:
             return
-        model = trainer.model
-        assert isinstance(model, MultiExitModel | MultiExitCaptioner) and self.data is not None
+        model: Any = trainer.model
+        assert self.data is not None
         found = metrics if metrics is not None else {}
         trace = self.trace(trainer, model, self.instances, self.data)
         report = model.exit_policy.calibrate(trace)
@@ -130,7 +119,7 @@ class CalibrateExits(TrainerCallback):
     def trace(
         self,
         trainer: TrainingLoop,
-        model: MultiExitModel | MultiExitCaptioner,
+        model: Any,
         instances: Sequence[Instance],
         source: str,
     ) -> ExitTrace:
@@ -143,7 +132,7 @@ class CalibrateExits(TrainerCallback):
             collator=trainer.data.dataset_reader.collator(model.vocab, trainer.data.pad_token_id),
         )
         ids = [str(instance.id) for instance in instances] if instances[0].id is not None else None
-        return trace_any_model(model, loader, ids, source)
+        return task_of(model).trace(model, loader, ids, source)
 
 
 def held_out(train_data_path: str | None) -> str:
@@ -175,7 +164,7 @@ def warn_of_overlap(calibration: Sequence[Instance], train: Sequence[Instance], 
         )
 
 
-def figures(model: MultiExitModel | MultiExitCaptioner, trace: ExitTrace) -> dict[str, Any]:
+def figures(model: Any, trace: ExitTrace) -> dict[str, Any]:
     """The task's metrics, layer speed-up and exit histogram of the model's policy on `trace`."""
     decisions = replay(model.exit_policy, trace)
     depth = trace.depth(decisions.exits)

@@ -2,35 +2,37 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 from tqdm import tqdm
 
 from beem_plugin.archival import Archive
-from beem_plugin.calibration.speed import depth_summary
+from beem_plugin.calibration.token_trace import TokenTrace
 from beem_plugin.common.caption_metrics import DEFAULT_METRICS, check_metrics, score_captions
-from beem_plugin.common.caption_metrics.tokens import simple_tokens
-from beem_plugin.common.errors import ConfigurationError, DataError
-from beem_plugin.common.files import atomic_write
+from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.data.caption_tokenizer import CaptionTokenizer
 from beem_plugin.data.instance import Instance
-from beem_plugin.decoding.caption_record import caption_record
 from beem_plugin.decoding.decoding import Decoded
 from beem_plugin.decoding.generated import GeneratedCaption
 from beem_plugin.decoding.meter import CaptionMacs
 from beem_plugin.decoding.speed import encoder_depth
-from beem_plugin.evaluation.evaluation import ArchiveEvaluation, evaluation_loader
-from beem_plugin.evaluation.word_classes import exits_by_class
 from beem_plugin.execution import Engine
+from beem_plugin.execution.precision import cast_network
 from beem_plugin.exits.policy import ExitPolicy
+from beem_plugin.models.multi_exit_captioner import MultiExitCaptioner
+from beem_plugin.rendering.tables import Table
+from beem_plugin.tasks.caption_benchmark import benchmark_captions, caption_benchmark_table, image_batches_by_size
+from beem_plugin.tasks.caption_data import check_references, depths, one_an_image, write_captions
+from beem_plugin.tasks.caption_trace import trace_captions
+from beem_plugin.tasks.task import BenchmarkOptions, Task, evaluation_loader
 
 
-@ArchiveEvaluation.register("captions")
-class CaptionEvaluation(ArchiveEvaluation):
+@Task.register("captions")
+class Captioning(Task):
     """
     Decodes a caption for every image, under the archive's policy and at full depth, and scores both once over the whole
     split.
@@ -49,7 +51,7 @@ class CaptionEvaluation(ArchiveEvaluation):
     Predictions are COCO's result format, `[{"image_id", "caption"}]`; a file whose name ends in `.jsonl` gets a line an
     image, with the exit of every word.
 
-    Registered as an `ArchiveEvaluation` with name "captions".
+    Registered as a `Task` with name "captions".
 
     # Parameters
 
@@ -66,6 +68,9 @@ class CaptionEvaluation(ArchiveEvaluation):
     scorer_timeout : `float`, optional (default = `1800`)
         Seconds for each Java program.
     """
+
+    uses_engines = False
+    benchmark_options = ("skipped_blocks", "num_beams", "max_length")
 
     def __init__(
         self,
@@ -96,9 +101,7 @@ class CaptionEvaluation(ArchiveEvaluation):
         if engine is not None:
             raise ConfigurationError("--engine: a captioning model decodes by itself, allowed: none")
         model: Any = archive.model
-        tokenizer = archive.validation_dataset_reader.tokenizer
-        if not isinstance(tokenizer, CaptionTokenizer):
-            raise ConfigurationError("evaluate: a captioning model needs a dataset reader of captions")
+        tokenizer = caption_tokenizer_of(archive.validation_dataset_reader)
         check_metrics(self.metrics, self.spice_jars)
         instances = one_an_image(archive.validation_dataset_reader.read(source), source)
         check_references(instances, source)
@@ -129,6 +132,35 @@ class CaptionEvaluation(ArchiveEvaluation):
         values["warnings"] = warnings
         return values
 
+    def check_model(self, model: Any) -> None:
+        if captioner_of(model).exit_policy.needs_all_labels:
+            raise ConfigurationError(
+                f"model.exit_policy: found {model.exit_policy.registered_name}, which reads the probabilities of all "
+                "words, and a trace of captions does not keep them: the callback calibrate_exits can neither fit nor "
+                "judge it; allowed: another rule, or trainer.callbacks without calibrate_exits"
+            )
+
+    def trace(self, model: Any, batches: Iterable[dict[str, Tensor]], ids: list[str] | None, source: str) -> TokenTrace:
+        return trace_captions(captioner_of(model), batches, source)
+
+    def benchmark(self, archive: Archive, options: BenchmarkOptions) -> dict[str, Any]:
+        model = captioner_of(archive.model)
+        cast_network(model, options.dtype)
+        return benchmark_captions(
+            model,
+            model.exit_policy,
+            image_batches_by_size(archive, options.source, options.max_instances),
+            options.batch_sizes,
+            options.skipped_blocks or [],
+            options.repeats,
+            options.num_beams,
+            options.max_length,
+            options.time_budget,
+        )
+
+    def benchmark_table(self, report: dict[str, Any]) -> Table:
+        return caption_benchmark_table(report)
+
     def _decode(
         self, model: Any, loader: Any, count: int, policy: ExitPolicy, what: str
     ) -> tuple[list[GeneratedCaption], list[Decoded]]:
@@ -157,6 +189,28 @@ class CaptionEvaluation(ArchiveEvaluation):
         return dict(result.metrics), list(result.warnings), result.tokenizer
 
 
+def captioner_of(model: Any) -> MultiExitCaptioner:
+    """The model, if it is a captioner."""
+    if not isinstance(model, MultiExitCaptioner):
+        raise ConfigurationError(f"found a model {type(model).__name__}, allowed: multi_exit_captioner")
+    return model
+
+
+def caption_tokenizer_of(reader: Any) -> CaptionTokenizer:
+    """The tokenizer of a dataset reader, if it is one of captions."""
+    if not isinstance(reader.tokenizer, CaptionTokenizer):
+        raise ConfigurationError("a captioning model needs a dataset reader of captions")
+    return reader.tokenizer
+
+
+def calibration_trace_of(archive: Archive, where: str) -> TokenTrace:
+    """The trace of captions that an archive holds."""
+    trace = archive.calibration.trace if archive.calibration is not None else None
+    if not isinstance(trace, TokenTrace):
+        raise ConfigurationError(f"{where}: has open numbers, and the archive no calibration trace to fit them on")
+    return trace
+
+
 def decode(
     model: Any, batch: dict[str, torch.Tensor], max_length: int | None, num_beams: int | None, policy: ExitPolicy
 ) -> Decoded:
@@ -167,86 +221,3 @@ def decode(
     if not hasattr(model, "decode"):
         return Decoded(model.generate(inputs, **options), CaptionMacs(images=math.nan))
     return model.decode(inputs, **options)
-
-
-def one_an_image(instances: Sequence[Instance], source: str) -> list[Instance]:
-    """The first instance of each image, with all the captions that its instances have as references."""
-    kept: dict[Any, Instance] = {}
-    for row, instance in enumerate(instances):
-        key = instance.id if instance.id is not None else row
-        if key in kept and picture(kept[key]) != picture(instance):
-            # Its captions would be taken for those of the other one.
-            raise DataError(
-                f"{source}: found the id {key!r} of two images, {picture(kept[key])} and {picture(instance)}; allowed: "
-                "an id of its own for each image"
-            )
-        if "references" in instance.fields:
-            kept.setdefault(key, instance)
-            continue
-        if not instance.fields.get("caption"):
-            raise DataError(f"{source}: image {key!r} has no caption to be scored against")
-        if key not in kept:
-            kept[key] = Instance({**instance.fields, "references": []}, instance.encoding, id=instance.id)
-        kept[key].fields["references"].append(instance.fields["caption"])
-    return list(kept.values())
-
-
-def picture(instance: Instance) -> Any:
-    """The image's file, or the scene that it is drawn from."""
-    return instance.fields.get("image", instance.fields.get("scene"))
-
-
-def check_references(instances: Sequence[Instance], source: str) -> None:
-    """Before anything is decoded: each image of `one_an_image` needs a caption that leaves words to be compared."""
-    for row, instance in enumerate(instances):
-        name = instance.id if instance.id is not None else instance.fields.get("image", row)
-        references = instance.fields["references"]
-        if not references:
-            raise DataError(f"{source}: image {name!r} has no caption to be scored against")
-        if not any(simple_tokens(references)):
-            raise DataError(f"{source}: image {name!r}: its captions are empty but for punctuation")
-
-
-def depths(
-    captions: Sequence[GeneratedCaption], tokenizer: CaptionTokenizer, exit_layers: Sequence[int]
-) -> dict[str, Any]:
-    """How deep tokens went, all of them and by class of word; and how long captions are."""
-    exits = torch.tensor([number for caption in captions for number in caption.exits], dtype=torch.int64)
-    unfinished = repeating = 0
-    for caption in captions:
-        unfinished += tokenizer.eos_token_id not in caption.tokens[-1:]
-        words = tokenizer.words(caption.tokens)
-        repeating += any(one == other for (one, _), (other, _) in zip(words, words[1:]))
-    by_class = exits_by_class(captions, tokenizer, len(exit_layers))
-    return {
-        **depth_summary(exits, exit_layers),
-        "average_exit_by_word": {name: found["average_exit"] for name, found in by_class.items()},
-        "exit_histogram_by_word": {name: found["exit_histogram"] for name, found in by_class.items()},
-        "tokens": len(exits),
-        "distinct_captions": len({tuple(caption.tokens) for caption in captions}),
-        "unfinished_captions": unfinished,
-        "repeating_captions": repeating,
-    }
-
-
-def write_captions(
-    path: str,
-    instances: Sequence[Instance],
-    captions: Sequence[GeneratedCaption],
-    tokenizer: CaptionTokenizer,
-    exit_layers: Sequence[int],
-) -> None:
-    """COCO's result format, or JSON lines with every word's exit for a name that ends in `.jsonl`."""
-    with atomic_write(path) as file:
-        if path.endswith(".jsonl"):
-            for instance, caption in zip(instances, captions, strict=True):
-                record = {"image_id": instance.id, **caption_record(caption, tokenizer, exit_layers)}
-                record["references"] = instance.fields["references"]
-                file.write(json.dumps(record, ensure_ascii=False) + "\n")
-            return
-        results = [
-            {"image_id": instance.id, "caption": tokenizer.decode(caption.tokens)}
-            for instance, caption in zip(instances, captions, strict=True)
-        ]
-        json.dump(results, file, ensure_ascii=False)
-        file.write("\n")

@@ -11,7 +11,7 @@ import pytest
 import beem_plugin.components  # noqa: F401
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.registry import Params
-from beem_plugin.evaluation.caption_benchmark import benchmark_captions, kind_of, print_caption_table
+from beem_plugin.tasks.caption_benchmark import benchmark_captions, caption_benchmark_table, kind_of
 from beem_plugin.training.train import train_model
 from tests.tiny_caption_configs import tiny
 from tests.tiny_captioner import captioner, images, policy
@@ -69,7 +69,7 @@ def test_beams_are_measured_without_comparing_multiply_accumulates(capsys: pytes
     assert [row["engine"] for row in report["measured"]] == ["decoder", "transformers", "decoder, copy"]
     assert report["measured"][1]["same_as_full_depth"] == 1.0
     assert "mac_speedup" not in report["counted"] and report["counted"]["layer_speedup"] == 2.0
-    print_caption_table({"device": "cpu", "threads": 1, "repeats": 1, **report})
+    caption_benchmark_table({"device": "cpu", "threads": 1, "repeats": 1, **report}).print(150)
     assert "multiply-accumulates not compared with beams" in " ".join(capsys.readouterr().out.split())
 
 

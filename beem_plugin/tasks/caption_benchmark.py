@@ -6,18 +6,18 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
 from beem_plugin.archival import Archive
 from beem_plugin.common.errors import ConfigurationError, not_allowed
 from beem_plugin.decoding import CaptionDecoding, SkippedBlocks
-from beem_plugin.evaluation.caption_evaluation import one_an_image
-from beem_plugin.evaluation.caption_speed import FULL_DEPTH, TRANSFORMERS, caption_speed
-from beem_plugin.evaluation.evaluation import evaluation_loader
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.models import MultiExitCaptioner
+from beem_plugin.rendering.tables import Column, Table, text
+from beem_plugin.tasks.caption_data import one_an_image
+from beem_plugin.tasks.caption_speed import FULL_DEPTH, TRANSFORMERS, caption_speed
+from beem_plugin.tasks.engine_benchmark import seconds_with_range, timing_title
+from beem_plugin.tasks.task import evaluation_loader
 
 CAPTION_COUNTS = ("layer_speedup", "encoder_layer_speedup", "average_layer", "exit_histogram", "mac_speedup")
 """What is counted of the policy's captions; the rest is measured."""
@@ -35,6 +35,7 @@ def benchmark_captions(
     repeats: int = 5,
     num_beams: int | None = None,
     max_length: int | None = None,
+    time_budget: float | None = None,
 ) -> dict[str, Any]:
     """
     # Parameters
@@ -50,6 +51,8 @@ def benchmark_captions(
         What becomes of skipped blocks: the policy is measured with each of these.
     repeats : `int`, optional (default = `5`)
     num_beams, max_length : `int`, optional (default = the model's)
+    time_budget : `float`, optional
+        Seconds of each batch size.
 
     # Returns
 
@@ -69,7 +72,7 @@ def benchmark_captions(
     counted: dict[str, Any] = {}
     for size in sorted(set(batch_sizes)):
         batches = make_batches(size)
-        found = caption_speed(model, batches, {"exits": policy}, kinds, repeats, decoding)
+        found = caption_speed(model, batches, {"exits": policy}, kinds, repeats, decoding, time_budget)
         for row in found:
             rows.append(as_measured(row, size))
             if not counted and row["name"] not in (FULL_DEPTH, TRANSFORMERS):
@@ -131,18 +134,9 @@ def image_batches_by_size(
     return make
 
 
-def print_caption_table(report: dict[str, Any]) -> None:
-    """
-    # Parameters
-
-    report : `dict[str, Any]`
-        As the command writes it.
-    """
+def caption_benchmark_table(report: dict[str, Any]) -> Table:
+    """The report of `benchmark_captions`, with what it ran on, as a table."""
     counted = report["counted"]
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=150)
-    console.print(f"{report['device']}, {report['threads']} threads, {counted['samples']} images", highlight=False)
     parts = [f"layer speed-up {counted['layer_speedup']:.3f}x by words"]
     if "encoder_layer_speedup" in counted:
         parts.append(f"of the image encoder {counted['encoder_layer_speedup']:.3f}x")
@@ -150,31 +144,20 @@ def print_caption_table(report: dict[str, Any]) -> None:
         parts.append(f"multiply-accumulates (images and heads included) {counted['mac_speedup']:.3f}x")
     else:
         parts.append("multiply-accumulates not compared with beams, of which only the best has a length")
-    histogram = " ".join(map(str, counted["exit_histogram"]))
-    console.print(f"counted: {', '.join(parts)}; left at exit 1, 2, ...: {histogram}", highlight=False)
-    table = Table(title=f"measured, median of {report['repeats']} (fastest - slowest); ratios: median of repeats")
-    for name in ("batch", "engine", "case"):
-        table.add_column(name)
-    names = (
-        "seconds",
-        "words/s",
-        "images/s",
-        "ms p50 / p95 a batch",
-        "peak MiB",
-        "MACs",
-        "speed-up",
-        "vs transformers",
-    )
-    for name in (*names, "same"):
-        table.add_column(name, justify="right")
+    columns = [Column("batch", digits=0), *text("engine", "case", "seconds"), Column("words/s", digits=0)]
+    columns += [Column("images/s", digits=1), *text("ms p50 / p95 a batch"), Column("peak MiB", digits=0)]
+    columns += [Column("MACs", digits=3, unit="x"), Column("speed-up", digits=3, unit="x")]
+    columns += [Column("vs transformers", unit="x"), Column("same", digits=0, unit=" %", factor=100)]
+    table = Table(columns, title=timing_title(report))
     for row in report["measured"]:
-        cells = [str(row["batch_size"]), row["engine"], row["case"].replace("_", " ")]
-        cells.append(f"{row['seconds']:.3f} ({row['seconds_min']:.3f} - {row['seconds_max']:.3f})")
-        cells += [f"{row['words_per_second']:,.0f}", f"{row['images_per_second']:,.1f}"]
-        cells.append(f"{row['latency_ms_p50']:.1f} / {row['latency_ms_p95']:.1f}")
-        cells.append("" if row["peak_memory_mib"] is None else f"{row['peak_memory_mib']:,.0f}")
-        cells.append(f"{row['mac_speedup']:.3f}x" if "mac_speedup" in row else "")
-        cells += [f"{row['measured_speedup']:.3f}x", f"{row['measured_speedup_over_transformers']:.2f}x"]
-        cells.append(f"{100 * row['same_as_full_depth']:.0f} %")
-        table.add_row(*cells)
-    console.print(table)
+        cells = [row["batch_size"], row["engine"], row["case"].replace("_", " "), seconds_with_range(row)]
+        cells += [row["words_per_second"], row["images_per_second"]]
+        cells += [f"{row['latency_ms_p50']:.1f} / {row['latency_ms_p95']:.1f}", row["peak_memory_mib"]]
+        cells += [row.get("mac_speedup"), row["measured_speedup"], row["measured_speedup_over_transformers"]]
+        table.rows.append([*cells, row["same_as_full_depth"]])
+    histogram = " ".join(map(str, counted["exit_histogram"]))
+    table.notes = [
+        f"{report['device']}, {report['threads']} threads, {counted['samples']} images",
+        f"counted: {', '.join(parts)}; left at exit 1, 2, ...: {histogram}",
+    ]
+    return table

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from beem_plugin.decoding import CaptionDecoding, Decoded, SkippedBlocks, decoded_speed
-from beem_plugin.evaluation.timing import Timing, measure, percentiles, ratio
+from beem_plugin.execution.metering.timing import Timing, measure, percentiles, ratio
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.models import MultiExitCaptioner
 
@@ -24,6 +24,7 @@ def caption_speed(
     skipped_blocks: Sequence[str] = ("propagate",),
     repeats: int = 5,
     decoding: CaptionDecoding | None = None,
+    time_budget: float | None = None,
 ) -> list[dict[str, Any]]:
     """
     # Parameters
@@ -39,6 +40,8 @@ def caption_speed(
     repeats : `int`, optional (default = `5`)
         After a warm-up, in turns.
     decoding : `CaptionDecoding`, optional (default = the model's)
+    time_budget : `float`, optional
+        Seconds, see `timing.measure`.
 
     # Returns
 
@@ -91,7 +94,7 @@ def caption_speed(
 
     cases: dict[str, Callable[[], Iterator[Any]]] = {name: case(name) for name in plans}
     cases[TRANSFORMERS] = transformers_case
-    timings = measure(cases, repeats, model.device)
+    timings = measure(cases, repeats, model.device, time_budget=time_budget, description="captions")
     full = [caption.tokens for part in found[FULL_DEPTH] for caption in part.captions]
 
     def measured(name: str, captions: Sequence[list[int]]) -> dict[str, Any]:

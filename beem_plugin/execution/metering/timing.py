@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from tqdm import tqdm
 
 
 @dataclass
@@ -61,35 +62,52 @@ PERCENTILES = (50, 95, 99)
 
 
 def measure(
-    cases: Mapping[str, Callable[[], Iterable[Any]]], repeats: int, device: torch.device, seed: int = 0
+    cases: Mapping[str, Callable[[], Iterable[Any]]],
+    repeats: int,
+    device: torch.device,
+    seed: int = 0,
+    time_budget: float | None = None,
+    description: str = "",
 ) -> dict[str, Timing]:
     """
     # Parameters
 
     cases : `Mapping[str, Callable[[], Iterable]]`
-        Each gives an iterable that does the work as it is consumed and yields once an answer is on the host.
+        Each gives an iterable that does the work as it is consumed and yields once a result is on the host.
     repeats : `int`
         After a warm-up of every case, of two runs on a GPU, where graphs are captured for what comes a second time.
         Each repeat runs all cases, in an order of its own.
     device : `torch.device`
     seed : `int`, optional (default = `0`)
         Of the orders.
+    time_budget : `float`, optional (default = no limit)
+        Seconds after which no further repeat begins; at least one is made.
+    description : `str`, optional (default = `""`)
+        Of the progress bar; without it there is none.
     """
     timings = {name: Timing() for name in cases}
-    for name, case in cases.items():
-        if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(device)
-        for _ in range(2 if device.type == "cuda" else 1):
-            _consume(case, device)
-        if device.type == "cuda":
-            timings[name].peak_memory = torch.cuda.max_memory_allocated(device)
+    warm_ups = 2 if device.type == "cuda" else 1
+    started = time.perf_counter()
     order = list(cases)
     shuffle = random.Random(seed)
-    for _ in range(repeats):
-        shuffle.shuffle(order)
-        for name in order:
-            seconds, timings[name].latencies = _consume(cases[name], device)
-            timings[name].seconds.append(seconds)
+    total = len(cases) * (repeats + 1)
+    with tqdm(total=total, desc=description, unit=" runs", disable=not description, mininterval=0.5) as bar:
+        for name, case in cases.items():
+            if device.type == "cuda":
+                torch.cuda.reset_peak_memory_stats(device)
+            for _ in range(warm_ups):
+                _consume(case, device)
+            if device.type == "cuda":
+                timings[name].peak_memory = torch.cuda.max_memory_allocated(device)
+            bar.update()
+        for repeat in range(repeats):
+            if repeat and time_budget is not None and time.perf_counter() - started > time_budget:
+                break
+            shuffle.shuffle(order)
+            for name in order:
+                seconds, timings[name].latencies = _consume(cases[name], device)
+                timings[name].seconds.append(seconds)
+                bar.update()
     return timings
 
 

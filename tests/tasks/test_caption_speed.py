@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from beem_plugin.evaluation.caption_speed import FULL_DEPTH, TRANSFORMERS, caption_speed
+from beem_plugin.tasks.caption_speed import FULL_DEPTH, TRANSFORMERS, caption_speed
 from tests.tiny_captioner import captioner, images, policy
 
 

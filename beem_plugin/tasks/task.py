@@ -1,0 +1,173 @@
+"""The seam between commands and what a model predicts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from beem_plugin.archival import Archive
+from beem_plugin.calibration.trace import ExitTrace
+from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.registry import Lazy, Params, Registrable
+from beem_plugin.data.data_loader import DataLoader
+from beem_plugin.data.instance import Instance
+from beem_plugin.execution import Engine
+from beem_plugin.models.model import Model
+from beem_plugin.rendering.tables import Table
+
+
+@dataclass
+class BenchmarkOptions:
+    """
+    The arguments of `allennlp benchmark`. Those of other tasks are `None`.
+
+    # Parameters
+
+    source : `str`
+    batch_sizes : `list[int]`
+    repeats : `int`
+    dtype : `str`
+    max_instances : `int`, optional
+    engines, skipped_blocks : `list[str]`, optional
+    num_beams, max_length : `int`, optional
+    time_budget : `float`, optional
+        Seconds after which no further repeat of a batch size begins.
+    """
+
+    source: str
+    batch_sizes: list[int]
+    repeats: int = 5
+    dtype: str = "float32"
+    max_instances: int | None = None
+    engines: list[str] | None = None
+    skipped_blocks: list[str] | None = None
+    num_beams: int | None = None
+    max_length: int | None = None
+    time_budget: float | None = None
+
+
+class Task(Registrable):
+    """
+    What classification, regression, captioning and other tasks differ in. A model names its task (`Model.task`); the
+    config's block `evaluation` holds the task's options. Commands use a task through this class only.
+
+    A new task is a file with a subclass here, a model and a dataset reader; see `token_classification.py`.
+    """
+
+    default_implementation = "classification"
+
+    uses_engines: ClassVar[bool] = True
+    """Whether an `Engine` runs the model, so that `--engine` and `--engines` are allowed."""
+
+    benchmark_options: ClassVar[tuple[str, ...]] = ("engines",)
+    """The fields of `BenchmarkOptions` that not every task has, and this one has."""
+
+    def check_model(self, model: Any) -> None:
+        """Raises a `ConfigurationError` if the model cannot be calibrated on a trace. Called before training."""
+
+    def evaluate(
+        self,
+        archive: Archive,
+        source: str,
+        batch_size: int | None = None,
+        engine: Engine | None = None,
+        predictions_file: str | None = None,
+    ) -> dict[str, Any]:
+        """
+        # Parameters
+
+        archive : `Archive`
+        source : `str`
+            What the validation reader reads: a split, or a file.
+        batch_size : `int`, optional (default = the config's)
+        engine : `Engine`, optional (default = the model's)
+        predictions_file : `str`, optional
+            Where the predictions go.
+
+        # Returns
+
+        `dict[str, Any]`
+            The metrics under the archive's policy, JSON-able. With `exit_histogram`, and `accuracy` over
+            `labelled_samples` where there is one, intervals are added.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define evaluate")
+
+    def trace(self, model: Any, batches: Iterable[dict[str, Tensor]], ids: list[str] | None, source: str) -> ExitTrace:
+        """
+        Runs all exits over a data set.
+
+        # Parameters
+
+        model : `Model`
+        batches : `Iterable[dict[str, Tensor]]`
+            As the reader's collator makes them, in any order; `index` is each sample's position in the data set.
+        ids : `list[str]`, optional
+            The samples' identifiers, in the data set's order.
+        source : `str`
+            Which data these are.
+
+        # Returns
+
+        `ExitTrace`
+            In the data set's order.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define trace")
+
+    def benchmark(self, archive: Archive, options: BenchmarkOptions) -> dict[str, Any]:
+        """`counted` (layers and multiply-accumulates of the policy) and `measured` (one row a case and batch size)."""
+        raise ConfigurationError(
+            f"benchmark: found a model {type(archive.model).__name__}, allowed: one of a task "
+            "with a benchmark, such as multi_exit_classifier"
+        )
+
+    def benchmark_table(self, report: dict[str, Any]) -> Table:
+        """The report of `benchmark` as a table with notes."""
+        raise NotImplementedError(f"{type(self).__name__} does not define benchmark_table")
+
+    def tables(self, metrics: dict[str, Any]) -> list[Table]:
+        """Further tables of the metrics that `evaluate` gave, such as one a class."""
+        return []
+
+
+def task_of(model: Model, config: dict[str, Any] | None = None) -> Task:
+    """
+    The task of a model.
+
+    # Parameters
+
+    model : `Model`
+    config : `dict[str, Any]`, optional
+        An archive's, whose block `evaluation` has the task's options, and its `type` where the model names none.
+    """
+    block = (config or {}).get("evaluation") or {}
+    if not isinstance(block, dict):
+        raise ConfigurationError(f"evaluation: found {block!r}, allowed: a block")
+    name = model.task or model.default_evaluation
+    kind = {"type": name} if name else {}
+    return Task.from_params(Params({**kind, **block}, history="evaluation."))
+
+
+def task_of_archive(archive: Archive) -> Task:
+    """The task of an archive's model, with the options of its config."""
+    return task_of(archive.model, archive.config.as_dict(quiet=True))
+
+
+def evaluation_loader(archive: Archive, instances: Sequence[Instance], batch_size: int | None) -> DataLoader:
+    """The config's loader for validation, with another batch size if one is given."""
+    config = archive.config.as_dict(quiet=True)
+    params = config.get("validation_data_loader") or config.get("data_loader") or {}
+    params = {key: value for key, value in params.items() if key != "batches_per_epoch"}
+    if batch_size is not None:
+        params = {"type": "bucket", "batch_size": batch_size, "num_workers": params.get("num_workers", 0)}
+    reader = archive.validation_dataset_reader
+    pad_token_id = reader.tokenizer.pad_token_id
+    return Lazy(DataLoader, params=Params(params)).construct(
+        instances=instances,
+        vocab=archive.model.vocab,
+        pad_token_id=pad_token_id,
+        training=False,
+        collator=reader.collator(archive.model.vocab, pad_token_id),
+    )
