@@ -34,7 +34,7 @@ ORDER = [
 """Packages and modules of `beem_plugin` from the bottom up; those on one level are independent of each other."""
 
 UPWARDS = {
-    ("beem_plugin.rendering.caption_table_output", "beem_plugin.evaluation.word_classes"),
+    ("beem_plugin.comparison.caption_table_output", "beem_plugin.evaluation.word_classes"),
 }
 """Imports against the order that are yet to be removed: a module and what it imports."""
 

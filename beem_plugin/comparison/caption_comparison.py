@@ -11,7 +11,7 @@ from typing import Any
 from beem_plugin.common.caption_metrics import DEFAULT_METRICS, CaptionScores
 from beem_plugin.common.errors import DataError
 from beem_plugin.comparison.caption_table import cider_difference, score_rows
-from beem_plugin.rendering.caption_table_output import METRIC_NAMES, SPEEDS, hundredths, table_lines, times
+from beem_plugin.comparison.caption_table_output import METRIC_NAMES, SPEEDS, hundredths, table_lines, times
 from beem_plugin.tasks.caption_speed import FULL_DEPTH
 
 FILE_NAME = "captions.json"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from beem_plugin.rendering.tables import Column, Table, text
 from beem_plugin.tasks.caption_data import WORD_CLASSES
 
 METRIC_NAMES = {
@@ -57,8 +58,9 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def table_lines(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    ruler = "|".join(["---", *("---:" for _ in head[1:])])
-    return [f"| {' | '.join(head)} |", f"|{ruler}|", *(f"| {' | '.join(row)} |" for row in rows)]
+    """Lines of Markdown."""
+    columns = [*text(head[0]), *(Column(name) for name in head[1:])]
+    return Table(columns, list(rows)).to_markdown().splitlines()
 
 
 def hundredths(value: float | None) -> str:

@@ -1,0 +1,50 @@
+"""Intervals and paired tests against values worked out by hand, and tables in every format."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from beem_plugin.evaluation.statistics import mcnemar, mean_and_error, paired_difference, speedup_interval
+from beem_plugin.rendering.tables import Column, Estimate, Table, text
+
+
+def test_mcnemar_is_a_binomial_test_of_the_discordant_samples() -> None:
+    first = np.array([True] * 6 + [False] * 1 + [True] * 13)
+    second = np.array([False] * 6 + [True] * 1 + [True] * 13)
+    found = mcnemar(first, second)
+    # Two-sided: P(6 or more of 7) + P(1 or fewer of 7) = 2 * 8 / 128.
+    assert found.p_value == pytest.approx(16 / 128) and found.difference == 0.25 and found.within_noise
+    assert mcnemar(first, first).p_value == 1.0
+    assert not mcnemar(np.ones(20, dtype=bool), np.arange(20) < 8).within_noise
+
+
+def test_seeds_are_paired() -> None:
+    found = paired_difference([0.9, 0.8, 0.85], [0.88, 0.78, 0.83])
+    assert found.difference == pytest.approx(0.02) and not found.within_noise
+    assert paired_difference([0.9], [0.8]).within_noise, "one seed tells nothing"
+    assert mean_and_error([1.0, 3.0]) == (2.0, pytest.approx(1.0))
+
+
+def test_the_interval_of_a_speed_up_holds_it() -> None:
+    interval = speedup_interval([50, 50], [3, 12])
+    assert interval is not None and interval[0] < 12 / 7.5 < interval[1]
+    assert speedup_interval([10, 0], [3, 12]) == (4.0, 4.0) and speedup_interval([0, 0], [3, 12]) is None
+
+
+def test_one_table_in_every_format(tmp_path: Path) -> None:
+    columns = [*text("rule"), Column("accuracy", factor=100, better="up"), Column("speed-up", unit="x", better="up")]
+    table = Table(columns, [["a|b_1", Estimate(0.5, bounds=(0.4, 0.6)), 1.5], ["c", Estimate(0.7, 0.01), None]], "t")
+    assert table.cells() == [["a|b_1", "50.00 [40.00, 60.00]", "1.50x"], ["c", "70.00 ± 1.00", "-"]]
+    assert "| a\\|b_1 | 50.00 [40.00, 60.00] | 1.50x |" in table.to_markdown()
+    assert "| c | **70.00 ± 1.00** | - |" in table.to_markdown()
+    assert "a|b\\_1 & 50.00" in table.to_latex() and "\\textbf{70.00 $\\pm$ 1.00}" in table.to_latex()
+    for end in ("csv", "json", "md", "tex"):
+        table.write(tmp_path / f"t.{end}")
+    with (tmp_path / "t.csv").open(newline="") as file:
+        assert next(csv.DictReader(file))["accuracy low"] == "0.4"
+    assert json.loads((tmp_path / "t.json").read_text())["rows"][1]["accuracy"] == 0.7
