@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
@@ -15,6 +16,30 @@ from beem_plugin.exits.signals import ExitSignals, decision_dtype
 from beem_plugin.exits.state import ExitState
 
 logger = logging.getLogger(__name__)
+
+
+class ClassifierSignals(ExitSignals):
+    """
+    Signals of a linear classifier that has not run yet. A kernel can compute the logits; otherwise they are computed
+    when they are read.
+
+    # Parameters
+
+    vectors : `Tensor`
+        `(samples, size)`, the input of the classifier.
+    classifier : `torch.nn.Linear`
+    """
+
+    def __init__(self, vectors: Tensor, classifier: torch.nn.Linear) -> None:
+        self.vectors, self.classifier = vectors, classifier
+        self.extra = {}
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    @cached_property
+    def logits(self) -> Tensor:  # type: ignore[override]
+        return self.classifier(self.vectors).float()
 
 
 class Decider(Protocol):
@@ -95,10 +120,17 @@ class KernelDecider:
     def step(
         self, exit_number: int, signals: ExitSignals, memory: Tensor, out: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        logits = signals.logits.contiguous()
         if out is None:
-            out = torch.empty(len(logits), 2 + logits.shape[1], dtype=torch.float64, device=self.device)
-        return out, self.kernel(exit_number, logits, memory, out, extra=signals.extra)
+            columns = 2 + self.kernel.num_labels
+            out = torch.empty(len(signals), columns, dtype=torch.float64, device=self.device)
+        inputs, classifier = None, None
+        if isinstance(signals, ClassifierSignals) and self.kernel.takes_classifier(*signals.vectors.shape):
+            linear = signals.classifier
+            inputs, classifier = signals.vectors, (linear.weight, linear.bias)
+        inputs = signals.logits if inputs is None else inputs
+        return out, self.kernel(
+            exit_number, inputs.contiguous(), memory, out, extra=signals.extra, classifier=classifier
+        )
 
 
 def make_decider(policy: ExitPolicy, device: torch.device, with_kernel: bool) -> Decider:

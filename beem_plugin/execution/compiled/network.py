@@ -12,9 +12,10 @@ from torch import Tensor
 
 from beem_plugin.backbones import BackboneState
 from beem_plugin.backbones.inference import inference_backbone
-from beem_plugin.execution.compiled.decider import Decider, make_decider
+from beem_plugin.execution.compiled.decider import ClassifierSignals, Decider, make_decider
 from beem_plugin.execution.compiled.origin import Origin
 from beem_plugin.execution.stepped_network import SteppedNetwork, device_of
+from beem_plugin.exits.heads.pooled import PooledHead
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.signals import ExitSignals
 from beem_plugin.kernels import mean_tokens as mean_kernel
@@ -108,7 +109,11 @@ class CompiledNetwork:
         reads = self._reads[exit_number]
         if reads is not None:
             vectors = first_tokens(state) if reads == "first" else mean_tokens(state, self.use_kernels)
-            state = BackboneState(vectors[:, None], self._one_token.expand(len(vectors), 1))
+            tokens = vectors[:, None]
+            head = self.network.exits[exit_number - 1]  # type: ignore[attr-defined]
+            if self.use_kernels and type(head) is PooledHead and type(head.classifier) is torch.nn.Linear:
+                return ClassifierSignals(head.pool(tokens), head.classifier)
+            state = BackboneState(tokens, self._one_token.expand(len(vectors), 1))
         elif state.packed is not None:
             state = self.backbone.make_state(*state.packed.padded(state.hidden_states))
         return self.network.exit_signals(exit_number, state)

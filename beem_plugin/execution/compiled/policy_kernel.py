@@ -21,6 +21,7 @@ from beem_plugin.execution.compiled.step_source import (
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.signals import ExitSignals
 from beem_plugin.exits.state import ExitState
+from beem_plugin.kernels.launch import power_of_two
 
 try:
     import triton
@@ -29,14 +30,26 @@ except ImportError:  # an optional dependency of torch: there is none for some p
     triton = None
 
 HEADER = """@triton.jit
-def policy_step({inputs}state, new_state, numbers, out, count, num_labels,
-                WIDTH: tl.constexpr, BLOCK: tl.constexpr, LABELS: tl.constexpr):
+def policy_step({inputs}state, new_state, numbers, out, weight, bias, count, num_labels, size,
+                WIDTH: tl.constexpr, BLOCK: tl.constexpr, LABELS: tl.constexpr, SIZE: tl.constexpr):
     sample = (tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)
     inside = sample < count
     column = tl.arange(0, LABELS)
     is_label = column < num_labels
     is_real = inside[:, None] & is_label[None, :]
+    if SIZE > 0:
+        place = tl.arange(0, SIZE)
+        vector = tl.load(logits + sample[:, None] * size + place[None, :], mask=(place < size)[None, :], other=0.0)
+        rows = tl.load(weight + column[:, None] * size + place[None, :],
+                       mask=is_label[:, None] & (place < size)[None, :], other=0.0)
+        products = tl.sum(vector.to(tl.float32) * rows.to(tl.float32), axis=1)
+        logits_ = (products + tl.load(bias + column, mask=is_label, other=0.0).to(tl.float32))[None, :].to(tl.float64)
+    else:
+        logits_ = tl.load(logits + sample[:, None] * num_labels + column[None, :], mask=is_real, other=0.0)
+        logits_ = logits_.to(tl.float64)
 """
+MAX_CLASSIFIER = 32768
+"""Numbers of a classifier that a program holds at once."""
 MAX_LABELS = 1024
 """A program holds all labels of its samples."""
 BLOCK = 32
@@ -114,13 +127,14 @@ class PolicyKernel:
         out: Tensor,
         new_state: Tensor | None = None,
         extra: dict[str, Tensor] | None = None,
+        classifier: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
         """
         # Parameters
 
         exit_number : `int`
         logits : `Tensor`
-            `(samples, labels)`, contiguous, of any floating type.
+            `(samples, labels)`, contiguous, of any floating type. With `classifier`, `(1, size)`: its input.
         state : `Tensor`
             `(samples, width)` float64, as `start` or an earlier call returned it.
         out : `Tensor`
@@ -130,6 +144,9 @@ class PolicyKernel:
             Where the new state is written to; `state` itself is allowed. By default a new tensor.
         extra : `dict[str, Tensor]`, optional
             `(samples,)` each: the policy's `required_signals`.
+        classifier : `tuple[Tensor, Tensor]`, optional
+            Weight `(labels, size)` and bias `(labels,)` of a linear classifier whose logits are computed in the kernel,
+            for one sample; see `takes_classifier`.
 
         # Returns
 
@@ -147,14 +164,25 @@ class PolicyKernel:
             new_state,
             self.numbers[exit_number],
             out,
+            *(classifier or (logits, logits)),
             samples,
             self.num_labels,
+            logits.shape[1],
             WIDTH=max(1, self.width),
             BLOCK=block,
-            LABELS=max(2, 1 << (self.num_labels - 1).bit_length()),
-            num_warps=1 if block == 1 else 2,
+            LABELS=self.padded_labels,
+            SIZE=0 if classifier is None else power_of_two(logits.shape[1]),
+            num_warps=4 if classifier is not None else 1 if block == 1 else 2,
         )
         return new_state
+
+    @property
+    def padded_labels(self) -> int:
+        return max(2, power_of_two(self.num_labels))
+
+    def takes_classifier(self, samples: int, size: int) -> bool:
+        """Whether the kernel can compute a classifier of vectors of this size for so many samples."""
+        return samples == 1 and self.num_labels > 1 and self.padded_labels * power_of_two(size) <= MAX_CLASSIFIER
 
     @cached_property
     def input_names(self) -> list[str]:
@@ -204,8 +232,8 @@ class PolicyKernel:
     def _translate(self, module: Any, before: ExitState, after: ExitState) -> StepSource:
         translator = Translator(module, self.num_labels)
         per_label = self.num_labels > 1
-        where = "sample[:, None] * num_labels + column[None, :]" if per_label else "sample * num_labels"
-        inputs = [(Value("logits_", per_label, "float"), f"{load('logits', where, per_label)}.to(tl.float64)")]
+        logits = "logits_" if per_label else "tl.sum(logits_, axis=1)"
+        inputs = [(Value("all_logits", per_label, "float"), logits)]
         for name in self.input_names[1:]:
             inputs.append((Value(f"{name}_", False, "float"), f"{load(name, 'sample', False)}.to(tl.float64)"))
         for name, tensor in before.tensors.items():

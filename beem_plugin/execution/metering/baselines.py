@@ -65,10 +65,11 @@ class FullDepth:
     def modules(self) -> Iterator[torch.nn.Module]:
         yield from self.network.modules() if isinstance(self.network, torch.nn.Module) else ()
 
-    def embed(self, batch: dict[str, Tensor], **options: Any) -> BackboneState:
-        return self.network.embed(batch, **options)
+    def embed(self, batch: dict[str, Tensor], backbone: Any = None) -> BackboneState:
+        return self.network.embed(batch, **({} if backbone is None else {"backbone": backbone}))
 
-    def advance(self, exit_number: int, state: BackboneState, **options: Any) -> BackboneState:
+    def advance(self, exit_number: int, state: BackboneState, backbone: Any = None) -> BackboneState:
+        options = {} if backbone is None else {"backbone": backbone}
         for number in range(1, self.network.num_exits + 1):
             state = self.network.advance(number, state, **options)
         return state

@@ -33,11 +33,15 @@ class PooledHead(ExitHead):
     def reads(self) -> str | None:
         return getattr(self.pooler, "reads", None)
 
+    def pool(self, hidden_states: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """`(batch, pooled_size)`: the input of the classifier, before dropout."""
+        # Poolers that divide by a count of tokens give float32, whatever the precision of the layers.
+        return self.pooler(hidden_states, attention_mask).to(self.classifier.weight.dtype)
+
     def forward(
         self, hidden_states: Tensor, attention_mask: Tensor | None = None, memory: Mapping[str, Tensor] = NO_MEMORY
     ) -> HeadOutput:
-        # Poolers that divide by a count of tokens give float32, whatever the precision of the layers.
-        pooled = self.pooler(hidden_states, attention_mask).to(self.classifier.weight.dtype)
+        pooled = self.pool(hidden_states, attention_mask)
         return HeadOutput(self.classifier(self.dropout(pooled)), pooled)
 
 

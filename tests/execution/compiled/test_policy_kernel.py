@@ -152,3 +152,17 @@ def test_policy_of_a_user() -> None:
 def test_what_has_no_kernel_is_refused(kind: type[ThresholdPolicy]) -> None:
     with pytest.raises(UnsupportedStep):
         PolicyKernel(bound(kind(thresholds=0.5)), DEVICE)
+
+
+@pytest.mark.parametrize("num_labels", [2, 3])
+def test_kernel_computes_the_classifier_of_one_sample(num_labels: int) -> None:
+    policy = built(CONFIGS[0], num_labels)
+    kernel = PolicyKernel(policy, DEVICE)
+    classifier = torch.nn.Linear(20, num_labels).to(DEVICE)
+    vector = 3 * torch.randn(1, 20, device=DEVICE)
+    assert kernel.takes_classifier(1, 20) and not kernel.takes_classifier(2, 20)
+    found, expected = (torch.zeros(1, 2 + num_labels, dtype=torch.float64, device=DEVICE) for _ in range(2))
+    with torch.no_grad():
+        kernel(1, vector, kernel.start(1), found, classifier=(classifier.weight, classifier.bias))
+        kernel(1, classifier(vector), kernel.start(1), expected)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
