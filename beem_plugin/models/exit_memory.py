@@ -1,4 +1,4 @@
-"""What exits leave for later exits in the state of the samples, where every engine regroups it with them."""
+"""Tensors that exits store per sample for later exits, in the backbone state, so that engines regroup them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from torch import Tensor
 from beem_plugin.backbones import BackboneState
 
 MEMORY = "exit_memory."
-"""Prefix of the entries of `BackboneState.batched` that belong to the exits, not to the backbone."""
+"""Prefix of the entries of `BackboneState.batched` that are written by exits, not by the backbone."""
 
-NOTES = "exit_notes."
-"""Prefix of the entries that become memory when the state advances to the next exit."""
+NEW_MEMORY = "new_exit_memory."
+"""Prefix of the entries that the current exit wrote; they are renamed to `MEMORY` when the state advances."""
 
 
 def memory_of(state: BackboneState) -> Mapping[str, Tensor]:
-    """The tensors that earlier exits left for the samples of `state`."""
+    """The tensors that earlier exits stored for the samples of `state`."""
     return {name.removeprefix(MEMORY): value for name, value in state.batched.items() if name.startswith(MEMORY)}
 
 
@@ -33,10 +33,10 @@ def with_memory(
     )
 
 
-def remembering(state: BackboneState) -> BackboneState:
-    """A copy of `state` whose notes are memory."""
+def commit_memory(state: BackboneState) -> BackboneState:
+    """A copy of `state` in which entries with prefix `NEW_MEMORY` have prefix `MEMORY`."""
     batched = {
-        MEMORY + name.removeprefix(NOTES) if name.startswith(NOTES) else name: value
+        MEMORY + name.removeprefix(NEW_MEMORY) if name.startswith(NEW_MEMORY) else name: value
         for name, value in state.batched.items()
     }
     return BackboneState(state.hidden_states, state.attention_mask, batched, state.shared, state.token_dims)

@@ -1,4 +1,4 @@
-"""Counts how often each exit is right."""
+"""Accuracy of each exit, and the metric of the task at the last exit."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from beem_plugin.common.metrics import METRICS
 
 class ExitMetrics:
     """
-    Collects the labels that every exit gives, and turns them into the task's metric for the last exit and an accuracy
-    for every exit. Keeps one byte a sample and exit (labels beyond 127 take two), so that metrics which are no mean
-    over samples, such as Matthews correlation, are exact.
+    Collects the predicted labels of all exits; computes the task's metric for the last exit and the accuracy of every
+    exit. All predictions are stored (one byte per sample and exit; two with more than 127 labels), because metrics such
+    as Matthews correlation are not means over samples.
 
     # Parameters
 
@@ -30,13 +30,13 @@ class ExitMetrics:
         self.labels: list[Tensor] = []
 
     def update(self, logits: Tensor, label: Tensor) -> None:
-        """Counts in `(batch, exits, labels)` logits of the samples with a known `(batch,)` label."""
+        """Adds `(batch, exits, labels)` logits of the samples with a known `(batch,)` label."""
         known = label >= 0
         self.predictions.append(logits.detach().argmax(-1)[known].to("cpu", self.dtype))
         self.labels.append(label[known].to("cpu", self.dtype))
 
     def compute(self, reset: bool) -> dict[str, float]:
-        """Empty without samples."""
+        """The metrics by name; empty if there are no samples."""
         if not self.labels:
             return {}
         predictions, labels = torch.cat(self.predictions), torch.cat(self.labels)

@@ -1,4 +1,4 @@
-"""Tells how well the values of every exit go with the labels."""
+"""Correlation of the values of each exit with the labels."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from beem_plugin.common.metrics import METRICS
 
 class ExitValueMetrics:
     """
-    `ExitMetrics` of a regression: collects the values that every exit gives, and turns them into the task's metrics,
-    those of the last exit under their own names and those of every exit under names that begin with `exit_<number>_`.
+    `ExitMetrics` for regression: collects the predicted values of all exits and computes the task's metrics. Metrics of
+    the last exit have their plain names; those of each exit have the prefix `exit_<number>_`.
 
     # Parameters
 
     metric : `str`
-        A name of `beem_plugin.common.metrics`, one for values.
+        A regression metric of `beem_plugin.common.metrics`.
     """
 
     def __init__(self, metric: str) -> None:
@@ -28,20 +28,20 @@ class ExitValueMetrics:
         self.labels: list[Tensor] = []
 
     def update(self, logits: Tensor, label: Tensor) -> None:
-        """Counts in `(batch, exits, 1)` logits of the samples with a known `(batch,)` label."""
+        """Adds `(batch, exits, 1)` values of the samples with a known `(batch,)` label."""
         known = known_labels(label)
         self.values.append(logits.detach().squeeze(-1)[known].float().cpu())
         self.labels.append(label[known].float().cpu())
 
     def compute(self, reset: bool) -> dict[str, float]:
-        """Empty without samples."""
+        """The metrics by name; empty if there are no samples."""
         if not self.labels:
             return {}
         values, labels = torch.cat(self.values), torch.cat(self.labels)
         self.values, self.labels = ([], []) if reset else ([values], [labels])
         if not len(labels):
             return {}
-        # In double precision, as where a trace of the same values is judged.
+        # Double precision, as in the metrics of a trace of the same values.
         columns, gold = values.double().numpy().T, labels.double().numpy()
         found = [METRICS[self.metric](gold, column) for column in columns]
         exits = {

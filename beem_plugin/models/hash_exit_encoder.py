@@ -1,4 +1,4 @@
-"""An encoder whose tokens, not samples, leave: HashEE."""
+"""HashEE: an encoder in which tokens exit instead of samples."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ BIAS = "position_bias"
 @MultiExitEncoder.register("hash_exit")
 class HashExitEncoder(MultiExitEncoder):
     """
-    HashEE (Sun et al. 2022): a table says after which layer each token leaves. A layer computes the tokens that are
-    still there, which attend to each other; the states of those that have left are handed on as they are. One
-    classifier reads the states after the last layer. Nothing is decided at run time: samples never leave early, and the
-    only exit is the last.
+    HashEE (Sun et al. 2022): a table defines the exit layer of each token id. A layer computes the active tokens, which
+    attend to each other; the hidden states of tokens that have exited are copied to the output. One classifier reads
+    the hidden states after the last layer. There are no decisions at run time: samples do not exit early, and the only
+    exit is the last one.
 
-    The first token goes through all layers, so that no sample runs out of tokens and a first-token pooler reads the
-    last one; the paper leaves that to its table.
+    The first token always exits at the last layer, so that every layer has a token and a first-token pooler reads the
+    last layer; in the paper this depends on the table.
 
-    The table is made of the training data before training and stored with the weights; before that all tokens go
-    through all layers.
+    The table is computed from the training data before training and stored with the weights. Until then all tokens exit
+    at the last layer.
 
     Registered as a `MultiExitEncoder` with name "hash_exit".
 
@@ -50,13 +50,13 @@ class HashExitEncoder(MultiExitEncoder):
         disentangled positions (ModernBERT, DeBERTa) need `attend_to_exited`.
     pooler : `Seq2VecEncoder`, optional (default = `"bert_pooler"`)
     share_pooler : `bool`, optional (default = `True`)
-        Without effect, as there is one exit.
+        No effect, because there is one exit.
     dropout : `float`, optional (default = `0.1`)
     hash : `TokenHash`, optional (default = `"frequency"`)
     attend_to_exited : `bool`, optional (default = `False`)
-        Whether the tokens that are still there attend to those that have left, too, as in token-level early exit for
-        sequence labelling (Li et al. 2021). Then every layer computes all tokens here, and the speed-up is one of
-        counted layers alone: `mac_speedup` says so.
+        Whether active tokens also attend to tokens that have exited, as in token-level early exit for sequence
+        labelling (Li et al. 2021). In this implementation every layer then computes all tokens: the speed-up applies to
+        counted layers only, not to `mac_speedup`.
     full_depth : `int`, optional (default = the backbone's layers)
         The depth that speed-ups are relative to.
     """
@@ -89,10 +89,10 @@ class HashExitEncoder(MultiExitEncoder):
 
     @property
     def obstacle(self) -> str | None:
-        return "tokens that leave at depths of their own"
+        return "tokens that exit at different layers"
 
     def prepare(self, instances: Iterable[Instance]) -> None:
-        """Makes the table."""
+        """Computes the table from the training data."""
         ids = [torch.tensor(instance.encoding["input_ids"]) for instance in instances]
         counts = torch.bincount(torch.cat(ids), minlength=len(self.exit_layer_of))
         self.exit_layer_of.copy_(self.hash.layers(counts, self.backbone.num_layers))
@@ -117,7 +117,7 @@ class HashExitEncoder(MultiExitEncoder):
                 after = backbone.layer(layer, state).hidden_states
                 state = state.advance(torch.where(running, after, state.hidden_states))
             return state
-        # Deepest first: the tokens that a layer computes are the first ones, and layers cut where the next one begins.
+        # Tokens in descending order of depth: the active tokens of each layer are a prefix.
         order = depth.argsort(dim=1, descending=True, stable=True)
         depth = depth.gather(1, order)
         hidden = pick(state.hidden_states, order)
@@ -136,7 +136,7 @@ class HashExitEncoder(MultiExitEncoder):
         return state.advance(pick(hidden, order.argsort(dim=1)))
 
     def _longest(self, depth: Tensor) -> list[int]:
-        """For each layer the most tokens that a sample has in it. One question to the device a batch."""
+        """For each layer the maximum number of active tokens of a sample. One device synchronization per batch."""
         layers = torch.arange(1, self.backbone.num_layers + 1, device=depth.device)
         return (depth[None] >= layers[:, None, None]).sum(-1).amax(-1).tolist()
 
@@ -150,18 +150,18 @@ class HashExitEncoder(MultiExitEncoder):
 
 
 def check_positions(backbone: Backbone) -> None:
-    """Raises a `ConfigurationError` if the layers know positions in a way that does not survive taking tokens out."""
+    """Raises a `ConfigurationError` if the layers use position information that does not allow removing tokens."""
     state = backbone.make_state(torch.zeros(1, 2, backbone.hidden_size))
     if set(state.shared) - {BIAS}:
         raise ConfigurationError(
-            f"model.encoder.backbone: found {backbone.config.model_type}, whose layers know positions by "
+            f"model.encoder.backbone: found {backbone.config.model_type}, whose layers read positions from "
             f"{sorted(state.shared)}; allowed with 'hash_exit': absolute positions or a position bias, or "
             "attend_to_exited: true"
         )
 
 
 def pick(hidden: Tensor, order: Tensor) -> Tensor:
-    """`(batch, tokens, hidden)` with each sample's tokens in its own order."""
+    """`(batch, tokens, hidden)` with the tokens of each sample in the order of its row of `order`."""
     return hidden.gather(1, order.unsqueeze(-1).expand(-1, -1, hidden.shape[-1]))
 
 

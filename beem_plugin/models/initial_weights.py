@@ -1,4 +1,4 @@
-"""Weights to start from: those of a model that was trained before."""
+"""Initial weights from another trained model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from beem_plugin.common.registry import FromParams
 logger = logging.getLogger(__name__)
 
 TEXT_ONLY = [r"transformer_model\.encoder\.", r"enc_to_dec_proj", r"crossattention", r"ln_cross_attn"]
-"""What a language model has not learned."""
+"""Parameters that are not trained in a language model without images."""
 
 
 class InitialWeights(FromParams):
@@ -28,9 +28,9 @@ class InitialWeights(FromParams):
     archive : `str`
         A `model.tar.gz`, a serialization directory, or a weights file (`.safetensors`, `.th`).
     include : `list[str]`, optional (default = `["^decoder\\\\."]`)
-        Regular expressions; a parameter is copied if one of them is found in its name, and none of `exclude`.
+        Regular expressions; a parameter is copied if its name matches one of them and none of `exclude`.
     exclude : `list[str]`, optional (default = image encoder and cross-attention)
-        The default is for an archive whose decoder was trained on text alone. `[]` copies all.
+        The default is for an archive whose decoder was trained on text only. `[]` excludes nothing.
     """
 
     def __init__(self, archive: str, include: list[str] | None = None, exclude: list[str] | None = None) -> None:
@@ -43,12 +43,12 @@ class InitialWeights(FromParams):
         # Returns
 
         `list[str]`
-            The names that were copied.
+            Names of the copied parameters.
 
         # Raises
 
         `ConfigurationError`
-            If nothing fits, or a parameter has another shape.
+            If no parameter is copied, or a parameter has a different shape.
         """
         state = model.state_dict()
         found = {
@@ -56,9 +56,7 @@ class InitialWeights(FromParams):
         }
         common = [name for name in found if name in state]
         if not common:
-            raise ConfigurationError(
-                f"model.initialize_from: {self.archive} has no parameter that the model has as well"
-            )
+            raise ConfigurationError(f"model.initialize_from: {self.archive} has no parameter in common with the model")
         for name in common:
             if found[name].shape != state[name].shape:
                 raise ConfigurationError(
@@ -67,8 +65,8 @@ class InitialWeights(FromParams):
                     "leaves it out"
                 )
         model.load_state_dict({name: found[name] for name in common}, strict=False)
-        left = sorted(name for name in state if self.matches(name) and name not in found)
-        logger.info("initialised %d parameters from %s, %d stay as they were", len(common), self.archive, len(left))
+        unchanged = sorted(name for name in state if self.matches(name) and name not in found)
+        logger.info("initialised %d parameters from %s, %d are unchanged", len(common), self.archive, len(unchanged))
         return common
 
     def matches(self, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""The base class of everything that is trained."""
+"""Base class of models."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ class Model(torch.nn.Module, Registrable):
     """
     A network with a loss and metrics.
 
-    `forward` takes the tensors that the data loader's collator made and returns a dictionary with at least `logits`,
-    and `loss` when labels were given. In training mode it updates the metrics by itself; in evaluation the caller
-    gathers the outputs of all processes first and hands them to `update_metrics`, so that every sample counts once
-    however many processes there are.
+    `forward` takes the tensors of the data loader's collator and returns a dictionary with at least `logits`, and
+    `loss` if there are labels. In training mode `forward` updates the metrics. In evaluation the caller gathers the
+    outputs of all processes and calls `update_metrics`, so that every sample counts once for any number of processes.
 
     # Parameters
 
@@ -42,32 +41,32 @@ class Model(torch.nn.Module, Registrable):
 
     @property
     def exit_network(self) -> Any:
-        """The part of the model whose exits a policy chooses between: it has `exit_layers` and `num_labels`."""
+        """The module with exits; it has `exit_layers` and `num_labels`."""
         raise ConfigurationError(f"found a model {type(self).__name__}, allowed: one with exits")
 
     def forward(self, **batch: Tensor) -> dict[str, Any]:
-        """Logits, and the mean loss over the batch when it has labels."""
+        """Logits, and the mean loss of the batch if it has labels."""
         raise TypeError(f"{type(self).__name__} does not define forward")
 
     def check_tokenizer(self, tokenizer: Any) -> None:
         """
-        Called once the model is built, in training and when an archive is loaded. Raises a `ConfigurationError` if the
-        model cannot take what the dataset reader's tokenizer makes.
+        Called after the model is built, in training and when an archive is loaded. Raises a `ConfigurationError` if the
+        model does not support the token ids of the dataset reader's tokenizer.
 
         # Parameters
 
         tokenizer : `Any`
-            `None` for a reader without one.
+            `None` for a reader without a tokenizer.
         """
 
     @property
     def max_tokens(self) -> int | None:
-        """The longest input of text that the model takes; `None` for one without a limit."""
+        """Maximum number of tokens of an input; `None` if there is no limit."""
         return None
 
     def prepare(self, instances: Sequence[Instance]) -> None:
         """
-        Called once before training, for what is counted rather than trained.
+        Called once before training, to compute statistics of the training data.
 
         # Parameters
 
@@ -77,29 +76,29 @@ class Model(torch.nn.Module, Registrable):
 
     def start_step(self, step: int, total_steps: int) -> None:
         """
-        Called in training before each optimizer step's first batch, for what changes in the course of training.
+        Called in training before the first batch of each optimizer step, for schedules.
 
         # Parameters
 
         step : `int`
-            How many optimizer steps are done.
+            Number of completed optimizer steps.
         total_steps : `int`
-            How many are planned.
+            Number of planned optimizer steps.
         """
 
     def update_metrics(self, logits: Tensor, label: Tensor) -> None:
-        """Counts the samples of one (gathered) batch in; samples without a label (-1) do not count."""
+        """Adds the samples of one (gathered) batch; samples without a label (-1) are ignored."""
         raise TypeError(f"{type(self).__name__} does not define update_metrics")
 
     def loss_units(self, batch: Mapping[str, Tensor]) -> int | None:
         """
-        How many units the loss of a batch is the mean of, so that losses of several batches and processes can be put
-        together exactly. `None`, the default, means its samples; of captions it is their words.
+        The number of units that the loss of a batch is a mean over, to weight the losses of several batches and
+        processes. `None`, the default, stands for the number of samples; for captions it is the number of tokens.
         """
         return None
 
     def parts(self) -> dict[str, list[torch.nn.Parameter]]:
-        """Parameters that belong together by a name that `no_grad` takes after an "@"."""
+        """Groups of parameters by name; `no_grad` refers to a group as "@NAME"."""
         return {}
 
     def get_metrics(self, reset: bool = False) -> dict[str, float]:

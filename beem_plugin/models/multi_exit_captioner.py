@@ -26,23 +26,23 @@ from beem_plugin.objectives.chunked import CHUNK_ELEMENTS, chunked_loss
 
 
 @dataclass
-class _ExitWords:
-    """What the exits say of all words, each a list with an entry an exit; see `MultiExitDecoder`."""
+class _ExitTensors:
+    """Outputs of the exits for all target tokens: lists with one entry per exit. See `MultiExitDecoder`."""
 
     features: list[Tensor] = field(default_factory=list)
     states: list[Tensor] = field(default_factory=list)
     imitated: list[Tensor] = field(default_factory=list)
-    guesses: list[Tensor] = field(default_factory=list)
+    predicted_errors: list[Tensor] = field(default_factory=list)
 
 
 @Model.register("multi_exit_captioner")
 class MultiExitCaptioner(Model):
     """
-    An image encoder and a decoder with exits, the objective they are trained with, and the policy by which words leave.
+    An image encoder and a decoder with exits, with training objective and exit policy.
 
-    Training and validation are teacher-forced and run all exits. A batch without `pixel_values` trains the decoder as a
-    language model: cross-attention is left out. (Such a run trains neither the image encoder nor cross-attention; name
-    them in `no_grad` when it is distributed.)
+    Training and validation use teacher forcing and run all exits. A batch without `pixel_values` trains the decoder as
+    a language model without cross-attention. (Such a run trains neither the image encoder nor cross-attention; list
+    them in `no_grad` for distributed training.)
 
     Registered as a `Model` with name "multi_exit_captioner".
 
@@ -54,24 +54,25 @@ class MultiExitCaptioner(Model):
         Filled in from the dataset reader: `bos_token_id`, `eos_token_id`, `vocab_size`.
     decoder : `MultiExitDecoder`
     objective : `Objective`, optional (default = `"weighted_distillation"`)
-        The paper's, for every word; one that looks at logits and labels alone, or at what heads imitate
-        (`"imitation"`, with `decoder.head: "past_future"`).
+        The objective of the BEEM paper, for every token; or another one that reads only logits and labels, or the
+        estimates of heads that imitate later exits (`"imitation"`, with `decoder.head: "past_future"`).
     exit_policy : `ExitPolicy`, optional (default = `"final"`)
-        Decides for every word; its state starts anew with each word. Thresholds and weights may be open: calibration
-        fits them, but for rules that look at the probabilities of all words, which a trace of captions does not keep.
+        Decides for every token; its state is reset at each token. Thresholds and weights that are not given are fitted
+        by calibration, except for policies that read the probabilities of the whole vocabulary, which a trace of
+        captions does not store.
     decoding : `CaptionDecoding`, optional
-        Beams, length, and what becomes of skipped blocks; without, its defaults, captions no longer than the decoder's
-        positions.
+        Beams, maximum length, and the treatment of skipped blocks. By default `max_length` is limited to the number of
+        positions of the decoder.
     calibration_target : `str`, optional (default = `"reference"`)
-        What counts as right when the policy is calibrated on teacher-forced words: the `"reference"`'s next word, or
-        the word of the `"last_exit"` (CALM's consistency), against which the last exit makes no error.
+        The correct token when the policy is calibrated with teacher forcing: the next token of the `"reference"`, or
+        the prediction of the `"last_exit"` (CALM's consistency), which makes the last exit's error 0.
     predicted_error_weight : `float`, optional (default = `1.0`)
-        Of the squared error of the signal `predicted_error`, where the decoder has it: it learns whether an exit's word
-        is wrong as `calibration_target` says.
+        Weight of the squared error of the signal `predicted_error`, if the decoder has it. It is trained to predict
+        whether the token of an exit is wrong according to `calibration_target`.
     initialize_from : `InitialWeights` or `str`, optional (default = `None`)
-        An archive whose decoder this one starts as.
+        An archive with initial weights of the decoder.
     chunk_elements : `int`, optional (default = `2**24`)
-        Logits held at a time in training; more is faster on a large GPU.
+        Number of logits in memory at a time in training; larger values are faster on a large GPU.
     """
 
     default_predictor = "captioner"
@@ -103,18 +104,18 @@ class MultiExitCaptioner(Model):
             raise ConfigurationError(
                 f"model.objective: {type(self.objective).__name__} trains the signals "
                 f"{', '.join(self.objective.required_signals)}; allowed for captions: objectives without signals; "
-                "`decoder.signals: ['predicted_error']` brings its own loss"
+                "`decoder.signals: ['predicted_error']` has its own loss"
             )
         self.exit_policy = exit_policy if exit_policy is not None else ExitPolicy.from_params({"type": "final"})
-        # What nobody asked for fits any decoder.
-        shortest = min(CaptionDecoding().max_length, self.decoder.backbone.decoder.max_positions)
-        self.decoding = decoding if decoding is not None else CaptionDecoding(max_length=shortest)
+        # The default must be valid for every decoder.
+        max_length = min(CaptionDecoding().max_length, self.decoder.backbone.decoder.max_positions)
+        self.decoding = decoding if decoding is not None else CaptionDecoding(max_length=max_length)
         self.calibration_target = calibration_target
         self.predicted_error_weight = predicted_error_weight
         self.chunk_elements = chunk_elements
         self.metric = "accuracy"
         self.metrics = TokenMetrics(self.num_exits)
-        # All look at the network's shape only, so that a wrong list or a missing signal is found before training.
+        # Checks that need the shape of the network only, so that errors in the config are raised before training.
         self.exit_policy.bind(self.exit_layers, self.decoder.num_labels)
         self.objective.bind(self.exit_layers, self.decoder.num_labels)
         check_signals(self.exit_policy, self.decoder.available_signals, "the model")
@@ -142,9 +143,9 @@ class MultiExitCaptioner(Model):
 
     def parts(self) -> dict[str, list[torch.nn.Parameter]]:
         """
-        Parts that `no_grad` knows as "@NAME": `image_encoder` (with the map to the decoder's size), `cross_attention`,
-        `backbone` (both, and the decoder with its vocabulary), `early_exits`, `last_exit` (the final normalisation),
-        `signals`.
+        Groups that `no_grad` refers to as "@NAME": `image_encoder` (with the projection to the decoder's size),
+        `cross_attention`, `backbone` (both, and the decoder with its vocabulary), `early_exits`, `last_exit` (the final
+        normalisation), `signals`.
         """
         backbone = list(self.decoder.backbone.named_parameters())
 
@@ -156,7 +157,7 @@ class MultiExitCaptioner(Model):
             "image_encoder": named("transformer_model.encoder.", "enc_to_dec_proj"),
             "cross_attention": named("crossattention", "ln_cross_attn"),
             "backbone": [value for _, value in backbone],
-            # Heads that share the final normalisation have nothing of their own in it.
+            # Without the final normalisation if a head shares it with the last exit.
             "early_exits": [
                 value
                 for head in list(self.decoder.exits)[:-1]
@@ -168,7 +169,7 @@ class MultiExitCaptioner(Model):
         }
 
     def train(self, mode: bool = True) -> MultiExitCaptioner:
-        if mode:  # compiled decoders would not serve other weights, and training needs their memory
+        if mode:  # compiled decoders are valid for the current weights only, and training needs their memory
             self.decoding.compiled.clear()
         super().train(mode)
         return self
@@ -176,7 +177,7 @@ class MultiExitCaptioner(Model):
     def start_step(self, step: int, total_steps: int) -> None:
         self.objective.start_step(step, total_steps)
 
-    def forward(  # type: ignore[override]  # named, where the base class takes any tensors
+    def forward(  # type: ignore[override]  # named arguments instead of **batch
         self,
         input_ids: Tensor,
         attention_mask: Tensor,
@@ -188,82 +189,83 @@ class MultiExitCaptioner(Model):
         # Parameters
 
         input_ids : `Tensor`
-            `(batch, tokens)` int64: start, words, end, then padding.
+            `(batch, tokens)` int64: BOS, caption, EOS, padding.
         attention_mask : `Tensor`
-            `(batch, tokens)`, 0 at padding, which may be any token.
+            `(batch, tokens)`, 0 at padding; padding may be any token.
         pixel_values : `Tensor`, optional
             `(images, channels, height, width)`
         image_of_row : `Tensor`, optional
-            `(batch,)` int64, the image of each caption; without it there are as many images as captions.
+            `(batch,)` int64, the index of the image of each caption. By default caption i belongs to image i.
 
         # Returns
 
         `dict[str, Any]`
-            The objective's `loss`, a mean over the words, and its components.
+            The `loss` of the objective, a mean over tokens, and its components.
         """
         images = None
         if pixel_values is not None:
             repeated = {} if image_of_row is None else {"image_of_row": image_of_row}
             images = self.decoder.image_states({"pixel_values": pixel_values, **repeated})
-        counted = attention_mask[:, 1:].bool()
-        target = input_ids[:, 1:][counted]  # (words,)
-        exits = _ExitWords()
+        is_target = attention_mask[:, 1:].bool()
+        target = input_ids[:, 1:][is_target]  # (tokens,)
+        exits = _ExitTensors()
         memory: dict[str, Tensor] = {}
         for exit_number, hidden, _ in self.decoder.exit_states(input_ids[:, :-1], images):
-            self._read_exit(exit_number, hidden[counted], memory, exits)
+            self._read_exit(exit_number, hidden[is_target], memory, exits)
         weights = [self.decoder.exit_weight(number) for number in range(1, self.num_exits + 1)]
         extras = {"imitated": exits.imitated} if exits.imitated else {}
         found = chunked_loss(self.objective, exits.features, weights, target, self.chunk_elements, exits.states, extras)
-        guesses = exits.guesses
         output: dict[str, Any] = {"loss": found.loss, **found.components}
-        if guesses:
-            right = target if self.calibration_target == "reference" else found.predictions[:, -1]
-            wrong = (found.predictions[:, :-1] != right.unsqueeze(1)).float()
-            error = (torch.stack(guesses, 1) - wrong).square().sum() / max(wrong.numel(), 1)
+        if exits.predicted_errors:
+            correct = target if self.calibration_target == "reference" else found.predictions[:, -1]
+            wrong = (found.predictions[:, :-1] != correct.unsqueeze(1)).float()
+            error = (torch.stack(exits.predicted_errors, 1) - wrong).square().sum() / max(wrong.numel(), 1)
             output["loss"] = output["loss"] + self.predicted_error_weight * error
             output["predicted_error"] = error.detach()
         self.metrics.update(found.predictions, found.negative_log_likelihood.detach(), target)
         return output
 
     def loss_units(self, batch: Mapping[str, Tensor]) -> int:
-        """Words, ends included: captions differ in length, and the loss is a mean over words."""
+        """Number of target tokens, EOS included: the loss is a mean over tokens."""
         return int(batch["attention_mask"][:, 1:].sum())
 
-    def _read_exit(self, exit_number: int, words: Tensor, memory: dict[str, Tensor], exits: _ExitWords) -> None:
+    def _read_exit(self, exit_number: int, hidden: Tensor, memory: dict[str, Tensor], exits: _ExitTensors) -> None:
         """
+        Evaluates an exit.
+
         # Parameters
 
-        words : `Tensor`
-            `(words, hidden)`, the output of the exit's block.
+        hidden : `Tensor`
+            `(tokens, hidden)`, the output of the exit's block.
         memory : `dict[str, Tensor]`
-            What earlier exits left; this one adds to it.
-        exits : `_ExitWords`
-            Takes what the exit says.
+            The tensors that earlier exits stored; those of this exit are added.
+        exits : `_ExitTensors`
+            The outputs of the exit are appended.
         """
         decoder, last = self.decoder, exit_number == self.num_exits
-        exits.features.append(decoder.exit_features(exit_number, words, memory))
+        exits.features.append(decoder.exit_features(exit_number, hidden, memory))
         if "predicted_error" in decoder.signal_modules and not last:
-            exits.guesses.append(decoder.predicted_error(exit_number, words))
+            exits.predicted_errors.append(decoder.predicted_error(exit_number, hidden))
         if decoder.remembers:
-            exits.states.append(exits.features[-1] if last else decoder.exit_state(exit_number, words))
-            imitated = None if last else decoder.imitated(exit_number, words)
+            exits.states.append(exits.features[-1] if last else decoder.exit_state(exit_number, hidden))
+            imitated = None if last else decoder.imitated(exit_number, hidden)
             if imitated is not None:
                 exits.imitated.append(imitated)
             if not last:
-                decoder.remember(exit_number, words, memory)
+                decoder.remember(exit_number, hidden, memory)
 
     def get_metrics(self, reset: bool = False) -> dict[str, float]:
         return self.metrics.compute(reset)
 
     def metric_state(self) -> dict[str, Any]:
-        """The running metrics, for a checkpoint in the middle of an epoch."""
+        """The accumulated metrics, for a checkpoint within an epoch."""
         return self.metrics.state_dict()
 
     def load_metric_state(self, state: dict[str, Any]) -> None:
         self.metrics.load_state_dict(state)
 
     def image_states_for_decoding(self, pixel_values: Tensor) -> Tensor:
-        """`(images, patches, hidden)`, images having left their encoder as `decoding` lets them."""
+        """`(images, patches, hidden)`; images exit the encoder as configured in `decoding`."""
         image_exit, backbone = self.decoding.image_exit, self.decoder.backbone
         with named_image_size(backbone, pixel_values):
             if image_exit is None or not self.exit_policy.leaves_early:
@@ -278,13 +280,13 @@ class MultiExitCaptioner(Model):
         policy: ExitPolicy | None = None,
     ) -> list[GeneratedCaption]:
         """
-        One caption for each image of `batch`, in their order.
+        Generates one caption for each image of `batch`, in their order.
 
         # Parameters
 
         batch : `dict[str, Tensor]`
-            `pixel_values`, with `image_of_row` where they repeat; everything else is ignored.
-        max_length, num_beams : `int`, optional (default = those of `decoding`)
+            `pixel_values`, and `image_of_row` if images repeat; other tensors are ignored.
+        max_length, num_beams : `int`, optional (default = the values of `decoding`)
         policy : `ExitPolicy`, optional (default = the model's)
         """
         return self.decode(batch, max_length, num_beams, policy).captions
@@ -296,7 +298,7 @@ class MultiExitCaptioner(Model):
         num_beams: int | None = None,
         policy: ExitPolicy | None = None,
     ) -> Decoded:
-        """As `generate`, with what it cost."""
+        """As `generate`, with multiply-accumulates."""
         was_training = self.training
         self.eval()
         inputs = {
@@ -319,10 +321,11 @@ class MultiExitCaptioner(Model):
 
 
 def check_can_be_fitted(policy: ExitPolicy) -> None:
-    """Raises a `ConfigurationError` if `policy` has open numbers that no calibration on captions can find."""
+    """Raises a `ConfigurationError` if `policy` has parameters that must be fitted and cannot be fitted on captions."""
     if policy.needs_all_labels and not policy.is_calibrated:
         raise ConfigurationError(
-            f"model.exit_policy: found {policy.registered_name} with open numbers; it looks at the probabilities of "
-            "all words, which a trace of captions does not keep, so that they cannot be fitted; allowed: all its "
-            "numbers in the config, or a rule that looks at the most probable word, such as beem or max_probability"
+            f"model.exit_policy: found {policy.registered_name} with parameters that are not set; it reads the "
+            "probabilities of the whole vocabulary, which a trace of captions does not store, so they cannot be "
+            "fitted; allowed: all parameters set in the config, or a policy that reads only the most probable token, "
+            "such as beem or max_probability"
         )

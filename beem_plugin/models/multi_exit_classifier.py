@@ -18,10 +18,10 @@ from beem_plugin.objectives import Objective
 @Model.register("multi_exit_classifier")
 class MultiExitClassifier(MultiExitModel):
     """
-    A multi-exit encoder, the objective it is trained with, and the policy by which samples leave.
+    A multi-exit encoder with its training objective and exit policy.
 
-    Training and validation run all exits. `evaluate` and `predict` run the policy on an engine, which computes no
-    layer of a sample that has left.
+    Training and validation run all exits. `evaluate` and `predict` run the policy on an engine, which skips the layers
+    after the exit of a sample.
 
     Registered as a `Model` with name "multi_exit_classifier".
 
@@ -31,15 +31,15 @@ class MultiExitClassifier(MultiExitModel):
         Filled in.
     encoder : `MultiExitEncoder`
     objective : `Objective`, optional (default = `"weighted_distillation"`)
-        The paper's.
+        The objective of the BEEM paper.
     exit_policy : `ExitPolicy`, optional (default = `"final"`)
-        Thresholds and weights may be open: calibration fits them.
+        Thresholds and weights that are not given are fitted by calibration.
     engine : `Engine`, optional (default = `"compaction"`)
-        What runs the policy.
+        Runs the policy.
     metric : `str`, optional (default = the dataset reader's)
         A name of `beem_plugin.common.metrics`.
     is_regression : `bool`, optional (default = the dataset reader's)
-        Filled in, so that a regression task can be refused.
+        Filled in, to reject regression tasks.
     """
 
     def __init__(

@@ -33,25 +33,25 @@ class MultiExitDecoder(torch.nn.Module, Registrable):
     # Parameters
 
     vocab_size : `int`
-        Of the tokenizer; filled in by the model.
+        Vocabulary size of the tokenizer; filled in by the model.
     backbone : `CaptionBackbone`
     exit_layers : `list[int]`, optional (default = every block)
         The blocks with an exit, in ascending order, including the last block. A head costs as much as five blocks of
-        GPT-2, so that a few exits are faster than twelve.
+        GPT-2, so a few exits are faster than twelve.
     head : `VocabularyHead`, optional (default = `"tied"`)
-        Of every exit but the last.
+        Head of every exit but the last.
     branch : `Branch`, optional (default = `None`)
-        Layers of an exit's own before its head, of every exit but the last: `"adapter"` or `"mlp"`, which do not mix
-        tokens.
+        Additional layers before the head of every exit but the last: `"adapter"` or `"mlp"`, which process each token
+        separately.
     fork : `Fork`, optional (default = `"sum"`)
-        In training, the gradient that goes down where an exit and the next block read the same hidden states.
+        How gradients are combined, in training, where an exit and the next block read the same hidden states.
     signals : `list[SignalModule]`, optional (default = `[]`)
         The signal module that needs no logits: `"predicted_error"`. `similarity` (the cosine of a block's output and
         its input) and `position` are always available.
     shortlist : `int`, optional (default = `None`)
-        Later exits but the last evaluate only this number of the first exit's most probable entries to decide whether a
-        token exits. Their probabilities are scaled to the sum that the first exit gave them: an estimate of the
-        confidence. When a token exits, it is chosen from the whole vocabulary. None evaluates the whole vocabulary.
+        Exits between the first and the last evaluate only this number of the first exit's most probable tokens to
+        decide whether a token exits. Their probabilities are scaled to the sum at the first exit: an estimate of the
+        confidence. The token is chosen from the whole vocabulary. None evaluates the whole vocabulary.
     """
 
     default_implementation = "multi_exit"
@@ -82,9 +82,9 @@ class MultiExitDecoder(torch.nn.Module, Registrable):
         ]
         if branch is not None:
             heads = [BranchedVocabularyHead(_token_branch(branch, decoder.hidden_size), inner) for inner in heads]
-        for joined in heads:
-            joined.join(heads)
-        self.remembers = any(joined.remembers for joined in heads)
+        for each in heads:
+            each.join(heads)
+        self.remembers = any(each.remembers for each in heads)
         self.exits = torch.nn.ModuleList([*heads, TiedHead(norm, weight, share_norm=True)])
         self.signal_modules = torch.nn.ModuleDict()
         for signal in signals or []:
@@ -108,11 +108,11 @@ class MultiExitDecoder(torch.nn.Module, Registrable):
 
     @property
     def available_signals(self) -> set[str]:
-        """The signals that `token_signals` has beside those of the logits."""
+        """Names of the signals of `token_signals` that are not computed from logits."""
         return {"similarity", "position", *self.signal_modules}
 
     def image_states(self, batch: Mapping[str, Tensor]) -> Tensor | None:
-        """`(batch, patches, hidden)`, each image encoded once; `None` for text alone."""
+        """`(batch, patches, hidden)`, each image encoded once; `None` without images."""
         pixels = batch.get("pixel_values")
         if pixels is None:
             return None
@@ -128,7 +128,7 @@ class MultiExitDecoder(torch.nn.Module, Registrable):
         # Parameters
 
         tokens : `Tensor`
-            `(batch, tokens)` int64, padded on the right: attention is causal, so that the padding needs no mask.
+            `(batch, tokens)` int64, padded on the right; no mask is needed because attention is causal.
         image_states : `Tensor`, optional
 
         # Returns
@@ -151,7 +151,7 @@ class MultiExitDecoder(torch.nn.Module, Registrable):
                 yield exits[layer], for_exit, previous
 
     def exit_features(self, exit_number: int, hidden: Tensor, memory: Mapping[str, Tensor] | None = None) -> Tensor:
-        """`(tokens, size)`; times `exit_weight` they are the exit's logits."""
+        """`(tokens, size)`; the logits of the exit are their product with `exit_weight`."""
         head: Any = self.exits[exit_number - 1]
         return head.features(hidden, memory)
 
@@ -164,7 +164,7 @@ class MultiExitDecoder(torch.nn.Module, Registrable):
         memory.update(head.memory_after(hidden, memory))
 
     def imitated(self, exit_number: int, hidden: Tensor) -> Tensor | None:
-        """`(tokens, later exits, size)`, the exit's estimates of later features; `None` for heads without any."""
+        """`(tokens, later exits, size)`, the exit's estimates of later features; `None` if the head has none."""
         head: Any = self.exits[exit_number - 1]
         return head.imitated(hidden)
 
@@ -175,24 +175,24 @@ class MultiExitDecoder(torch.nn.Module, Registrable):
         return self.exit_features(exit_number, hidden) if state is None else state
 
     def exit_weight(self, exit_number: int) -> Tensor:
-        """`(words, size)`"""
+        """`(vocabulary, size)`"""
         head: Any = self.exits[exit_number - 1]
         return head.weight(self.backbone.decoder.output_weight)
 
     def exit_logits(self, exit_number: int, hidden: Tensor, memory: Mapping[str, Tensor] | None = None) -> Tensor:
-        """`(tokens, words)` float32"""
+        """`(tokens, vocabulary)` float32"""
         return functional.linear(self.exit_features(exit_number, hidden, memory), self.exit_weight(exit_number)).float()
 
-    def head_macs(self, exit_number: int, words: int | None = None) -> int:
-        """Multiply-accumulates of an exit's logits for a token, over the vocabulary or `words` entries of it."""
+    def head_macs(self, exit_number: int, num_tokens: int | None = None) -> int:
+        """Multiply-accumulates of an exit's logits for a token, over the vocabulary or `num_tokens` entries of it."""
         head: Any = self.exits[exit_number - 1]
         total, size = self.exit_weight(exit_number).shape
-        return head.features_macs() + (total if words is None else words) * size
+        return head.features_macs() + (total if num_tokens is None else num_tokens) * size
 
     def predicted_error(self, exit_number: int, hidden: Tensor) -> Tensor:
         """`(tokens,)`"""
-        nothing = hidden.new_zeros(len(hidden), 0)
-        view = ExitView(exit_number, nothing, hidden, hidden.unsqueeze(1), nothing.bool())
+        empty = hidden.new_zeros(len(hidden), 0)
+        view = ExitView(exit_number, empty, hidden, hidden.unsqueeze(1), empty.bool())
         return self.signal_modules["predicted_error"](view)
 
     def token_signals(
@@ -214,7 +214,7 @@ class MultiExitDecoder(torch.nn.Module, Registrable):
         position : `Tensor`
             `(tokens,)` the position of each token in its caption, from 0.
         memory : `dict[str, Tensor]`
-            What earlier exits keep for later ones, the tokens first; this exit adds to it.
+            Tensors `(tokens, ...)` that earlier exits stored; this exit adds its own.
         count : `Callable[[int], None]`, optional
             Called with the multiply-accumulates of each head that is computed.
         """
@@ -255,19 +255,19 @@ MultiExitDecoder.register("multi_exit")(MultiExitDecoder)
 
 
 def _token_branch(lazy: Lazy[Branch], hidden_size: int) -> Branch:
-    made = lazy.construct(hidden_size=hidden_size)
-    if made.mixes_tokens:
+    branch = lazy.construct(hidden_size=hidden_size)
+    if branch.mixes_tokens:
         raise ConfigurationError(
-            f"decoder.branch: found {registered_name(Branch, made)!r}, which reads other tokens, and decoding keeps no "
-            "keys and values for it; allowed: 'adapter', 'mlp'"
+            f"decoder.branch: found {registered_name(Branch, branch)!r}, which reads other tokens, and decoding stores "
+            "no keys and values for it; allowed: 'adapter', 'mlp'"
         )
-    return made
+    return branch
 
 
 def shortlist_summary(logits: Tensor, candidates: Tensor, mass: Tensor) -> TokenSummary:
     """
-    The summary of a distribution of which only candidates are known: their probabilities sum to `mass`, and the rest
-    counts as one further entry in the entropy.
+    The summary of a distribution of which only candidates are known: their probabilities sum to `mass`, and the
+    remainder counts as one further entry in the entropy.
 
     # Parameters
 
@@ -280,5 +280,5 @@ def shortlist_summary(logits: Tensor, candidates: Tensor, mass: Tensor) -> Token
     top = log_p.topk(2, dim=-1).values.exp()
     rest = (1 - mass).clamp(1e-30, 1)
     entropy = -(log_p.exp() * log_p).sum(-1) - rest * rest.log()
-    word = candidates.gather(1, log_p.argmax(-1, keepdim=True)).squeeze(1)
-    return TokenSummary(word, top[:, 0], entropy, top[:, 0] - top[:, 1])
+    token = candidates.gather(1, log_p.argmax(-1, keepdim=True)).squeeze(1)
+    return TokenSummary(token, top[:, 0], entropy, top[:, 0] - top[:, 1])

@@ -1,4 +1,4 @@
-"""A backbone with a classifier at every layer."""
+"""A backbone with exits after some or all layers."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from beem_plugin.exits.outputs import ExitOutputs, HeadOutput, collect
 from beem_plugin.exits.poolers import BertPooler
 from beem_plugin.exits.signal_modules import ExitView, SignalModule
 from beem_plugin.exits.signals import ExitSignals
-from beem_plugin.models.exit_memory import MEMORY, NOTES, memory_of, remembering, with_memory
+from beem_plugin.models.exit_memory import MEMORY, NEW_MEMORY, commit_memory, memory_of, with_memory
 
 
 class MultiExitEncoder(torch.nn.Module, Registrable):
     """
-    Steps a backbone layer by layer and classifies at its exits. Exits are numbered from 1; exit e reads the output of
-    layer `exit_layers[e - 1]`, and the last exit is the network's ordinary classifier on its last layer.
+    Runs a backbone layer by layer with a classifier at each exit. Exits are numbered from 1; exit e reads the output of
+    layer `exit_layers[e - 1]`, and the last exit is the usual classifier on the last layer.
 
     Heads and signal modules may read the outputs of earlier exits. These are stored per sample in the state's `batched`
     tensors, under names that begin with `MEMORY`, so that engines regroup them with the samples. `exit_signals` stores
-    them there as `NOTES`, so that `advance` need not compute them again.
+    them with prefix `NEW_MEMORY`, so that `advance` need not compute them again.
 
     Registered as a `MultiExitEncoder` with name "multi_exit".
 
@@ -43,26 +43,26 @@ class MultiExitEncoder(torch.nn.Module, Registrable):
         Filled in by the model.
     backbone : `Backbone`
     exit_layers : `list[int]`, optional (default = every layer)
-        The layers that carry an exit, rising; the last layer must be among them.
+        The layers with an exit, in ascending order, including the last layer.
     pooler : `Seq2VecEncoder`, optional (default = `"bert_pooler"`)
         From allennlp-light: `"cls_pooler"`, `"bert_pooler"`, `{"type": "boe", "averaged": true}` (the mean), ...
         `embedding_dim` is filled in.
     share_pooler : `bool`, optional (default = `True`)
-        One pooler for all exits, as PABEE's and BEEM's code; or one an exit, as DeeBERT and ElasticBERT.
+        One pooler for all exits, as in the code of PABEE and BEEM; or one per exit, as in DeeBERT and ElasticBERT.
     dropout : `float`, optional (default = `0.1`)
         Before every classifier.
     head : `HeadFamily`, optional (default = `"pooled"`)
         Pooler and classifier of the exits.
     share_classifier : `bool`, optional (default = `False`)
-        One classifier for all exits, as PALBERT and MuE.
+        One classifier for all exits, as in PALBERT and MuE.
     signals : `list[SignalModule]`, optional (default = `None`)
-        Outputs of the exits beside their logits, for policies that read them: `"similarity"`, `"predicted_error"`,
+        Outputs of the exits in addition to logits, for policies that read them: `"similarity"`, `"predicted_error"`,
         `"halt"`, `"gate"`.
     branch : `Branch` or `list[Branch]`, optional (default = `None`)
-        Layers of an exit's own before its pooler, such as `{"type": "transformer", "width": 384}`: for every exit but
-        the last, or a list with one block an exit (`null`: none).
+        Additional layers of an exit before its pooler, such as `{"type": "transformer", "width": 384}`: for every exit
+        but the last, or a list with one entry per exit (`null`: none).
     fork : `Fork`, optional (default = `"sum"`)
-        In training, the gradient that goes down where an exit and the next layer read the same hidden states.
+        How gradients are combined, in training, where an exit and the next layer read the same hidden states.
     gradient_equilibrium : `bool`, optional (default = `False`)
         The same as `fork: "equilibrium"`.
     gradual_unfreezing : `int`, optional (default = `None`)
@@ -98,7 +98,7 @@ class MultiExitEncoder(torch.nn.Module, Registrable):
         self.num_labels = num_labels
         self.exit_layers = check_exit_layers(exit_layers, backbone.num_layers)
         if gradient_equilibrium and fork is not None:
-            raise ConfigurationError("gradient_equilibrium: found true beside a fork, allowed: one of the two")
+            raise ConfigurationError("gradient_equilibrium: found true together with a fork, allowed: one of the two")
         self.fork = EquilibriumFork() if gradient_equilibrium else fork if fork is not None else SumFork()
         if gradual_unfreezing is not None and not 1 <= gradual_unfreezing < backbone.num_layers:
             raise ConfigurationError(
@@ -149,27 +149,29 @@ class MultiExitEncoder(torch.nn.Module, Registrable):
 
     @property
     def available_signals(self) -> set[str]:
-        """The signals beside the logits that `exit_signals` produces."""
+        """Names of the signals that `exit_signals` computes in addition to logits."""
         return set(self.signal_modules)
 
     @property
-    def looks_back(self) -> bool:
-        """Whether an exit reads outputs of earlier exits, so that samples carry a memory."""
-        remembers = any(cast(ExitHead, head).remembers for head in self.exits)
-        return remembers or self._keeps_pooled or self._keeps_hidden_states
+    def carries_memory(self) -> bool:
+        """Whether an exit reads outputs of earlier exits, so that states carry memory tensors."""
+        heads = any(cast(ExitHead, head).remembers for head in self.exits)
+        return heads or self._keeps_pooled or self._keeps_hidden_states
 
     @property
     def obstacle(self) -> str | None:
-        """Why the layers of this network cannot be captured for all samples of a length; `None` if they can."""
+        """Why the layers cannot be captured in one graph per sequence length; `None` if they can."""
         return None
 
     @property
-    def looking_back(self) -> list[str]:
+    def memory_readers(self) -> list[str]:
         """Names of the heads and signals that read outputs of earlier exits."""
         bare = [head.head if isinstance(head, BranchedHead) else head for head in self.exits]
         heads = {type(head).__name__ for head in bare if cast(ExitHead, head).remembers}
         modules = ((name, cast(SignalModule, module)) for name, module in self.signal_modules.items())
-        signals = [name for name, each in modules if each.needs_previous_pooled or each.needs_previous_hidden_states]
+        signals = [
+            name for name, module in modules if module.needs_previous_pooled or module.needs_previous_hidden_states
+        ]
         return sorted(heads) + signals
 
     def prepare(self, instances: Iterable[Instance]) -> None:
@@ -179,13 +181,13 @@ class MultiExitEncoder(torch.nn.Module, Registrable):
         """See `Model.start_step`."""
         self.fork.start_step(step, total_steps)
         if self.gradual_unfreezing is not None:
-            # A function of the step alone, so that all processes and a resumed run agree.
+            # A function of the step only: equal in all processes and in a resumed run.
             drawn = random.Random(f"gradual unfreezing {step}").random()
             self._is_frozen = drawn < 1 - step / max(total_steps, 1)
 
     def depth_of_tokens(self, samples: Iterable[Sequence[int]]) -> dict[str, Any]:
         """
-        Speed-ups counted over tokens where these exit one by one; else empty.
+        Speed-ups counted over tokens if `tokens_leave`; otherwise empty.
 
         # Parameters
 
@@ -196,17 +198,17 @@ class MultiExitEncoder(torch.nn.Module, Registrable):
         return {} if depth is None else depth.summary()
 
     def token_depth(self, samples: Iterable[Sequence[int]]) -> TokenDepth | None:
-        """The depth of each token where `tokens_leave`; else `None`. Parameters as of `depth_of_tokens`."""
+        """The depth of each token if `tokens_leave`, otherwise `None`. Parameters as of `depth_of_tokens`."""
         return None
 
     @property
     def is_packable(self) -> bool:
         """
-        Whether states consist of hidden states alone, so that samples can be stored without padding. A subclass that
-        computes steps in its own way is not assumed to be.
+        Whether states consist of hidden states only, so that samples can be stored without padding. `False` for a
+        subclass that overrides `embed` or `_advance`.
         """
-        own = (type(self).embed, type(self)._advance) == (MultiExitEncoder.embed, MultiExitEncoder._advance)
-        return own and not self.looks_back
+        inherited = (type(self).embed, type(self)._advance) == (MultiExitEncoder.embed, MultiExitEncoder._advance)
+        return inherited and not self.carries_memory
 
     def embed(self, batch: dict[str, Tensor], backbone: Any = None) -> BackboneState:
         """
@@ -216,7 +218,7 @@ class MultiExitEncoder(torch.nn.Module, Registrable):
 
         batch : `dict[str, Tensor]`
         backbone : `Any`, optional (default = the network's)
-            What computes the blocks, such as the backbone's inference form.
+            Computes the layers, such as the backbone's inference form.
         """
         return (self.backbone if backbone is None else backbone).embed(batch)
 
@@ -226,11 +228,11 @@ class MultiExitEncoder(torch.nn.Module, Registrable):
         in `embed`.
         """
         last_output = None
-        if self._leaves_notes(exit_number - 1) and not any(name.startswith(NOTES) for name in state.batched):
+        if self._writes_memory(exit_number - 1) and not any(name.startswith(NEW_MEMORY) for name in state.batched):
             last_output = self.exit_output(exit_number - 1, state)
         return self._advance(exit_number, state, last_output, self.backbone if backbone is None else backbone)
 
-    def _leaves_notes(self, exit_number: int) -> bool:
+    def _writes_memory(self, exit_number: int) -> bool:
         """Whether later exits read outputs of this one."""
         if not 1 <= exit_number < self.num_exits:
             return False
@@ -239,11 +241,11 @@ class MultiExitEncoder(torch.nn.Module, Registrable):
     def _advance(
         self, exit_number: int, state: BackboneState, last_output: HeadOutput | None, backbone: Any
     ) -> BackboneState:
-        """`advance`, given the output of the exit before where it was computed and left no notes."""
-        if last_output is not None and self._leaves_notes(exit_number - 1):
-            state = with_memory(state, self._notes(exit_number - 1, state, last_output))
-        if self.looks_back:
-            state = remembering(state)
+        """`advance`, with the output of the previous exit if its memory is not stored in `state` yet."""
+        if last_output is not None and self._writes_memory(exit_number - 1):
+            state = with_memory(state, self._memory_tensors(exit_number - 1, state, last_output))
+        if self.carries_memory:
+            state = commit_memory(state)
         first = 1 if exit_number == 1 else self.exit_layers[exit_number - 2] + 1
         last = self.exit_layers[exit_number - 1]
         for layer in range(first, last + 1):
@@ -255,12 +257,12 @@ class MultiExitEncoder(torch.nn.Module, Registrable):
             state = backbone.layer(layer, state)
         return state
 
-    def _notes(self, exit_number: int, state: BackboneState, output: HeadOutput) -> dict[str, Tensor]:
+    def _memory_tensors(self, exit_number: int, state: BackboneState, output: HeadOutput) -> dict[str, Tensor]:
         head = cast(ExitHead, self.exits[exit_number - 1])
-        kept = {NOTES + name: value for name, value in head.memory_after(output, memory_of(state)).items()}
+        tensors = {NEW_MEMORY + name: value for name, value in head.memory_after(output, memory_of(state)).items()}
         if self._keeps_pooled:
-            kept[NOTES + "previous_pooled"] = output.pooled
-        return kept
+            tensors[NEW_MEMORY + "previous_pooled"] = output.pooled
+        return tensors
 
     def exit_output(self, exit_number: int, state: BackboneState) -> HeadOutput:
         """The output of exit `exit_number`, logits and signals in float32."""
@@ -275,19 +277,19 @@ class MultiExitEncoder(torch.nn.Module, Registrable):
         return output
 
     def exit_logits(self, exit_number: int, state: BackboneState) -> Tensor:
-        """`(batch, labels)` float32, whatever the precision of the backbone."""
+        """`(batch, labels)` float32 for any precision of the backbone."""
         head = cast(ExitHead, self.exits[exit_number - 1])
         return head(state.hidden_states, state.attention_mask, memory_of(state)).logits.float()
 
     def exit_signals(self, exit_number: int, state: BackboneState) -> ExitSignals:
-        """Logits and signals of exit `exit_number`; adds its notes for later exits to `state`."""
-        leaves_notes = self._leaves_notes(exit_number)
-        if not self.signal_modules and not leaves_notes:
+        """Logits and signals of exit `exit_number`; adds tensors for later exits to `state`."""
+        writes_memory = self._writes_memory(exit_number)
+        if not self.signal_modules and not writes_memory:
             return ExitSignals(self.exit_logits(exit_number, state))
         output = self.exit_output(exit_number, state)
-        if leaves_notes:
-            # `advance` made this dictionary for this state only.
-            state.batched.update(self._notes(exit_number, state, output))
+        if writes_memory:
+            # The dictionary was created by `advance` and is not shared with other states.
+            state.batched.update(self._memory_tensors(exit_number, state, output))
         return ExitSignals(output.logits, output.signals)
 
     def outputs(self, batch: dict[str, Tensor]) -> ExitOutputs:
@@ -315,7 +317,7 @@ MultiExitEncoder.register("multi_exit")(MultiExitEncoder)
 
 
 def check_exit_layers(exit_layers: Sequence[int] | None, num_layers: int) -> list[int]:
-    """All layers by default; else the given ones, which must rise and end with the last layer."""
+    """`exit_layers`, by default all layers. Raises a `ConfigurationError` unless they rise and end with the last."""
     if exit_layers is None:
         return list(range(1, num_layers + 1))
     layers = list(exit_layers)

@@ -1,4 +1,4 @@
-"""A text encoder with exits, the objective that trains them and the policy by which samples leave: of any task."""
+"""Base class of models with a multi-exit text encoder, a training objective and an exit policy."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from beem_plugin.objectives import Objective, WeightedDistillation
 
 class MultiExitModel(Model):
     """
-    A multi-exit encoder, the objective it is trained with, and the policy by which samples leave.
+    A multi-exit encoder with its training objective and exit policy.
 
-    Training and validation run all exits. `evaluate` and `predict` run the policy on an engine, which computes no
-    layer of a sample that has left.
+    Training and validation run all exits. `evaluate` and `predict` run the policy on an engine, which skips the layers
+    after the exit of a sample.
 
     # Parameters
 
     vocab : `Vocabulary`
     encoder : `MultiExitEncoder`
     metric : `str`
-        A name of `beem_plugin.common.metrics` that fits the task.
+        A metric of `beem_plugin.common.metrics` for the task.
     metrics : `ExitMetrics` or `ExitValueMetrics`
-        What counts the exits' answers.
+        Accumulates the outputs of the exits.
     objective : `Objective`, optional (default = `"weighted_distillation"`)
     exit_policy : `ExitPolicy`, optional (default = `"final"`)
     engine : `Engine`, optional (default = `"compaction"`)
@@ -64,7 +64,7 @@ class MultiExitModel(Model):
         self.engine = engine if engine is not None else Engine.from_params({"type": "compaction"})
         self.metric = metric
         self.metrics = metrics
-        # Both look at the network's shape only, so that a wrong list or a missing signal is found before training.
+        # Checks that need the shape of the network only, so that errors in the config are raised before training.
         self.exit_policy.bind(self.encoder.exit_layers, vocab.num_labels)
         check_signals(self.exit_policy, self.encoder.available_signals, "the model")
         check_objective(self.objective, self.encoder)
@@ -73,7 +73,7 @@ class MultiExitModel(Model):
     def exit_network(self) -> MultiExitEncoder:
         return self.encoder
 
-    def forward(  # type: ignore[override]  # named, where the base class takes any tensors
+    def forward(  # type: ignore[override]  # named arguments instead of **batch
         self,
         input_ids: Tensor,
         attention_mask: Tensor,
@@ -87,12 +87,12 @@ class MultiExitModel(Model):
         input_ids, attention_mask, token_type_ids : `Tensor`
             `(batch, tokens)` int64.
         label : `Tensor`, optional
-            `(batch,)` int64, -1 where unknown; of a regression float32, NaN where unknown.
+            `(batch,)` int64, -1 if unknown; for a regression float32, NaN if unknown.
 
         # Returns
 
         `dict[str, Any]`
-            `logits` `(batch, exits, labels)` float32; with labels the objective's `loss` and components.
+            `logits` `(batch, exits, labels)` float32; with labels also the `loss` of the objective and its components.
         """
         batch = {"input_ids": input_ids, "attention_mask": attention_mask}
         if token_type_ids is not None:
@@ -106,10 +106,10 @@ class MultiExitModel(Model):
         return output
 
     def check_tokenizer(self, tokenizer: Any) -> None:
-        """A token beyond the backbone's vocabulary would be an index error in the middle of some batch."""
+        """See `Model.check_tokenizer`; a token id outside the backbone's vocabulary would raise an index error."""
         needed = getattr(tokenizer, "vocab_size", None)
         found = getattr(self.encoder.backbone.config, "vocab_size", None)
-        # Many published vocabularies are padded: the backbone's may be the larger one.
+        # Many published models pad the vocabulary: the backbone's may be larger than the tokenizer's.
         if needed is not None and found is not None and found < needed:
             raise ConfigurationError(
                 f"model.encoder.backbone: found a vocabulary of {found} tokens, but the tokenizer "
@@ -137,7 +137,7 @@ class MultiExitModel(Model):
     def parts(self) -> dict[str, list[torch.nn.Parameter]]:
         """
         `backbone`, `exits` (all heads, branches included), `branches`, `last_exit`, `early_exits` (parameters of heads
-        that the last one does not share), `signals`, `objective`.
+        that are not shared with the last one), `signals`, `objective`.
         """
         last = list(self.encoder.exits[-1].parameters())
         exits = list(self.encoder.exits.parameters())
@@ -159,7 +159,7 @@ class MultiExitModel(Model):
         return {name: parameters for name, parameters in parts.items() if parameters}
 
     def metric_state(self) -> dict[str, Any]:
-        """The running metrics, for a checkpoint in the middle of an epoch."""
+        """The accumulated metrics, for a checkpoint within an epoch."""
         return self.metrics.state_dict()
 
     def load_metric_state(self, state: dict[str, Any]) -> None:
@@ -172,8 +172,8 @@ class MultiExitModel(Model):
 
 def check_objective(objective: Objective, encoder: MultiExitEncoder) -> None:
     """
-    Tells the objective the network's shape; raises a `ConfigurationError` if it trains a signal that the encoder does
-    not produce, or does not fit the network.
+    Binds the objective to the network; raises a `ConfigurationError` if the objective trains a signal that the encoder
+    does not produce, or does not support the network.
     """
     missing = sorted(set(objective.required_signals) - encoder.available_signals)
     if missing:

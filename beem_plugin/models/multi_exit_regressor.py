@@ -1,4 +1,4 @@
-"""A value for a text or a pair of texts, with an exit at every layer."""
+"""Regression on a text or a pair of texts with an exit at every layer."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from beem_plugin.objectives import Objective
 @Model.register("multi_exit_regressor")
 class MultiExitRegressor(MultiExitModel):
     """
-    As `multi_exit_classifier`, for a task whose labels are values (STS-B): every exit gives one value, trained by its
-    squared error. A value has no confidence, so that samples leave by a rule that does not ask for one: BERxiT's
-    `predicted_error`, PABEE's `patience` with a `tolerance`, `halting`, `similarity`, or all at one exit.
+    As `multi_exit_classifier`, for a task whose labels are values (STS-B): every exit predicts one value, trained with
+    the squared error. A value has no confidence, so the exit policy must not need one: BERxiT's `predicted_error`,
+    PABEE's `patience` with a `tolerance`, `halting`, `similarity`, or a fixed exit.
 
     Registered as a `Model` with name "multi_exit_regressor".
 
@@ -36,19 +36,20 @@ class MultiExitRegressor(MultiExitModel):
         Filled in.
     encoder : `MultiExitEncoder`
     objective : `Objective`, optional (default = `"weighted_distillation"`)
-        One that serves a regression: `weighted_distillation`, `final_exit`, `early_exits`, `alternating`,
+        One that supports regression: `weighted_distillation`, `final_exit`, `early_exits`, `alternating`,
         `learned_exit`, `annealed`, `pondering`.
     exit_policy : `ExitPolicy`, optional (default = `"final"`)
     engine : `Engine`, optional (default = `"compaction"`)
-        What runs the policy.
+        Runs the policy.
     metric : `str`, optional (default = the dataset reader's)
         `"pearson_spearman"`.
     is_regression : `bool`, optional (default = the dataset reader's)
-        Filled in, so that a classification can be refused.
+        Filled in, to reject classification tasks.
     start_at_mean : `bool`, optional (default = `True`)
-        Whether new exits start from the mean of the training labels. The published methods start from 0, at which exits
-        spend their first steps (on small data, their first epochs) on finding the mean; `false` does so too. (BERxiT on
-        MiniLM, 1,500 pairs of STS-B, five epochs: validation Pearson 0.79 at the last exit, 0.31 with `false`.)
+        Whether the bias of new exits is initialized to the mean of the training labels. `false` starts from 0, as the
+        published methods do; exits then need their first steps (on small data, their first epochs) to learn the mean.
+        (BERxiT on MiniLM, 1,500 pairs of STS-B, five epochs: validation Pearson 0.79 at the last exit, 0.31 with
+        `false`.)
     """
 
     task = "regression"
@@ -80,6 +81,6 @@ class MultiExitRegressor(MultiExitModel):
             return
         for head in self.encoder.exits:
             bias = cast(torch.nn.Linear, head.classifier).bias
-            # Another bias than a new classifier's has been learnt elsewhere.
+            # A bias other than 0 comes from trained weights and is kept.
             if not bool(bias.detach().any()):
                 torch.nn.init.constant_(bias, sum(values) / len(values))

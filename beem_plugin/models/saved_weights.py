@@ -1,4 +1,4 @@
-"""Weights from a file into a model, checked name by name."""
+"""Loads a weights file into a model and checks its tensors."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from beem_plugin.models.model import Model
 
 def load_weights(model: Model, path: Path, made_with: str | None = None) -> None:
     """
-    Loads a state dict; a missing or unexpected tensor is an error that names it.
+    Loads a state dict. Raises a `DataError` that names missing and unexpected tensors.
 
     # Parameters
 
     model : `Model`
     path : `Path`
-        Written under any release of transformers: parameters under another release's names are found.
+        May have been written with another release of transformers: renamed parameters are mapped.
     made_with : `str`, optional (default = `None`)
-        The release of transformers that the weights were written under, where that is known.
+        The release of transformers that the weights were written with, if it is known.
     """
     try:
         state = dict(read_state(path))
     except MemoryError:
         raise
-    except Exception as error:  # a file that is no checkpoint fails in the reader in any way
+    except Exception as error:  # the reader raises errors of any type for a file that is no checkpoint
         kind = type(error).__name__
         raise DataError(
-            f"{path}: not a weights file ({kind}); allowed: .safetensors, or .th with tensors alone"
+            f"{path}: not a weights file ({kind}); allowed: .safetensors, or .th with tensors only"
         ) from None
-    ours = model.state_dict()
-    state = renamed(state, ours)
-    check_tensors(state, ours, str(path.name))
+    expected = model.state_dict()
+    state = renamed(state, expected)
+    check_tensors(state, expected, str(path.name))
     try:
         model.load_state_dict(state)
     except RuntimeError as error:
-        found = differences(state, ours) or " ".join(str(error).split())
+        found = differences(state, expected) or " ".join(str(error).split())
         raise DataError(
             f"{path}: the weights do not fit the model: {found} (written under transformers "
             f"{made_with or 'of an unknown version'}, this is {transformers.__version__})"
@@ -50,7 +50,7 @@ def load_weights(model: Model, path: Path, made_with: str | None = None) -> None
 
 
 def differences(state: dict[str, torch.Tensor], model: dict[str, torch.Tensor]) -> str:
-    """The names that only one of two state dicts has, and those of other shapes."""
+    """Missing and unexpected names, and tensors of a different shape, in one line; empty if there are none."""
     kinds = {
         "missing": [name for name in model if name not in state],
         "unexpected": [name for name in state if name not in model],
@@ -64,15 +64,17 @@ def differences(state: dict[str, torch.Tensor], model: dict[str, torch.Tensor]) 
 
 
 def check_tensors(state: Mapping[str, torch.Tensor], model: Mapping[str, torch.Tensor], name: str) -> None:
-    """Raises a `DataError` for a tensor of another kind than the model's, or with values that are not finite."""
+    """Raises a `DataError` for a tensor of a different kind than the model's, or with values that are not finite."""
     for key, value in state.items():
-        ours = model.get(key)
-        if ours is None or value.shape != ours.shape:
-            continue  # reported with the others of its kind
-        if value.is_floating_point() != ours.is_floating_point():
-            kind = "a floating-point type" if ours.is_floating_point() else str(ours.dtype).removeprefix("torch.")
+        expected = model.get(key)
+        if expected is None or value.shape != expected.shape:
+            continue  # reported by `differences`
+        if value.is_floating_point() != expected.is_floating_point():
+            kind = (
+                "a floating-point type" if expected.is_floating_point() else str(expected.dtype).removeprefix("torch.")
+            )
             found = str(value.dtype).removeprefix("torch.")
             raise DataError(f"{name}: {key}: found {found}, allowed: {kind}")
-        if value.is_floating_point() and not bool(value.isfinite().all()) and bool(ours.isfinite().all()):
+        if value.is_floating_point() and not bool(value.isfinite().all()) and bool(expected.isfinite().all()):
             count = int((~value.isfinite()).sum())
             raise DataError(f"{name}: {key}: {count} of {value.numel()} values are not finite")

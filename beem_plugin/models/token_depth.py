@@ -1,4 +1,4 @@
-"""Counts how deep the tokens of samples go, where they leave one by one, and what is computed."""
+"""Depths and multiply-accumulates of samples whose tokens exit one by one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from beem_plugin.models.multi_exit_encoder import MultiExitEncoder
 
 class AllTokens:
     """
-    The same network with every token in every layer, layer by layer, for counting.
+    The encoder as a network with an exit at every layer in which no token exits: used to count multiply-accumulates.
 
     # Parameters
 
@@ -62,9 +62,9 @@ def depth_of_samples(encoder: MultiExitEncoder, depths: Sequence[Tensor], full_d
     depths : `Sequence[Tensor]`
         For each sample `(tokens,)` int64, the last layer of each of its tokens.
     full_depth : `int`
-        The depth that speed-ups are relative to. Layers beyond the backbone's own count as its last one.
+        The depth that speed-ups are relative to. Layers above the backbone's cost as much as its last one.
     saves : `bool`
-        Whether tokens that have left are really computed no further.
+        Whether tokens that have exited are not computed in later layers.
     """
     layers = encoder.backbone.num_layers
     counts = torch.zeros(len(depths), layers, dtype=torch.int64)
@@ -78,15 +78,16 @@ def depth_of_samples(encoder: MultiExitEncoder, depths: Sequence[Tensor], full_d
 
 
 def sample_macs(macs: NetworkMacs, depth: Tensor, full_depth: int, saves: bool) -> tuple[float, float]:
-    """The multiply-accumulates of a sample at full depth, and those that are computed, the classifier included."""
+    """Multiply-accumulates of a sample at full depth, and those that are computed; both include the classifier."""
     layers = len(macs.layers)
-    whole = powers(torch.tensor(len(depth)))
-    head = float((macs.heads[-1] * whole).sum())
+    all_tokens = powers(torch.tensor(len(depth)))
+    head = float((macs.heads[-1] * all_tokens).sum())
     running = (depth[None] >= torch.arange(1, layers + 1)[:, None]).sum(1)  # (layers,)
-    computed = powers(running) if saves else whole.expand(layers, 3)
-    full = float((macs.layers.sum(0) + (full_depth - layers) * macs.layers[-1]) @ whole) + head
+    computed = powers(running) if saves else all_tokens.expand(layers, 3)
+    full = float((macs.layers.sum(0) + (full_depth - layers) * macs.layers[-1]) @ all_tokens) + head
     return full, float((macs.layers * computed).sum()) + head
 
 
 def powers(tokens: Tensor) -> Tensor:
+    """`(..., 3)` float64: 1, n and n^2 for each number of tokens n."""
     return torch.stack([torch.ones_like(tokens), tokens, tokens**2], -1).double()

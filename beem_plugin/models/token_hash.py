@@ -1,4 +1,4 @@
-"""Tables that say after which layer a token leaves, whatever stands around it."""
+"""Tables from token ids to exit layers, independent of context."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BALANCES = ("occurrences", "types")
 
 
 class TokenHash(Registrable):
-    """Makes the table of a hash-exit encoder: the block `hash`."""
+    """Computes the table of a hash-exit encoder: the block `hash`."""
 
     default_implementation = "frequency"
 
@@ -25,19 +25,19 @@ class TokenHash(Registrable):
         # Parameters
 
         counts : `Tensor`
-            `(vocabulary,)` int64: how often each token occurs in the training data.
+            `(vocabulary,)` int64: number of occurrences of each token in the training data.
         num_layers : `int`
 
         # Returns
 
         `Tensor`
-            `(vocabulary,)` int64: the last layer that each token goes through, 1 to `num_layers`.
+            `(vocabulary,)` int64: the last layer that is computed for each token, 1 to `num_layers`.
         """
         raise TypeError(f"{type(self).__name__} does not define layers")
 
 
 def layers_of_buckets(num_buckets: int, bucket_layers: Sequence[int] | None, num_layers: int) -> Tensor:
-    """The given layers, or evenly spaced ones up to the last."""
+    """`bucket_layers`, or by default evenly spaced layers up to the last."""
     if bucket_layers is None:
         return torch.tensor([-(-number * num_layers // num_buckets) for number in range(1, num_buckets + 1)])
     if len(bucket_layers) != num_buckets or min(bucket_layers) < 1 or max(bucket_layers) > num_layers:
@@ -55,8 +55,8 @@ def check_buckets(num_buckets: int) -> None:
 @TokenHash.register("frequency")
 class FrequencyHash(TokenHash):
     """
-    Buckets of the training data's tokens, most frequent first: the more frequent a token, the earlier it leaves. Tokens
-    that do not occur are in the last bucket.
+    Buckets of the training data's tokens in descending order of frequency: frequent tokens exit early. Tokens that do
+    not occur are in the last bucket.
 
     Registered as a `TokenHash` with name "frequency", the default.
 
@@ -66,8 +66,8 @@ class FrequencyHash(TokenHash):
     bucket_layers : `list[int]`, optional (default = evenly spaced, the last bucket through all layers)
         The last layer of each bucket's tokens.
     balance : `str`, optional (default = `"occurrences"`)
-        What the buckets have equally much of: `"occurrences"` of tokens in the data, or `"types"` of them; with
-        `"types"` nearly all of a text is in the first bucket.
+        What is balanced between buckets: `"occurrences"` of tokens in the data, or token `"types"`. With `"types"`
+        nearly all tokens of a text are in the first bucket.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class FrequencyHash(TokenHash):
         layers = layers_of_buckets(self.num_buckets, self.bucket_layers, num_layers)
         order = counts.argsort(descending=True, stable=True)
         order = order[counts[order] > 0]
-        # Twice the amount that comes before the middle of each token's own, so that everything stays whole.
+        # Twice the cumulative amount up to the middle of each token's own amount: doubled to use integers only.
         amount = counts[order] if self.balance == "occurrences" else torch.ones_like(order)
         middle = 2 * amount.cumsum(0) - amount
         bucket = torch.full_like(counts, self.num_buckets - 1)
@@ -95,7 +95,7 @@ class FrequencyHash(TokenHash):
 @TokenHash.register("random")
 class RandomHash(TokenHash):
     """
-    Every token of the vocabulary in a bucket drawn by lot.
+    Assigns each token of the vocabulary to a random bucket.
 
     Registered as a `TokenHash` with name "random".
 
@@ -121,8 +121,8 @@ class RandomHash(TokenHash):
 @TokenHash.register("file")
 class FileHash(TokenHash):
     """
-    A JSON object from token ids to layers. Tokens that it does not name go through all layers. The file is read before
-    training; the table is part of the weights.
+    A JSON object from token ids to layers. Tokens that are not listed exit at the last layer. The file is read before
+    training; the table is stored with the weights.
 
     Registered as a `TokenHash` with name "file".
 

@@ -1,4 +1,4 @@
-"""How well each exit predicts the next word."""
+"""Accuracy and perplexity of each exit on the next token."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 class TokenMetrics:
     """
-    Sums over words, so that states of several processes or halves of an epoch can be added up.
+    Stores sums over tokens, so that states of several processes, or of parts of an epoch, can be added.
 
     # Parameters
 
@@ -43,12 +43,12 @@ class TokenMetrics:
     def compute(self, reset: bool) -> dict[str, float]:
         """
         `perplexity` and `token_accuracy` of the last exit, `exit_<i>_token_accuracy` and `exit_<i>_perplexity` of each;
-        empty without words.
+        empty if there are no tokens.
         """
         if not self.tokens:
             return {}
         accuracy = (self.correct / self.tokens).tolist()
-        # exp overflows beyond 709 nats, which only a network gone astray has.
+        # exp overflows above 709 nats, which happens only if training has diverged.
         perplexity = [math.exp(min(value, 700.0)) for value in (self.negative_log_likelihood / self.tokens).tolist()]
         if reset:
             self.reset()

@@ -17,7 +17,7 @@ from beem_plugin.data.ragged_batch import RaggedBatch
 from beem_plugin.execution.engine import Engine
 from beem_plugin.execution.in_order import run_in_order
 from beem_plugin.execution.read_ahead import ahead
-from beem_plugin.models.answers import answers
+from beem_plugin.models.decision_records import decision_records
 from beem_plugin.models.model import Model
 from beem_plugin.predictors.chunks import UntilError
 from beem_plugin.predictors.predictor import JsonDict, Predictor
@@ -134,7 +134,9 @@ class EarlyExitPredictor(Predictor):
         exits = decisions.exits.tolist()
         found = [
             {**given, **answer, "exit": number, "layer": layers[number - 1]}
-            for given, answer, number in zip(fields, answers(decisions, self.classifier.vocab), exits, strict=True)
+            for given, answer, number in zip(
+                fields, decision_records(decisions, self.classifier.vocab), exits, strict=True
+            )
         ]
         if decisions.scores is not None:
             for prediction, score in zip(found, decisions.scores.tolist(), strict=True):

@@ -1,4 +1,4 @@
-"""Runs all exits over reference captions and keeps their summaries of each token."""
+"""Runs all exits over reference captions and stores a summary of each exit's distribution for every token."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from beem_plugin.models.multi_exit_captioner import MultiExitCaptioner
 @torch.inference_mode()
 def trace_captions(model: MultiExitCaptioner, batches: Iterable[dict[str, Tensor]], source: str) -> TokenTrace:
     """
-    Teacher-forced: every token is predicted from the reference's tokens before it, by every exit. Images exit their
+    Teacher forcing: every exit predicts each token from the preceding tokens of the reference. Images exit the image
     encoder as in decoding.
 
     # Parameters
 
     model : `MultiExitCaptioner`
     batches : `Iterable[dict[str, Tensor]]`
-        As the captions collator makes them, in any order; `index` is each caption's position in the data set.
+        Batches of the captions collator, in any order; `index` is the position of each caption in the data set.
     source : `str`
-        The name of the data, for the reports.
+        Name of the data, for reports.
 
     # Returns
 
@@ -35,12 +35,12 @@ def trace_captions(model: MultiExitCaptioner, batches: Iterable[dict[str, Tensor
     was_training = model.training
     model.eval()
     parts: list[dict[str, Tensor]] = []
-    seen = 0
+    num_captions = 0
     for batch in batches:
         size = len(batch["input_ids"])
-        index = batch["index"].cpu() if "index" in batch else torch.arange(seen, seen + size)
+        index = batch["index"].cpu() if "index" in batch else torch.arange(num_captions, num_captions + size)
         parts.append(trace_batch(model, batch, index))
-        seen += size
+        num_captions += size
     model.train(was_training)
     meta: dict[str, Any] = {
         "exit_layers": model.exit_layers,
@@ -49,9 +49,9 @@ def trace_captions(model: MultiExitCaptioner, batches: Iterable[dict[str, Tensor
         "calibration_target": model.calibration_target,
     }
     if not parts:
-        nothing, empty = torch.zeros(0, model.num_exits), torch.zeros(0, dtype=torch.int64)
+        values, empty = torch.zeros(0, model.num_exits), torch.zeros(0, dtype=torch.int64)
         return TokenTrace(
-            nothing.long(), nothing, nothing, nothing, empty, empty, empty, model.decoder.num_labels, meta=meta
+            values.long(), values, values, values, empty, empty, empty, model.decoder.num_labels, meta=meta
         )
     columns = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
     order = (columns["caption"] * (int(columns["position"].max()) + 1) + columns["position"]).argsort()
@@ -64,21 +64,21 @@ def trace_captions(model: MultiExitCaptioner, batches: Iterable[dict[str, Tensor
 
 
 def trace_batch(model: MultiExitCaptioner, batch: dict[str, Tensor], index: Tensor) -> dict[str, Tensor]:
-    """The trace's columns for one batch, on the CPU, its tokens caption by caption."""
+    """The columns of the trace for one batch, on the CPU, tokens in the order of the captions."""
     decoder, device = model.decoder, model.device
     tokens = batch["input_ids"].to(device)
-    counted = batch["attention_mask"][:, 1:].bool()
+    is_target = batch["attention_mask"][:, 1:].bool()
     images = batch.get("pixel_values")
     states = None if images is None else model.image_states_for_decoding(images.to(device))
     if states is not None and "image_of_row" in batch:
         states = states.index_select(0, batch["image_of_row"].to(device))
-    row, position = counted.nonzero(as_tuple=True)
-    on_device = counted.to(device)
+    row, position = is_target.nonzero(as_tuple=True)
+    on_device = is_target.to(device)
     exits = [
-        (hidden[on_device], previous[on_device])  # (words, hidden)
+        (hidden[on_device], previous[on_device])  # (tokens, hidden)
         for _, hidden, previous in decoder.exit_states(tokens[:, :-1], states)
     ]
-    along = position.to(device)
+    device_position = position.to(device)
     names = [*SUMMARIES, *sorted(decoder.available_signals - {"position"})]
     columns: dict[str, list[list[Tensor]]] = {name: [[] for _ in exits] for name in names}
     chunk = max(1, model.chunk_elements // decoder.num_labels)
@@ -86,7 +86,7 @@ def trace_batch(model: MultiExitCaptioner, batch: dict[str, Tensor], index: Tens
         rows = slice(start, start + chunk)
         memory: dict[str, Tensor] = {}
         for number, (hidden, previous) in enumerate(exits, 1):
-            signals = decoder.token_signals(number, hidden[rows], previous[rows], along[rows], memory)
+            signals = decoder.token_signals(number, hidden[rows], previous[rows], device_position[rows], memory)
             for name in names:
                 value = getattr(signals.summary, name) if name in SUMMARIES else signals.signal(name).float()
                 columns[name][number - 1].append(value.cpu())

@@ -27,7 +27,7 @@ from beem_plugin.execution.file_engine import file_engine
 from beem_plugin.execution.metering.macs import exit_costs
 from beem_plugin.execution.precision import cast_network
 from beem_plugin.exits.branches import BranchedHead
-from beem_plugin.models.answers import answers
+from beem_plugin.models.decision_records import decision_records
 from beem_plugin.models.multi_exit_model import MultiExitModel
 from beem_plugin.rendering.tables import Column, Table, text
 from beem_plugin.tasks.engine_benchmark import batches_by_size, benchmark_table, run_benchmark
@@ -144,7 +144,9 @@ class Classification(Task):
         self, path: str, instances: Sequence[Instance], decisions: ExitDecisions, model: MultiExitModel
     ) -> None:
         with atomic_write(path) as file:
-            for row, (instance, answer) in enumerate(zip(instances, answers(decisions, model.vocab), strict=True)):
+            for row, (instance, answer) in enumerate(
+                zip(instances, decision_records(decisions, model.vocab), strict=True)
+            ):
                 line: dict[str, Any] = {"index": row}
                 if instance.id is not None:
                     line["id"] = instance.id

@@ -135,7 +135,7 @@ class Distilled(Objective):
         encoder = self._loaded[0].to(outputs.logits.device).encoder
         state = encoder.embed(outputs.inputs)
         hidden = [state.hidden_states]
-        by_layer = not (encoder.looks_back or encoder.tokens_leave)
+        by_layer = not (encoder.carries_memory or encoder.tokens_leave)
         for exit_number, last in enumerate(encoder.exit_layers, 1):
             first = len(hidden)
             if by_layer:

@@ -120,7 +120,7 @@ def test_a_detached_network_trains_each_block_by_its_own_exit() -> None:
 
 
 def test_equilibrium_is_one_fork() -> None:
-    with pytest.raises(ConfigurationError, match="gradient_equilibrium: found true beside a fork"):
+    with pytest.raises(ConfigurationError, match="gradient_equilibrium: found true together with a fork"):
         tiny_model("weighted_distillation", gradient_equilibrium=True, fork="sum")
 
 

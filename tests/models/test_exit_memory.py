@@ -1,4 +1,4 @@
-"""Exits that look back, whatever they need of the exits before them, give under every engine what their trace says."""
+"""Exits that read outputs of earlier exits: decisions of all engines equal the replay of their trace."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from beem_plugin.execution.precision import cast_network
 from beem_plugin.exits.policies import Beem, Final
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.models import Model, MultiExitClassifier
-from beem_plugin.models.exit_memory import MEMORY, NOTES
+from beem_plugin.models.exit_memory import MEMORY, NEW_MEMORY
 from beem_plugin.tasks.classification import trace_model
 from tests.backbones.tiny_models import CONFIGS
 from tests.execution.captured_worlds import GraphsOnHost
@@ -172,19 +172,19 @@ def test_what_exit_signals_noted_is_not_computed_again(monkeypatch: pytest.Monke
     assert calls == [1, 2, 3, 4]
     calls.clear()
     state = encoder.embed({"input_ids": torch.tensor([[5, 6]])})
-    for exit_number in (1, 2, 3, 4):  # nobody asks what the exits say, and still they must know of each other
+    for exit_number in (1, 2, 3, 4):  # memory is stored even if no exit is evaluated
         state = encoder.advance(exit_number, state)
     assert calls == [1, 2, 3]
-    assert MEMORY + "past" in state.batched and not any(name.startswith(NOTES) for name in state.batched)
+    assert MEMORY + "past" in state.batched and not any(name.startswith(NEW_MEMORY) for name in state.batched)
 
 
-def test_nothing_is_carried_that_nobody_looks_back_at() -> None:
+def test_memory_is_empty_if_no_exit_reads_it() -> None:
     encoder = build(signals=["predicted_error", "gate"], head={"type": "attention", "size": 8}).encoder
-    assert not encoder.looks_back and encoder.obstacle is None
+    assert not encoder.carries_memory and encoder.obstacle is None
     state = encoder.advance(1, encoder.embed({"input_ids": torch.tensor([[5, 6]])}))
     encoder.exit_signals(1, state)
     state = encoder.advance(2, state)
-    assert not [name for name in state.batched if name.startswith((MEMORY, NOTES))]
+    assert not [name for name in state.batched if name.startswith((MEMORY, NEW_MEMORY))]
 
 
 @pytest.mark.parametrize("over", ["tokens", "first"])

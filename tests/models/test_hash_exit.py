@@ -268,9 +268,9 @@ def test_it_is_neither_captured_nor_exported(tmp_path: Path, caplog: pytest.LogC
     policy, engine = Final(), GraphsOnHost(length_bucket=4)
     for _ in range(2):
         list(engine.run(encoder, policy, ragged_batches(make_batches(2, 1))))
-    assert len(caplog.records) == 1 and "depths of their own" in caplog.text
+    assert len(caplog.records) == 1 and "exit at different layers" in caplog.text
     assert all(recorder.captured == 0 for recorder in engine.recorders)
-    with pytest.raises(ConfigurationError, match="depths of their own"):
+    with pytest.raises(ConfigurationError, match="exit at different layers"):
         export_network(encoder, policy, tmp_path)
 
 

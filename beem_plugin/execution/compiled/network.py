@@ -80,14 +80,14 @@ class CompiledNetwork:
         return getattr(self.network, "obstacle", None)
 
     @property
-    def looks_back(self) -> bool:
+    def carries_memory(self) -> bool:
         """Whether an exit must be computed before the layers after it."""
-        return getattr(self.network, "looks_back", False)
+        return getattr(self.network, "carries_memory", False)
 
     def _read_by(self, exit_number: int) -> str | None:
         """`"first"` or `"mean"` for a head that reads nothing but this vector of each sample."""
         heads = getattr(self.network, "exits", None)
-        if heads is None or self.network.available_signals or self.looks_back or self.origin.is_intercepted:
+        if heads is None or self.network.available_signals or self.carries_memory or self.origin.is_intercepted:
             return None
         return getattr(heads[exit_number - 1], "reads", None)
 

@@ -55,8 +55,8 @@ class SampleGraphs:
     ) -> None:
         self.network, self.recorder, self.fields, self.length = network, recorder, fields, length
         exits = network.num_exits
-        # The layers after an exit that later exits look back at need its result.
-        self.decides_aside = not network.looks_back
+        # The layers after an exit need its result if later exits read its outputs.
+        self.decides_aside = not network.carries_memory
         can_exit = [network.can_exit[number] for number in range(1, exits + 1)]
         self.segments = plan_segments(exits, can_exit, check_every, lookahead and self.decides_aside)
         # One row a field, and the mask.

@@ -52,8 +52,8 @@ class FullDepth:
         return getattr(self.network, "obstacle", None)
 
     @property
-    def looks_back(self) -> bool:
-        return getattr(self.network, "looks_back", False)
+    def carries_memory(self) -> bool:
+        return getattr(self.network, "carries_memory", False)
 
     def parameters(self) -> Iterator[torch.nn.Parameter]:
         return self.network.parameters()

@@ -111,8 +111,8 @@ def export_network(
     # Raises
 
     `ConfigurationError`
-        If the policy reads more than logits, if an exit looks back at earlier ones, if onnx is not installed, or if a
-        graph and the network disagree.
+        If the policy reads more than logits, an exit reads outputs of earlier exits, onnx is not installed, or a graph
+        and the network disagree.
     """
     if policy.required_signals:
         raise ConfigurationError(
@@ -120,8 +120,8 @@ def export_network(
             "export: policies that read logits alone"
         )
     obstacle = getattr(network, "obstacle", None)
-    if obstacle is None and getattr(network, "looks_back", False):
-        obstacle = f"exits that look back at earlier ones ({', '.join(getattr(network, 'looking_back', []))})"
+    if obstacle is None and getattr(network, "carries_memory", False):
+        obstacle = f"exits that read outputs of earlier exits ({', '.join(getattr(network, 'memory_readers', []))})"
     if obstacle is not None:
         raise ConfigurationError(
             f"export: found {obstacle}; allowed: exits that read nothing but their own layer's hidden states"
