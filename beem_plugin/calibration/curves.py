@@ -39,7 +39,7 @@ class Curve:
     # Parameters
 
     accuracy : `ndarray`
-        `(settings,)` from 0 to 1. Another metric may stand here, but a mixture's F1 or Matthews correlation is not the
+        `(settings,)` from 0 to 1. Other metrics are possible, but a mixture's F1 or Matthews correlation is not the
         mixture of the two, so that between settings the line is then only an approximation.
     speedup : `ndarray`
         `(settings,)` layer speed-up, not falling.
@@ -114,8 +114,8 @@ class Curve:
         """About `points` settings at most, spread evenly over the depth (the inverse of the speed), ends included."""
         if len(self) <= points:
             return self
-        wanted = 1 / np.linspace(1 / self.speedup[0], 1 / self.speedup[-1], points)
-        index = np.searchsorted(self.speedup, wanted).clip(max=len(self) - 1)
+        targets = 1 / np.linspace(1 / self.speedup[0], 1 / self.speedup[-1], points)
+        index = np.searchsorted(self.speedup, targets).clip(max=len(self) - 1)
         return self.take(np.unique(np.concatenate([[0], index, [len(self) - 1]])).tolist())
 
     def summary(self) -> dict[str, Any]:
@@ -150,7 +150,7 @@ def threshold_curve(table: ScoreTable, thresholds: Sequence[float | str] | None 
 
     table : `ScoreTable`
         From a policy's `score_table`; every sample needs a label.
-    thresholds : `Sequence`, optional (default = all that make a difference)
+    thresholds : `Sequence`, optional (default = all thresholds with different decisions)
         In the policy's own unit; `"never"` is allowed. By default the curve is exact: it contains every setting.
     """
     table.require_labels("an accuracy-speed curve")
@@ -166,9 +166,9 @@ def _swept(table: ScoreTable, right: np.ndarray, thresholds: Sequence[float | st
     if thresholds is None:
         oriented = [path.threshold(point) for point in range(len(path))]
         return Curve(accuracy, speedup, [native(table, value) for value in oriented])
-    wanted = np.array([np.inf if value == NEVER else table.orient(float(value)) for value in thresholds])
-    order = np.argsort(-wanted, kind="stable")
-    points = path.point_of(wanted[order])
+    targets = np.array([np.inf if value == NEVER else table.orient(float(value)) for value in thresholds])
+    order = np.argsort(-targets, kind="stable")
+    points = path.point_of(targets[order])
     return Curve(accuracy[points], speedup[points], [thresholds[index] for index in order.tolist()])
 
 
@@ -232,7 +232,7 @@ def curve_of(policy: ExitPolicy, trace: Trace, thresholds: Sequence[float | str]
     # Parameters
 
     policy : `ExitPolicy`
-        With a `score_table`; whatever its score needs (weights, temperatures) must be fitted.
+        With a `score_table`; the parameters of its score (weights, temperatures) must be fitted.
     trace : `Trace`
     thresholds : `Sequence`, optional
         See `threshold_curve`.

@@ -96,7 +96,7 @@ class TableOutcomes:
         for column in range(early + 1):
             order = np.argsort(self.cells[:, column], kind="stable")
             bounds = np.searchsorted(self.cells[order, column], np.arange(len(self.labels) + 2))
-            here = np.zeros(len(limits), dtype=np.int64)
+            exiting = np.zeros(len(limits), dtype=np.int64)
             for cell in range(len(self.labels) + 1):
                 rows = order[bounds[cell] : bounds[cell + 1]]
                 if not len(rows):
@@ -104,8 +104,8 @@ class TableOutcomes:
                 reached = len(rows) if column == 0 else self._staying(best[rows, column - 1], limits)
                 stays = self._staying(best[rows, column], limits) if column < early else 0
                 counts[:, cell] += reached - stays
-                here += reached - stays
-            histograms[:, column] = here
+                exiting += reached - stays
+            histograms[:, column] = exiting
         return histograms, counts
 
     def _staying(self, scores: np.ndarray, limits: np.ndarray) -> np.ndarray:

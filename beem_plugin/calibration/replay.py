@@ -1,4 +1,4 @@
-"""Applies policies to a trace: where each sample would exit."""
+"""Applies policies to a trace and computes the exit of each sample."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class ExitDecisions:
 
 def replay(policy: ExitPolicy, trace: Trace) -> ExitDecisions:
     """
-    Steps `policy` over all exits of `trace`, all samples at once. Samples that have exited are stepped on and the
-    results ignored: a policy treats each sample by itself, so this equals removing them.
+    Steps `policy` over all exits of `trace`, all samples at once. Samples that have exited are still stepped and
+    the results ignored: a policy processes each sample independently, so this equals removing them.
 
     # Parameters
 
@@ -59,7 +59,7 @@ def replay(policy: ExitPolicy, trace: Trace) -> ExitDecisions:
     # Raises
 
     `NotCalibratedError`
-        If the policy has open numbers.
+        If the policy has parameters that are not fitted.
     `ConfigurationError`
         If the policy needs a signal that the trace lacks.
     """

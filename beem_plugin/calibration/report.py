@@ -33,7 +33,7 @@ def report_on(
         Calibrated on `trace`.
     trace : `Trace`
     thresholds, weights, warnings, details
-        What was fitted, for the report: see `CalibrationReport`.
+        The fitted values, for the report: see `CalibrationReport`.
     """
     decisions = replay(policy, trace)
     depth = trace.depth(decisions.exits)
@@ -89,9 +89,9 @@ def exit_evidence(
     known = known_labels(trace.labels)
     evidence = []
     for exit_number in range(1, trace.num_exits + 1):
-        here = known & (exits == exit_number)
-        samples = int(here.sum())
-        errors = None if wrong is None else int((wrong & here).sum())
+        exiting = known & (exits == exit_number)
+        samples = int(exiting.sum())
+        errors = None if wrong is None else int((wrong & exiting).sum())
         has_rate = samples > 0 and errors is not None
         evidence.append(
             ExitEvidence(
@@ -99,7 +99,7 @@ def exit_evidence(
                 threshold=thresholds[exit_number - 1] if thresholds and exit_number < trace.num_exits else None,
                 samples=samples,
                 errors=errors,
-                final_errors=None if final_wrong is None else int((final_wrong & here).sum()),
+                final_errors=None if final_wrong is None else int((final_wrong & exiting).sum()),
                 error_rate=errors / samples if has_rate else None,  # type: ignore[operator]
                 interval=binomial_interval(errors, samples) if has_rate else None,  # type: ignore[arg-type]
             )
@@ -131,8 +131,8 @@ def squared_errors(trace: Trace, exits: Tensor) -> dict[str, Any]:
         "mean_squared_error": _mean(own[known]),
         "final_mean_squared_error": _mean(squared[known, -1]),
         "squared_errors": [
-            {"exit": number, "left": _mean(own[here]), "last_exit": _mean(squared[here, -1])}
-            for number, here in enumerate(members, 1)
+            {"exit": number, "left": _mean(own[exiting]), "last_exit": _mean(squared[exiting, -1])}
+            for number, exiting in enumerate(members, 1)
         ],
     }
 
@@ -142,20 +142,20 @@ def _mean(values: Tensor) -> float | None:
 
 
 def one_sided(policy: ExitPolicy, histogram: list[int], thresholds: Sequence[float | str] | None = None) -> list[str]:
-    """A warning if all calibration samples exit at the first exit, or at the last though the policy is an early one."""
+    """A warning if all calibration samples exit at the first exit, or all at the last with an early-exit policy."""
     samples = sum(histogram)
     if not samples or len(histogram) == 1:
         return []
     if histogram[0] == samples:
-        return ["every calibration sample leaves at exit 1"]
+        return ["all calibration samples exit at exit 1"]
     if histogram[-1] == samples and policy.leaves_early:
-        return [f"no calibration sample leaves before the last exit{_why(policy, thresholds)}"]
+        return [f"no calibration sample exits before the last exit{_why(policy, thresholds)}"]
     return []
 
 
 def _why(policy: ExitPolicy, thresholds: Sequence[float | str] | None) -> str:
     """The thresholds that no sample passes, and the consequence."""
-    cost = "so that this is full depth, with the cost of the exits on top"
+    cost = "which is full depth plus the cost of the exits"
     if not thresholds:
         config = json.dumps(policy.to_config())
         return f", {cost}" + (f": {config}" if len(config) < 200 else "")
@@ -166,7 +166,7 @@ def _why(policy: ExitPolicy, thresholds: Sequence[float | str] | None) -> str:
 
 
 def degenerate_exits(trace: Trace) -> list[str]:
-    """A warning if exits give every sample the same label, or value, so that their agreement is no evidence."""
+    """A warning if exits predict the same label, or value, for all samples: their agreement carries no information."""
     if len(trace) < 2:
         return []
     constant = (trace.predictions == trace.predictions[:1]).all(0).nonzero().flatten()
@@ -174,7 +174,7 @@ def degenerate_exits(trace: Trace) -> list[str]:
         return []
     which = ", ".join(str(column + 1) for column in constant.tolist())
     what = "value" if trace.num_labels == 1 else "label"
-    return [f"degenerate exits ({which}): each gives all {len(trace)} calibration samples one and the same {what}"]
+    return [f"degenerate exits ({which}): each predicts the same {what} for all {len(trace)} calibration samples"]
 
 
 def binomial_interval(errors: int, samples: int, confidence: float = 0.95) -> tuple[float, float]:

@@ -35,15 +35,15 @@ class ExitTheory:
     holds : `bool`, optional
         Whether q_i is below the bound.
     leaving : `int`
-        Samples that exit here.
+        Samples that exit at this exit.
     leaving_error : `float`, optional
         Their error rate, which the proof bounds by p.
     leaving_final_error : `float`, optional
         The last exit's error rate on the same samples, for comparison.
     overthinking : `float`
-        Share of all samples that are right here and wrong at the last exit.
+        Share of all samples that are right at this exit and wrong at the last exit.
     underthinking : `float`
-        Share that are wrong here and right at the last exit.
+        Share that are wrong at this exit and right at the last exit.
     """
 
     exit: int
@@ -94,8 +94,8 @@ def theory_report(policy: ExitPolicy, trace: ExitTrace) -> TheoryReport:
     claims that the error of the whole is below that of its last exit.
 
     Reading of the paper. Its appendix defines c_t as 1 when the label stays and 0 when it changes, and then calls C_t,
-    their sum, "the number of times the prediction has been changed"; C_t is taken as that number of changes here, as
-    the text under the theorem says (a_i compares one change with none). q^max is written without its max. The appendix
+    their sum, "the number of times the prediction has been changed"; C_t is taken as that number of changes, as in
+    the text under the theorem (a_i compares one change with none). q^max is written without its max. The appendix
     lets minimum and maximum run up to t - 1, the text up to i; up to i is taken.
 
     Limits. The proof bounds probabilities by products of the q_i, as if exits erred independently,

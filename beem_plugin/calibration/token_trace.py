@@ -34,7 +34,7 @@ class TokenTrace(ExitTrace):
     top_token, top_probability, entropy, margin : `Tensor`
         `(tokens, exits)`; `top_token` int64, the others float32.
     target : `Tensor`
-        `(tokens,)` int64: the reference's token; -1 where unknown.
+        `(tokens,)` int64: the reference's token; -1 if unknown.
     caption, position : `Tensor`
         `(tokens,)` int64: the caption, and the token's position in it, both from 0.
     num_words : `int`
@@ -72,8 +72,8 @@ class TokenTrace(ExitTrace):
         self.ids = None
         self.meta = dict(meta or {})
         given = {name: value.float() for name, value in (signals or {}).items() if name != "position"}
-        along = self.position.float().unsqueeze(1).expand(-1, self.top_token.shape[1])
-        self.signals = {**given, "position": along}
+        position_of_exits = self.position.float().unsqueeze(1).expand(-1, self.top_token.shape[1])
+        self.signals = {**given, "position": position_of_exits}
         check_token_trace(self, "trace")
 
     @property
@@ -83,8 +83,8 @@ class TokenTrace(ExitTrace):
     @property
     def logits(self) -> Tensor:  # type: ignore[override]
         raise ConfigurationError(
-            "a trace of captions keeps no logits: each exit's most probable word, its probability, the margin and the "
-            "entropy are all there is"
+            "a trace of captions has no logits; allowed: policies that read the most probable token, its probability, "
+            "the margin or the entropy"
         )
 
     @property
@@ -186,7 +186,7 @@ def check_token_trace(trace: TokenTrace, where: str) -> None:
     for name in ("top_token", "target"):
         value = getattr(trace, name)
         if tokens and (int(value.max()) >= trace.num_words or int(value.min()) < -1):
-            raise DataError(f"{where}: {name} has a word outside the vocabulary of {trace.num_words}")
+            raise DataError(f"{where}: {name} has a token outside the vocabulary of {trace.num_words}")
     if trace.calibration_target not in CALIBRATION_TARGETS:
         raise DataError(
             f"{where}: {not_allowed('meta.calibration_target', trace.calibration_target, CALIBRATION_TARGETS)}"

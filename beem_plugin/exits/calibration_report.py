@@ -18,7 +18,7 @@ class ExitEvidence:
     threshold : `float | str | None`
         In the policy's own unit; `"never"`; `None` for a policy without thresholds.
     samples : `int`
-        Calibration samples that exit here.
+        Calibration samples that exit at this exit.
     errors : `int`, optional
         How many of them get a wrong label; `None` for a regression.
     final_errors : `int`, optional

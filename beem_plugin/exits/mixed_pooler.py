@@ -11,7 +11,7 @@ from torch import Tensor
 class MixedPooler(Seq2VecEncoder):
     """
     Shallow-Deep networks' pooling (Kaya et al. 2019) over a sequence: alpha max + (1 - alpha) mean over the tokens that
-    are not padding, feature by feature. alpha is one learned number behind a sigmoid, 0.5 at the start. (In the release
+    are not padding, feature by feature. alpha is the sigmoid of one learned number, 0.5 at the start. (In the release
     it is an unbounded parameter, and the names of the two parts are swapped.)
 
     Registered as a `Seq2VecEncoder` with name "mixed_pooler".

@@ -119,13 +119,13 @@ class ExitPolicy(Registrable):
         # Returns
 
         `tuple[Tensor, ExitState]`
-            `(batch,)` bool, whether each sample exits here, and the state for the next exit.
+            `(batch,)` bool, whether each sample exits at this exit, and the state for the next exit.
         """
         raise TypeError(f"{type(self).__name__} does not define step")
 
     def can_leave(self, exit_number: int) -> bool:
         """
-        Whether a sample can exit at `exit_number`, whatever the signals. If not, engines do not read the result of
+        Whether a sample can exit at `exit_number` for any signals. If not, engines do not read the result of
         `step`. Not used for the last exit.
         """
         return True
@@ -156,7 +156,7 @@ class ExitPolicy(Registrable):
         return signals.output
 
     def prediction(self, exit_number: int, signals: ExitSignals, state: ExitState) -> Tensor:
-        """`(batch,)` int64: the label of samples that exit here; the value of a regression."""
+        """`(batch,)` int64: the label of samples that exit at this exit; the value of a regression."""
         if self.needs_all_labels:
             return prediction_of(self.output(exit_number, signals, state))
         return signals.prediction
@@ -195,14 +195,14 @@ class ExitPolicy(Registrable):
 
     @property
     def shares_fit(self) -> bool:
-        """Whether nothing is left to calibrate after `adopt`: the limits are given, or there is nothing to fit."""
+        """Whether `adopt` completes calibration: the limits are given, or there are none to fit."""
         return type(self).calibrate is ExitPolicy.calibrate
 
     def adopt(self, fitted: ExitPolicy) -> None:
         """Copies what `fitted`, a calibrated policy of the same config except for its limits, has fitted."""
 
     def calibrate(self, trace: Trace) -> CalibrationReport:
-        """Fits the policy's open numbers on `trace`. A policy without open numbers only reports what it does there."""
+        """Fits the parameters that are not set on `trace`; if all are set, only reports the decisions on it."""
         return trace.report_on(self)
 
     def to_config(self) -> dict[str, Any]:

@@ -37,7 +37,7 @@ class ScoreTable:
     higher_is_more_confident : `bool`
         Whether oriented scores are the policy's own, or their negatives.
     strict : `bool`
-        Whether a sample whose score equals the threshold stays.
+        Whether a sample whose score equals the threshold does not exit.
     metric : `str`
         The task's metric.
     published_grids : `Mapping[str, Sequence]`, optional (default = `{}`)
@@ -150,7 +150,7 @@ class ScoreTable:
             return self.predictions != other
         if self.tolerance is None:
             raise ConfigurationError("errors of a regression can be counted only within a tolerance: found none")
-        # A difference of exactly the tolerance is no error, whatever the rounding.
+        # A difference of exactly the tolerance is no error; the margin allows for rounding.
         return (self.predictions - other).abs() > self.tolerance + 1e-9
 
     def squared_errors(self, other: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The signals of an exit over a vocabulary: a few numbers a token."""
+"""Signals of an exit over a vocabulary: a few numbers per token."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TokenSummary:
 
     @classmethod
     def of(cls, logits: Tensor) -> LogitsSummary:
-        """The summary of `(tokens, words)` logits, each number computed when it is first read."""
+        """The summary of `(tokens, vocabulary)` logits; each number is computed when it is first read."""
         return LogitsSummary(logits)
 
     def index_select(self, index: Tensor) -> TokenSummary:
@@ -45,13 +45,13 @@ SUMMARIES = ("top_token", "top_probability", "entropy", "margin")
 
 class LogitsSummary:
     """
-    A `TokenSummary` of which each number is computed when it is first read, as every pass over a vocabulary costs. In
-    float32, which is what a trace keeps, so that replay decides as the decoder does.
+    A `TokenSummary` whose numbers are computed when they are first read, because each needs a pass over the vocabulary.
+    In float32, as in a trace, so that replay and decoding make the same decisions.
 
     # Parameters
 
     logits : `Tensor`
-        `(tokens, words)`
+        `(tokens, vocabulary)`
     """
 
     def __init__(self, logits: Tensor) -> None:
@@ -63,7 +63,7 @@ class LogitsSummary:
 
     @cached_property
     def log_probabilities(self) -> Tensor:
-        """`(tokens, words)`"""
+        """`(tokens, vocabulary)`"""
         return self.logits.log_softmax(-1)
 
     @cached_property
@@ -84,8 +84,8 @@ class LogitsSummary:
 
 class TokenSignals(ExitSignals):
     """
-    The signals of an exit over a vocabulary. Each is computed when a policy first reads it, so that a rule that reads
-    the similarity of states alone does not compute logits.
+    The signals of an exit over a vocabulary. Each is computed when a policy first reads it, so that a policy that
+    reads only the similarity of hidden states does not compute logits.
 
     # Parameters
 
@@ -93,7 +93,7 @@ class TokenSignals(ExitSignals):
         Number of tokens.
     device : `torch.device`
     logits : `Callable[[], Tensor]`, optional (default = `None`)
-        Returns `(tokens, words)`; without it there are summaries only.
+        Returns `(tokens, vocabulary)`; without it only summaries are available.
     summary : `Callable[[], TokenSummary]`, optional (default = the summary of the logits)
     extra : `Mapping[str, Callable[[], Tensor]]`, optional (default = `{}`)
         Further signals by name, each returning `(tokens,)`.
@@ -124,10 +124,10 @@ class TokenSignals(ExitSignals):
 
     @cached_property
     def logits(self) -> Tensor:  # type: ignore[override]  # computed when read
-        """`(tokens, words)`"""
+        """`(tokens, vocabulary)`"""
         if self._logits is None:
             raise ConfigurationError(
-                "an exit policy reads the probabilities of all tokens, which a caption trace does not keep; allowed: "
+                "an exit policy reads the probabilities of all tokens, which a caption trace does not store; allowed: "
                 "policies that read the most probable token, its probability, the margin or the entropy"
             )
         return self._logits()

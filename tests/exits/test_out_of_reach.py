@@ -27,8 +27,8 @@ def said(config: dict[str, Any], with_ends: bool = True, exits: int = 4, labels:
     ("config", "message"),
     [
         ({"type": "max_probability", "thresholds": 80}, "found 80, but the score must be at least that .* 0.5 to 1:"),
-        ({"type": "max_probability", "thresholds": [0.9, 80, 0.9]}, "found 80, .* nobody can leave at exit 2"),
-        ({"type": "margin", "thresholds": 1.5}, "0 to 1: nobody can leave before the last exit"),
+        ({"type": "max_probability", "thresholds": [0.9, 80, 0.9]}, "found 80, .* no sample can exit at exit 2"),
+        ({"type": "margin", "thresholds": 1.5}, "0 to 1: no sample can exit before the last exit"),
         ({"type": "entropy", "thresholds": -0.1}, "found -0.1, .* below that and runs from 0 to 0.6931"),
         ({"type": "halting", "threshold": 2}, "halting.thresholds: found 2, .* above that and runs from 0 to 1"),
         ({"type": "halting", "threshold": 1}, "found 1, .* above"),

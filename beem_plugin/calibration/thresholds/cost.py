@@ -48,4 +48,4 @@ class Budget:
 
     def unreachable(self, fastest: float) -> str:
         wanted = f"a speed-up of {self.speedup}" if self.budget is None else f"a mean cost of {self.budget}"
-        return f"{wanted} cannot be reached; taken was the fastest that the rule allows, a speed-up of {fastest:.2f}"
+        return f"{wanted} cannot be reached; the fastest possible thresholds are used, with a speed-up of {fastest:.2f}"

@@ -54,7 +54,7 @@ class ErrorRate(ThresholdStrategy):
         p as a fixed number; only with the constraint `"final_error"`.
     statistic : `str`, optional (default = `"score"`)
         What is compared with the threshold while counting: the policy's score, or `"confidence"`, the exit's largest
-        probability, as the paper's formula literally says (its grid of thresholds only makes sense for the score).
+        probability, as in the paper's formula (its grid of thresholds only makes sense for the score).
     tolerance : `float`, optional (default = `None`)
         For a regression: a value farther than this from the label counts as an error.
     """
@@ -97,9 +97,7 @@ class ErrorRate(ThresholdStrategy):
     def fit(self, table: ScoreTable) -> ThresholdFit:
         table.require_labels("error_rate")
         if self.statistic == "confidence" and not table.higher_is_more_confident:
-            raise ConfigurationError(
-                'thresholds.statistic: "confidence" fits no rule whose small scores are the sure ones'
-            )
+            raise ConfigurationError('thresholds.statistic: "confidence" needs a policy with higher_is_more_confident')
         table = replace(table, tolerance=self.tolerance)
         wrong = table.wrong
         final_error = float(wrong[:, -1].double().mean())

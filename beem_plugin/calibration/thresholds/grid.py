@@ -50,6 +50,6 @@ class ThresholdGrid:
             ranks = torch.linspace(0, len(values) - 1, self.quantiles, dtype=torch.float64).round().to(torch.int64)
             values = torch.unique(values[ranks])
         if table.strict and len(values):
-            # A sample whose score equals the threshold stays: step just below each value.
+            # A sample whose score equals the threshold does not exit: use the next number below each value.
             values = torch.nextafter(values, torch.full_like(values, -math.inf))
         return [*values.tolist(), math.inf]

@@ -131,10 +131,12 @@ class Joint(ThresholdStrategy):
         for number in range(self.folds):
             inside, outside = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
             fitted = _Problem(table.select(torch.from_numpy(inside)), loss[inside], share)
-            judged = CoordinateDescent(table.select(torch.from_numpy(outside)), loss[outside], share, levels=1)
+            held_out_descent = CoordinateDescent(
+                table.select(torch.from_numpy(outside)), loss[outside], share, levels=1
+            )
             for row, (levels, shrinkage) in enumerate(settings):
-                exits = judged.exits(fitted.shrunk(multiplier, levels, shrinkage))
-                held_out[row, outside] = judged.loss[np.arange(len(exits)), exits] + multiplier * share[exits]
+                exits = held_out_descent.exits(fitted.shrunk(multiplier, levels, shrinkage))
+                held_out[row, outside] = held_out_descent.loss[np.arange(len(exits)), exits] + multiplier * share[exits]
         means = held_out.mean(axis=1)
         best = int(means.argmin())
         spread = (held_out - held_out[best]).std(axis=1) / math.sqrt(len(table))
@@ -216,8 +218,8 @@ class _Problem:
             slow, enough = self._bracket(allowed, levels, shrinkage)
             first, second = (self.shrunk(multiplier, levels, shrinkage) for multiplier in (slow, enough))
             offered += [self.blend(first, second, step / BLEND_STEPS) for step in range(BLEND_STEPS + 1)]
-        judged = [(self.descent(levels).means(thresholds), thresholds) for thresholds in offered]
-        feasible = [entry for entry in judged if entry[0][1] <= allowed + 1e-9]
+        evaluated = [(self.descent(levels).means(thresholds), thresholds) for thresholds in offered]
+        feasible = [entry for entry in evaluated if entry[0][1] <= allowed + 1e-9]
         if feasible:
             return min(feasible, key=lambda entry: entry[0])[1], True
         return np.full(self.early, self.path.threshold(len(self.path) - 1)), False
@@ -244,10 +246,10 @@ def loss_of(table: ScoreTable, strategy: str) -> tuple[np.ndarray, list[str]]:
             return table.squared_errors(table.labels).double().numpy(), []
         return Risk("error").per_exit(table), []
     unknown = int((~known).sum())
-    said = (
-        f"{strategy}: {unknown} of {len(table)} samples have no label; disagreement with the last exit was minimised "
+    warning = (
+        f"{strategy}: {unknown} of {len(table)} samples have no label; disagreement with the last exit is minimised "
         "instead of the error"
     )
     if table.is_regression:
-        return table.squared_errors(table.predictions[:, -1]).double().numpy(), [said]
-    return Risk("disagreement").per_exit(table), [said]
+        return table.squared_errors(table.predictions[:, -1]).double().numpy(), [warning]
+    return Risk("disagreement").per_exit(table), [warning]

@@ -72,7 +72,7 @@ class RiskControlled(ThresholdStrategy):
     per_exit : `bool`, optional (default = `False`)
     shape_fraction : `float`, optional (default = `0.5`)
     seed : `int`, optional (default = `0`)
-        Of the split, and of the order in which the betting bound sees the samples.
+        Seed of the split and of the order of the samples in the betting bound.
     tolerance : `float`, optional (default = `None`)
         For a regression: a value farther than this from the label, or for `"disagreement"` from the last exit's, counts
         as wrong. CATs (Schuster et al. 2021) takes `"disagreement"` with 0.5 on STS-B.
@@ -227,24 +227,24 @@ class RiskControlled(ThresholdStrategy):
         if passed < 0:
             return [
                 f"risk_controlled: even the last exit's {self.risk.name} is not shown to be at most {self.epsilon}; "
-                "nobody leaves early, and the bound does not hold"
+                "no sample exits early, and the bound does not hold"
             ]
         if any(math.isfinite(threshold) for threshold in thresholds):
             return []
         needed = math.ceil(math.log(self.delta) / math.log1p(-self.epsilon))
         if self.method == "crc":
             needed = math.ceil(1 / self.epsilon) - 1
-        said = f"risk_controlled: no threshold passes with {samples} samples"
+        message = f"risk_controlled: no threshold passes with {samples} samples"
         if needed > samples:
-            said += f"; epsilon {self.epsilon} needs at least {needed}, even without a single loss"
-        return [said]
+            message += f"; epsilon {self.epsilon} needs at least {needed}, even without a single loss"
+        return [message]
 
 
 def threshold_family(table: ScoreTable, loss: np.ndarray) -> list[np.ndarray]:
     """
     Lists of `(exits - 1,)` oriented thresholds from never to permissive: optimal for mean loss + multiplier * cost at
-    rising multipliers, without those that another one dominates, in the order of their loss, and with steps between
-    neighbours, as few samples have few optima.
+    rising multipliers, without dominated ones, in ascending order of loss. Steps between neighbours are added, because
+    few samples have few optima.
     """
     cost = np.array(table.exit_layers, dtype=np.float64) / table.exit_layers[-1]
     descent = CoordinateDescent(table, loss, cost, FAMILY_LEVELS)
@@ -252,9 +252,9 @@ def threshold_family(table: ScoreTable, loss: np.ndarray) -> list[np.ndarray]:
     members = [never]
     for multiplier in MULTIPLIERS.tolist():
         members.append(descent.best(multiplier, [members[-1], never]))
-    judged = sorted(((*descent.means(member), number) for number, member in enumerate(members)))
+    by_loss = sorted(((*descent.means(member), number) for number, member in enumerate(members)))
     kept, fastest = [never], math.inf
-    for _, mean_cost, number in judged:
+    for _, mean_cost, number in by_loss:
         if mean_cost < min(fastest, 1.0):
             kept.append(members[number])
             fastest = mean_cost

@@ -21,8 +21,8 @@ class ExitHead(torch.nn.Module):
     """
     Computes logits from the hidden states of all tokens of a layer. Any module can be a head: a linear classifier on
     one vector, attention, a transformer block of its own. It is called with the hidden states and the attention mask,
-    and must treat each sample by itself, whatever its padding. Its cost in `mac_speedup` is measured by running it (all
-    matrix products, convolutions and attention).
+    and must process each sample independently of the others and of padding. Its cost in `mac_speedup` is measured by
+    running it (all matrix products, convolutions and attention).
 
     A head can read tensors that earlier exits have stored for the sample, by name, each with the samples first.
     """

@@ -35,7 +35,7 @@ class PooledHead(ExitHead):
 
     def pool(self, hidden_states: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """`(batch, pooled_size)`: the input of the classifier, before dropout."""
-        # Poolers that divide by a count of tokens give float32, whatever the precision of the layers.
+        # Poolers that divide by a number of tokens return float32 for any precision of the layers.
         return self.pooler(hidden_states, attention_mask).to(self.classifier.weight.dtype)
 
     def forward(

@@ -93,16 +93,16 @@ class ConfidentPatience(ExitPolicy):
         return self.output_kind != "last"
 
     def out_of_reach(self, with_ends: bool = True) -> list[str]:
-        nobody = "nobody can leave before the last exit"
+        consequence = "no sample can exit before the last exit"
         if self.num_exits > 1 and self.patience > self.num_exits - 1:
             return [
                 f"confident_patience.patience: found {self.patience}, but there are {self.num_exits - 1} exits before "
-                f"the last: {nobody}"
+                f"the last: {consequence}"
             ]
         if self.entropy_threshold <= 0 and with_ends:
             return [
                 f"confident_patience.entropy_threshold: found {self.entropy_threshold:g}, but the entropy must be "
-                f"below that and runs from 0 to 1: {nobody}"
+                f"below that and runs from 0 to 1: {consequence}"
             ]
         return []
 

@@ -1,4 +1,4 @@
-"""Exit when further layers are not expected to pay for their cost."""
+"""Exit when the expected gain in accuracy of further layers is below their cost."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class ExpectedGain(ThresholdPolicy):
     label_share : `float`, optional (default = `0.3`)
         The share of the labels in the target distribution, from 0 to 1.
     min_exit : `int`, optional (default = `1`)
-        Earlier exits vote, but no sample exits there.
+        Earlier exits vote, but no sample exits at them.
     """
 
     higher_is_more_confident: ClassVar[bool] = False

@@ -34,7 +34,8 @@ class Patience(ExitPolicy):
     patience : `int`
         Agreements in a row, 1 or more.
     tolerance : `float`, optional (default = `None`)
-        For a regression only, and needed there: in the labels' unit, above 0. PABEE's readme suggests 0.1 for STS-B.
+        For a regression only, where it is required: in the unit of the labels, above 0. PABEE's readme suggests 0.1 for
+        STS-B.
     """
 
     speed_keys: ClassVar[tuple[str, ...] | None] = ("patience", "tolerance")
@@ -92,7 +93,7 @@ class Patience(ExitPolicy):
             return []
         return [
             f"patience.patience: found {self.patience}, but exits before the last of {self.num_exits} agree {most} "
-            "times in a row at most: nobody can leave before the last exit"
+            "times in a row at most: no sample can exit before the last exit"
         ]
 
     def score_key(self) -> bytes | None:

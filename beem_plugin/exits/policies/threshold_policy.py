@@ -43,7 +43,7 @@ class ThresholdPolicy(ExitPolicy):
     """Whether a larger score means more confidence (a probability) or less (an entropy). Alias: `higher_is_surer`."""
 
     strict: ClassVar[bool] = False
-    """Whether a sample whose score equals the threshold stays."""
+    """Whether a sample whose score equals the threshold does not exit."""
 
     memoryless: ClassVar[bool] = False
     """Whether an exit's score depends on that exit alone, so that exits where no sample can exit need no head."""
@@ -147,7 +147,7 @@ class ThresholdPolicy(ExitPolicy):
         where = "before the last exit" if len(missed) == len(given) else f"at exit {', '.join(map(str, missed))}"
         return [
             f"{self.registered_name}.thresholds: found {listed}, but the score must be {verb} that and runs from "
-            f"{low:.4g} to {high:.4g}: nobody can leave {where}"
+            f"{low:.4g} to {high:.4g}: no sample can exit {where}"
         ]
 
     def score_table(self, trace: Trace) -> ScoreTable:

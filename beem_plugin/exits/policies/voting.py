@@ -37,7 +37,7 @@ class Voting(ThresholdPolicy):
     exponent : `float`, optional (default = `1.0`)
         The paper's lambda.
     min_exit : `int`, optional (default = `1`)
-        Earlier exits vote, but no sample exits there.
+        Earlier exits vote, but no sample exits at them.
     """
 
     strict: ClassVar[bool] = True
@@ -57,7 +57,7 @@ class Voting(ThresholdPolicy):
         label = signals.prediction.unsqueeze(1)  # (batch, 1)
         votes = state["votes"].scatter_add(1, label, torch.ones_like(state["votes"][:, :1]))
         most = votes.amax(1)
-        # Only the newest vote can change the lead, and it wins ties: it leads if nobody has more.
+        # Only the current exit's label can become the leading one, and it wins ties.
         leads = votes.gather(1, label).squeeze(1) >= most
         leading = torch.where(leads.unsqueeze(1), signals.log_probabilities, state["leading"])
         return ExitState(score=most / exit_number**self.exponent, votes=votes, leading=leading)

@@ -1,4 +1,4 @@
-"""The contract of the heads over a vocabulary."""
+"""Base class of vocabulary heads."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from torch import Tensor
 from beem_plugin.common.registry import Registrable
 
 Memory = Mapping[str, Tensor]
-"""Tensors that earlier exits keep for later ones, each with the tokens as its first dimension."""
+"""Tensors `(tokens, ...)` that earlier exits store for later ones."""
 
 
 class VocabularyHead(torch.nn.Module, Registrable):
     """
     An exit over a vocabulary in two parts: `features` of a hidden state, and a matrix `weight` with a row for each
-    entry of the vocabulary. The logits are their product. The parts are separate, so that a loss can go over tokens in
-    chunks, and an exit can compute the logits of some candidates only.
+    entry of the vocabulary. The logits are their product. The parts are separate, so that a loss can process tokens in
+    chunks, and an exit can compute the logits of a few candidates only.
 
-    Constructed with `norm`, the decoder's final layer normalisation, and `output_weight`, its `(words, hidden)` matrix,
-    from which a head is initialised; and with `exit_number` and `num_exits`, if it takes them. The last exit has no
-    such head: it is the decoder's own output.
+    Constructed with `norm`, the decoder's final layer normalisation, and `output_weight`, its `(vocabulary, hidden)`
+    matrix, from which a head is initialised; and with `exit_number` and `num_exits`, if its constructor has them. The
+    last exit has no such head: it is the decoder's own output.
     """
 
     default_implementation = "tied"
@@ -38,19 +38,19 @@ class VocabularyHead(torch.nn.Module, Registrable):
         raise TypeError(f"{type(self).__name__} does not define features")
 
     def memory_after(self, hidden: Tensor, memory: Memory) -> dict[str, Tensor]:
-        """What this exit adds to the memory of the next one."""
+        """The tensors that this exit stores for later exits."""
         return {}
 
     def state(self, hidden: Tensor) -> Tensor | None:
-        """`(tokens, size)`, what earlier exits imitate where that is not `features`."""
+        """`(tokens, size)`, the state that earlier exits imitate; `None` if it is `features`."""
         return None
 
     def imitated(self, hidden: Tensor) -> Tensor | None:
-        """`(tokens, later exits, size)`, the exit's estimates of later exits' states; `None` for heads without any."""
+        """`(tokens, later exits, size)`, the exit's estimates of later exits' states; `None` if it has none."""
         return None
 
     def weight(self, output_weight: Tensor) -> Tensor:
-        """`(words, size)`; `output_weight` is the decoder's own matrix, which the head does not own."""
+        """`(vocabulary, size)`; `output_weight` is the decoder's own matrix, which the head does not own."""
         raise TypeError(f"{type(self).__name__} does not define weight")
 
     def features_macs(self) -> int:
@@ -59,7 +59,7 @@ class VocabularyHead(torch.nn.Module, Registrable):
 
 
 def copied_norm(norm: torch.nn.LayerNorm) -> torch.nn.LayerNorm:
-    """A layer normalisation that starts as `norm`."""
+    """A layer normalisation initialized from `norm`."""
     copy = torch.nn.LayerNorm(norm.normalized_shape, eps=norm.eps)
     copy.load_state_dict(norm.state_dict())
     return copy

@@ -12,7 +12,7 @@ from beem_plugin.exits.vocabulary_heads.head import Memory, VocabularyHead, copi
 class LinearShortcutHead(VocabularyHead):
     """
     A linear map of the hidden state, in place of the blocks that are skipped (Din et al. 2023, "Jump to conclusions"),
-    then as `"tied"`. It starts as the identity, so that the head starts as a tied one.
+    then as `"tied"`. It is initialized to the identity, so that the head is initially a tied one.
 
     Registered as a `VocabularyHead` with name "linear_shortcut".
 

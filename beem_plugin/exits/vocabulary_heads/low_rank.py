@@ -12,9 +12,9 @@ from beem_plugin.exits.vocabulary_heads.head import Memory, VocabularyHead, copi
 @VocabularyHead.register("low_rank")
 class LowRankHead(VocabularyHead):
     """
-    A vocabulary matrix of rank r, as a product of two: r (words + hidden) multiply-accumulates a token instead of
-    words x hidden, so that an exit costs less than the blocks it saves. They start as the best approximation of
-    the decoder's matrix, by its singular values.
+    A vocabulary matrix of rank r, as a product of two: r (vocabulary + hidden) multiply-accumulates per token
+    instead of vocabulary x hidden, so that an exit costs less than the blocks it saves. They are initialized to the
+    best approximation of the decoder's matrix, by singular value decomposition.
 
     Registered as a `VocabularyHead` with name "low_rank".
 
@@ -27,9 +27,9 @@ class LowRankHead(VocabularyHead):
 
     def __init__(self, norm: torch.nn.LayerNorm, output_weight: Tensor, rank: int = 64) -> None:
         super().__init__()
-        words, hidden = output_weight.shape
-        if not 1 <= rank <= min(words, hidden):
-            raise ConfigurationError(f"head.rank: found {rank}, allowed: 1 to {min(words, hidden)}")
+        vocabulary, hidden = output_weight.shape
+        if not 1 <= rank <= min(vocabulary, hidden):
+            raise ConfigurationError(f"head.rank: found {rank}, allowed: 1 to {min(vocabulary, hidden)}")
         self.norm = copied_norm(norm)
         self.rank = rank
         self.down = torch.nn.Linear(hidden, rank, bias=False)
@@ -38,7 +38,7 @@ class LowRankHead(VocabularyHead):
             _, vectors = torch.linalg.eigh((output_weight.T @ output_weight).double())
             basis = vectors[:, -rank:].to(output_weight.dtype)  # (hidden, rank)
             self.down.weight.copy_(basis.T)
-            self.words = torch.nn.Parameter(output_weight @ basis)
+            self.words = torch.nn.Parameter(output_weight @ basis)  # the name in archives
 
     def features(self, hidden: Tensor, memory: Memory | None = None) -> Tensor:
         return self.down(self.norm(hidden))

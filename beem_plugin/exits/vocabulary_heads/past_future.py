@@ -1,4 +1,4 @@
-"""A head over the states of earlier exits and imitations of those of later ones: DeeCap."""
+"""DeeCap: a head over the states of earlier exits and estimates of the states of later exits."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class PastFutureHead(VocabularyHead):
     lambda_i the sigmoid of a linear map of both means. The imitation of s_j is W_j s_i + b_j, with one W_j for each j,
     whichever exit imitates it. States of earlier exits get no gradient from later ones.
 
-    s_i is the output of the exit's block under a layer normalisation of the exit's own, which starts as the decoder's
+    s_i is the output of the exit's block after a separate layer normalisation, which is initialized from the decoder's
     final one; s_L is the input of the decoder's own output matrix. The paper's poolers end in tanh, and it sums:
-    neither has the scale that a trained vocabulary matrix expects. W_j starts as the identity and lambda_i as 1/2, so
-    that a head starts close to a tied one. The release imitates the next exit alone.
+    neither has the scale that a trained vocabulary matrix expects. Initially W_j is the identity and lambda_i is 1/2,
+    so that a head is close to a tied one. The release imitates the next exit only.
 
-    For the objective `imitation`, which lets the imitations learn.
+    Used with the objective `imitation`, which trains the imitations.
 
     Registered as a `VocabularyHead` with name "past_future".
 
@@ -47,7 +47,7 @@ class PastFutureHead(VocabularyHead):
         self.gate = torch.nn.Linear(2 * size, 1)
         torch.nn.init.zeros_(self.gate.weight)
         torch.nn.init.zeros_(self.gate.bias)
-        # The first one, of the next exit's state, is this head's own; `join` replaces the others by the later heads'.
+        # The first one (for the state of the next exit) belongs to this head; `join` replaces the others.
         self.imitators = torch.nn.ModuleList(identity(size) for _ in range(exit_number, num_exits))
 
     def join(self, heads: Sequence[VocabularyHead]) -> None:

@@ -11,8 +11,8 @@ from beem_plugin.exits.vocabulary_heads.head import Memory, VocabularyHead, copi
 @VocabularyHead.register("tied")
 class TiedHead(VocabularyHead):
     """
-    A layer normalisation of the exit's own, which starts as the decoder's final one, before the decoder's own
-    vocabulary matrix: 2 x hidden parameters an exit. CALM, MuE and LayerSkip share the normalisation too
+    A separate layer normalisation per exit, initialized from the decoder's final one, before the decoder's own
+    vocabulary matrix: 2 x hidden parameters per exit. CALM, MuE and LayerSkip share the normalisation too
     (`share_norm`).
 
     Registered as a `VocabularyHead` with name "tied", which is the default.

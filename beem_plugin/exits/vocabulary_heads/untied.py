@@ -11,8 +11,8 @@ from beem_plugin.exits.vocabulary_heads.head import Memory, VocabularyHead, copi
 @VocabularyHead.register("untied")
 class UntiedHead(VocabularyHead):
     """
-    A layer normalisation and a vocabulary matrix of the exit's own, which start as the decoder's: words x hidden
-    parameters an exit (CapEEN: 464 M for the 12 exits of GPT-2).
+    A separate layer normalisation and vocabulary matrix per exit, initialized from the decoder's: vocabulary x hidden
+    parameters per exit (CapEEN: 464 M for the 12 exits of GPT-2).
 
     Registered as a `VocabularyHead` with name "untied".
 
@@ -25,7 +25,7 @@ class UntiedHead(VocabularyHead):
     def __init__(self, norm: torch.nn.LayerNorm, output_weight: Tensor) -> None:
         super().__init__()
         self.norm = copied_norm(norm)
-        self.words = torch.nn.Parameter(output_weight.detach().clone())
+        self.words = torch.nn.Parameter(output_weight.detach().clone())  # the name in archives
 
     def features(self, hidden: Tensor, memory: Memory | None = None) -> Tensor:
         return self.norm(hidden)

@@ -1,4 +1,4 @@
-"""A calibration after which nobody leaves early says so, whatever the rule."""
+"""Calibration warns, for every policy, if no sample exits early."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def calibrate(config: dict[str, Any]) -> Any:
 @pytest.mark.parametrize("config", IMPOSSIBLE, ids=lambda config: config["type"])
 def test_impossible_thresholds_are_warned_about(config: dict[str, Any]) -> None:
     report = calibrate(config)
-    warned = [text for text in report.warnings if text.startswith("no calibration sample leaves before the last exit")]
-    assert len(warned) == 1 and "with the cost of the exits on top" in warned[0]
+    warned = [text for text in report.warnings if text.startswith("no calibration sample exits before the last exit")]
+    assert len(warned) == 1 and "full depth plus the cost of the exits" in warned[0]
     assert report.early_share == report.to_json()["early_share"] == 0.0
 
 
-def test_the_warning_names_what_nobody_passes() -> None:
+def test_the_warning_names_the_thresholds() -> None:
     assert "no sample passes any of the thresholds 1.5, 2, never" in " ".join(calibrate(IMPOSSIBLE[1]).warnings)
     never = calibrate({"type": "margin", "thresholds": "never"})
     assert "every threshold is 'never'" in " ".join(never.warnings)
