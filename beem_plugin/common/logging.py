@@ -1,4 +1,4 @@
-"""Where log messages go: to standard error, and to `out.log` of a run. Standard output is for results."""
+"""Log messages to standard error and to `out.log` of a run. Standard output is for results."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _file_friendly = False
 
 
 def debugging() -> bool:
-    """Whether `ALLENNLP_DEBUG` asks for tracebacks and every message."""
+    """Whether `ALLENNLP_DEBUG` enables tracebacks and debug messages."""
     return os.environ.get("ALLENNLP_DEBUG", "").lower() not in ("", "0", "false", "no")
 
 
 def is_file_friendly() -> bool:
-    """Whether progress bars should write few, whole lines, because the output goes to a file."""
+    """Whether progress bars write few complete lines, for output to a file."""
     return _file_friendly or os.environ.get("FILE_FRIENDLY_LOGGING", "").lower() in ("1", "true", "yes")
 
 
@@ -27,7 +27,7 @@ def prepare_logging(
     serialization_dir: str | Path | None = None, file_friendly: bool = False, rank: int = 0, world_size: int = 1
 ) -> None:
     """
-    Sets the root logger up; a second call replaces what the first one did.
+    Configures the root logger; a second call replaces the handlers of the first.
 
     # Parameters
 
@@ -36,7 +36,7 @@ def prepare_logging(
     file_friendly : `bool`, optional (default = `False`)
         See `is_file_friendly`.
     rank, world_size : `int`, optional
-        Of this process; only rank 0 writes more than errors to standard error.
+        Of this process; ranks other than 0 write only errors to standard error.
     """
     global _file_friendly
     _file_friendly = file_friendly

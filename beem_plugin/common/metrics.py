@@ -1,9 +1,8 @@
 """
-The metrics that GLUE reports, by scikit-learn and scipy: labels in, predictions in, named floats out.
+The metrics of GLUE, by scikit-learn and scipy: functions of labels and predictions that return named floats.
 
-Every function takes two `(samples,)` arrays and defines its value for degenerate input (constant predictions, one
-class only) as 0.0, without a warning, so that an untrained exit has a number as well. Samples whose label is unknown
-must be left out by the caller.
+Every function takes two `(samples,)` arrays. For degenerate input (constant predictions, one class only) the value is
+0.0 without a warning, so that metrics of untrained exits are defined. The caller must exclude samples without a label.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def matthews(labels: np.ndarray, predictions: np.ndarray, weights: np.ndarray | 
     from sklearn.metrics import matthews_corrcoef
 
     with warnings.catch_warnings():
-        # One class in labels and predictions: 0 by our definition, worth no warning.
+        # One class in labels and predictions: defined as 0, without scikit-learn's warning.
         warnings.simplefilter("ignore", UserWarning)
         score = float(matthews_corrcoef(labels, predictions, sample_weight=weights))
     return {**accuracy(labels, predictions, weights), "matthews": score}
@@ -73,12 +72,12 @@ METRICS: dict[str, Metric] = {
     "pearson_spearman": pearson_spearman,
 }
 
-# The one number of a metric's dictionary by which exits and thresholds are compared.
+# The value of each metric that is used to compare exits and thresholds.
 MAIN_SCORE = {name: name for name in METRICS} | {"f1": "accuracy_f1"}
 
 
 REGRESSION_METRICS = ("pearson_spearman",)
-"""The metrics of values; the others compare labels."""
+"""Metrics of values; all others compare labels."""
 
 
 def check_metric(key: str, name: str, is_regression: bool) -> None:
@@ -107,14 +106,14 @@ def compute_metrics(name: str, labels: np.ndarray, predictions: np.ndarray) -> d
 
 def count_metrics(name: str, labels: np.ndarray, predictions: np.ndarray, counts: np.ndarray) -> dict[str, float]:
     """
-    `compute_metrics` of samples that are given as a confusion matrix.
+    `compute_metrics` from a confusion matrix.
 
     # Parameters
 
     name : `str`
         A key of `METRICS`.
     labels, predictions, counts : `np.ndarray`
-        `(cells,)`: that many samples, 1 or more, have this label and this prediction.
+        `(cells,)`: label, prediction, and number of samples (1 or more) of each cell.
     """
     if name in METRICS and "weights" in inspect.signature(METRICS[name]).parameters:
         return METRICS[name](labels, predictions, weights=counts)
@@ -122,12 +121,12 @@ def count_metrics(name: str, labels: np.ndarray, predictions: np.ndarray, counts
 
 
 def count_metric(key: str, labels: np.ndarray, predictions: np.ndarray, counts: np.ndarray) -> float:
-    """The one number `key` (`accuracy_f1`, `matthews`, ...) of samples given as a confusion matrix."""
-    return count_metrics(metric_giving(key), labels, predictions, counts)[key]
+    """The value `key` (`accuracy_f1`, `matthews`, ...) from a confusion matrix."""
+    return count_metrics(metric_with_key(key), labels, predictions, counts)[key]
 
 
-def metric_giving(key: str) -> str:
-    """The metric in whose dictionary the number `key` is: itself, or the one whose main score it is."""
+def metric_with_key(key: str) -> str:
+    """The name of the metric whose result contains `key`."""
     named = {score: name for name, score in MAIN_SCORE.items()} | {name: name for name in METRICS}
     named |= {"pearson": "pearson_spearman", "spearman": "pearson_spearman"}
     if key not in named:
@@ -136,5 +135,5 @@ def metric_giving(key: str) -> str:
 
 
 def main_score(name: str, labels: np.ndarray, predictions: np.ndarray) -> float:
-    """The number of metric `name` by which exits and thresholds are compared; higher is better."""
+    """The value of metric `name` that is used to compare exits and thresholds; higher is better."""
     return compute_metrics(name, labels, predictions)[MAIN_SCORE[name]]

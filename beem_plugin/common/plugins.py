@@ -1,4 +1,4 @@
-"""Code of others: plugins named in `.allennlp_plugins` files, and packages named by `--include-package`."""
+"""Imports plugins listed in `.allennlp_plugins` files and packages given by `--include-package`."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ GLOBAL_PLUGINS = Path("~/.allennlp/plugins")
 
 def import_plugins() -> None:
     """
-    Imports the modules that `.allennlp_plugins` in the working directory and `~/.allennlp/plugins` name, one a line.
-    One that fails is logged as an error: a broken plugin must not keep the others from working.
+    Imports the modules listed, one per line, in `.allennlp_plugins` in the working directory and in
+    `~/.allennlp/plugins`. A failing import is logged as an error and does not stop the others.
     """
     working_directory_on_path()
     for name in discover_plugins():
@@ -34,7 +34,7 @@ def import_plugins() -> None:
 
 
 def discover_plugins() -> Iterator[str]:
-    """The names in the plugin files, each once."""
+    """The unique module names in the plugin files."""
     seen = set()
     for file in (LOCAL_PLUGINS, GLOBAL_PLUGINS.expanduser()):
         if not file.is_file():
@@ -48,15 +48,15 @@ def discover_plugins() -> Iterator[str]:
 
 def import_package(name: str) -> None:
     """
-    Imports a package and all its submodules, so that what they register can be named in a config. Submodules whose
-    names begin with `_` or `test` are left out.
+    Imports a package and all its submodules, so that configs can use the components they register. Submodules whose
+    names begin with `_` or `test` are skipped.
 
     # Parameters
 
     name : `str`
         A module or package, installed or in the working directory. `my-package` finds `my_package`.
 
-    Raises `ConfigurationError` if it, or a module of it, cannot be imported.
+    Raises `ConfigurationError` if the package or a submodule cannot be imported.
     """
     working_directory_on_path()
     name = _module_name(name)
@@ -67,7 +67,7 @@ def import_package(name: str) -> None:
 
 
 def working_directory_on_path() -> None:
-    """Puts the working directory on `sys.path`: last, so that a file in it never hides an installed library."""
+    """Puts the working directory on `sys.path`: last, so that its files do not shadow installed libraries."""
     directory = os.getcwd()
     if directory not in sys.path and "" not in sys.path:
         sys.path.append(directory)
@@ -90,7 +90,7 @@ def _import(name: str) -> object:
         missing = error.name or ""
         if missing and (name == missing or name.startswith(f"{missing}.")):
             raise ConfigurationError(
-                f"package {name}: no module named {missing!r} is installed or lies in {os.getcwd()}"
+                f"package {name}: no module named {missing!r} is installed or found in {os.getcwd()}"
             ) from error
         raise ConfigurationError(f"package {name}: cannot be imported: {_reason(error)}") from error
     except Exception as error:
@@ -98,7 +98,7 @@ def _import(name: str) -> object:
 
 
 def _reason(error: Exception) -> str:
-    """The error in one line, with the place in the plugin where it arose."""
+    """The error in one line, with file and line number."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
     place = f" ({frames[-1].filename}:{frames[-1].lineno})" if len(frames) > 1 else ""
     return f"{type(error).__name__}: {' '.join(str(error).split())}{place}"

@@ -1,6 +1,6 @@
 """
-Registry and construction from configs: tango's classes, with our construction (`construct.py`) and without tango's
-habit of importing whatever it finds.
+Registry and construction from configs: tango's classes with the construction of `construct.py` and without tango's
+search, which imports modules to find a name.
 
 Importing this module imports torch (through tango), so command-line parsing must not need it.
 """
@@ -32,8 +32,8 @@ T = TypeVar("T")
 
 class FromParams(tango.common.FromParams):
     """
-    A class that can be built from a config block. The block is checked as a whole against the constructor, and those of
-    everything inside it, before anything is built.
+    A class that can be built from a config block. The block and all nested blocks are checked against the constructors
+    before any object is built.
     """
 
     @classmethod
@@ -50,12 +50,12 @@ class FromParams(tango.common.FromParams):
         params_ : `Params`, `dict` or `str`
             The block; a string is short for `{"type": string}`. It is not consumed.
         constructor_to_call, constructor_to_inspect : `Callable`, optional
-            For a subclass that overrides this method and hands on what it was given.
+            For subclasses that override this method and pass these arguments on.
         extras : `Any`
-            Arguments that the program gives; those that the constructor does not take are dropped. They do not reach
-            objects further inside: annotate these `Lazy[...]`.
+            Arguments from the program; those that the constructor does not have are dropped. They are not passed to
+            nested objects: annotate these as `Lazy[...]`.
 
-        Raises `ConfigurationError`, one line that names the full path of the key, what was found and what is allowed.
+        Raises `ConfigurationError`: one line with the full path of the key, the value found and the allowed values.
         """
         return construct_within(cls, params_, constructor_to_call, constructor_to_inspect, extras)
 
@@ -64,8 +64,8 @@ class Registrable(FromParams, tango.common.Registrable):
     """
     A base class whose subclasses are looked up by name in a config: `@Base.register("name")`.
 
-    An unknown name is an error that lists the known ones. tango's own behaviour, importing every module below the
-    working directory in search of the name, is switched off: a typo must not run unrelated code.
+    An unknown name raises an error that lists the registered names. tango's default, which imports every module in the
+    working directory to find the name, is disabled: a typo must not run unrelated code.
     """
 
     @classmethod
@@ -76,23 +76,23 @@ class Registrable(FromParams, tango.common.Registrable):
         # Parameters
 
         name : `str`
-            What `type` says in a config.
+            The value of `type` in a config.
         constructor : `str`, optional
-            The class method to build with, instead of `__init__`.
+            The class method that builds the object, instead of `__init__`.
         exist_ok : `bool`, optional (default = `False`)
-            Whether the name may already be taken, and is then given to the new class.
+            Whether an existing registration of the name is replaced.
         """
         if name == "ref":
             raise ConfigurationError("`ref` cannot be registered: tango reserves the name")
         add = super().register(name, constructor=constructor, exist_ok=exist_ok)
 
-        def add_or_say_why(subclass: type[T]) -> type[T]:
+        def add_with_error(subclass: type[T]) -> type[T]:
             try:
                 return add(subclass)
             except tango.common.exceptions.ConfigurationError as error:
                 raise ConfigurationError(str(error)) from error
 
-        return add_or_say_why
+        return add_with_error
 
     @classmethod
     def search_modules(cls, name: str) -> None:
@@ -100,7 +100,7 @@ class Registrable(FromParams, tango.common.Registrable):
 
 
 def registered_name(base: type[Registrable], instance: object) -> str:
-    """The first name under which the class of `instance` was registered as a `base`, which is what a config says."""
+    """The first name under which the class of `instance` was registered as a `base`: its `type` in a config."""
     for name in base.list_available():
         if base.resolve_class_name(name)[0] is type(instance):
             return name
@@ -109,8 +109,8 @@ def registered_name(base: type[Registrable], instance: object) -> str:
 
 class Lazy(tango.common.Lazy[T], Generic[T]):
     """
-    An argument whose constructor needs something from its owner: the owner calls `construct(**extras)` when it has it.
-    The config of a lazy argument is checked together with its owner's, except for keys that the extras may still give.
+    An argument whose constructor needs values from its owner, which calls `construct(**extras)`. The config of a lazy
+    argument is checked together with its owner's, except for keys that the extras may provide.
     """
 
     @property
@@ -126,7 +126,7 @@ STANDARD_FROM_PARAMS.add(FromParams.from_params.__func__)  # type: ignore[attr-d
 
 
 def _adopt(base: type) -> None:
-    """Gives a base class of allennlp-light our construction and takes tango's search from it."""
+    """Replaces construction and module search in a base class of allennlp-light."""
     for name in ("from_params", "search_modules"):
         setattr(base, name, classmethod(getattr(Registrable, name).__func__))
 

@@ -1,4 +1,4 @@
-"""What a constructor takes: its arguments with evaluated annotations, those that its `**kwargs` reach included."""
+"""Arguments of constructors with evaluated annotations, including those passed on by `**kwargs`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 import tango.common
 import torch
 
-#: What `inspect` says where there is no annotation or no default.
+#: The value of `inspect` for a missing annotation or default.
 EMPTY: Any = inspect.Parameter.empty
 
-_TAKES_NOTHING = (object.__init__, torch.nn.Module.__init__)
+_WITHOUT_ARGUMENTS = (object.__init__, torch.nn.Module.__init__)
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Signature:
 
     arguments : `dict[str, Argument]`
     takes_any : `bool`
-        Whether further keys are accepted, because a `**kwargs` ends nowhere that we can inspect.
+        Whether further keys are accepted, because the target of `**kwargs` cannot be inspected.
     """
 
     arguments: dict[str, Argument]
@@ -47,7 +47,7 @@ class Signature:
 
 
 def constructor_of(cls: type) -> Callable[..., Any]:
-    """The function whose arguments are those of `cls(...)`: `__init__`, or `__new__` of a named tuple and its like."""
+    """The function with the arguments of `cls(...)`: `__init__`, or `__new__` as in named tuples."""
     init: Callable[..., Any] = cls.__init__  # type: ignore[misc]
     if init is object.__init__ and cls.__new__ is not object.__new__ and inspect.isfunction(cls.__new__):
         return cls.__new__
@@ -59,11 +59,11 @@ def signature_of(function: Callable[..., Any], cls: type | None = None) -> Signa
     # Parameters
 
     function : `Callable`
-        An `__init__`, a bound class method that serves as constructor, or a factory function.
+        An `__init__`, a bound class method used as constructor, or a factory function.
     cls : `type`, optional
-        The class it constructs; `**kwargs` are followed to its base classes, as far as these are made from configs too.
+        The class it constructs; `**kwargs` are followed to its base classes if these can be built from configs.
     """
-    if function in _TAKES_NOTHING:
+    if function in _WITHOUT_ARGUMENTS:
         return Signature({})
     hints = _type_hints(function)
     own: dict[str, Argument] = {}
@@ -79,11 +79,11 @@ def signature_of(function: Callable[..., Any], cls: type | None = None) -> Signa
             )
     if not has_kwargs:
         return Signature(own)
-    rest = _where_kwargs_go(function, cls)
-    return Signature({**rest.arguments, **own}, rest.takes_any)
+    inherited = _target_of_kwargs(function, cls)
+    return Signature({**inherited.arguments, **own}, inherited.takes_any)
 
 
-def _where_kwargs_go(function: Callable[..., Any], cls: type | None) -> Signature:
+def _target_of_kwargs(function: Callable[..., Any], cls: type | None) -> Signature:
     if cls is not None and inspect.ismethod(function):
         return signature_of(constructor_of(cls), cls)
     mro = cls.__mro__ if cls is not None else ()
@@ -98,7 +98,7 @@ def _where_kwargs_go(function: Callable[..., Any], cls: type | None) -> Signatur
 def _type_hints(function: Callable[..., Any]) -> dict[str, Any]:
     try:
         return typing.get_type_hints(function)
-    except Exception:  # an annotation may name what was only imported for type checking; anything can go wrong in it
+    except Exception:  # annotations may use names imported for type checking only and can raise any error
         return {name: _evaluated(hint, function) for name, hint in getattr(function, "__annotations__", {}).items()}
 
 
@@ -107,5 +107,5 @@ def _evaluated(hint: Any, function: Callable[..., Any]) -> Any:
         return hint
     try:
         return eval(hint, getattr(inspect.unwrap(function), "__globals__", {}))
-    except Exception:  # a name that exists for type checkers alone: the argument is taken as it is
+    except Exception:  # a name imported for type checking only: the argument is not checked
         return Any

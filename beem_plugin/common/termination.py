@@ -1,4 +1,4 @@
-"""SIGTERM as an exception, so that a training run that a scheduler ends can still archive its best epoch."""
+"""Turns SIGTERM into an exception, so that a training run stopped by a scheduler can archive its best epoch."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import NoReturn
 
 
 class SigTermReceived(KeyboardInterrupt):
-    """The process was asked to end. A kind of `KeyboardInterrupt`: what handles Ctrl-C handles it too."""
+    """The process received SIGTERM. Derived from `KeyboardInterrupt`, so that handlers of Ctrl-C also apply."""
 
 
 @contextmanager
 def sigterm_raises() -> Iterator[None]:
-    """Within the block SIGTERM raises `SigTermReceived`; not in other threads than the main one, which cannot."""
+    """SIGTERM raises `SigTermReceived` within the block. No effect in other threads than the main one."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

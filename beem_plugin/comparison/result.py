@@ -14,7 +14,7 @@ from beem_plugin.calibration.outcomes import Outcome, outcome_of
 from beem_plugin.calibration.replay import ExitDecisions, replay
 from beem_plugin.calibration.report import CalibrationReport
 from beem_plugin.calibration.trace import ExitTrace
-from beem_plugin.common.metrics import compute_metrics, count_metrics, metric_giving
+from beem_plugin.common.metrics import compute_metrics, count_metrics, metric_with_key
 from beem_plugin.common.registry import Params
 from beem_plugin.evaluation.statistics import (
     Interval,
@@ -196,7 +196,7 @@ def intervals_of(trace: ExitTrace, outcome: Outcome, measured: dict[str, float],
         right = int(outcome.counts[outcome.labels == outcome.predictions].sum())
         found["accuracy"] = binomial_interval(right, int(outcome.counts.sum()))
     if every and measured and not trace.is_regression:
-        for name in dict.fromkeys(map(metric_giving, measured)):
+        for name in dict.fromkeys(map(metric_with_key, measured)):
             drawn = [count_metrics(name, *cells) for cells in _resampled(outcome)] if name != "accuracy" else []
             for key in measured.keys() - found.keys() if drawn else ():
                 found[key] = percentile_interval([values[key] for values in drawn])
@@ -246,4 +246,4 @@ def measure_outcome(trace: ExitTrace, outcome: Outcome, metrics: Sequence[str] =
 def _names(trace: ExitTrace, metrics: Sequence[str]) -> list[str]:
     if trace.is_regression:
         return [trace.metric]
-    return list(dict.fromkeys(["accuracy", trace.metric, *map(metric_giving, metrics)]))
+    return list(dict.fromkeys(["accuracy", trace.metric, *map(metric_with_key, metrics)]))

@@ -57,8 +57,8 @@ def beam_search(
     stepper: Stepper, bos: int, eos: int, max_length: int, length_penalty: float = 1.0, early_stopping: bool = False
 ) -> list[GeneratedCaption]:
     """
-    As transformers' `generate` with `num_beams`, whose captions it gives at full depth. Every token of every beam has a
-    depth of its own. An image whose captions cannot improve any more leaves the batch.
+    Beam search as in transformers' `generate` with `num_beams`; at full depth the captions are equal. Every token of
+    every beam has its own exit. Images whose captions cannot improve any more are removed from the batch.
 
     # Parameters
 
@@ -96,12 +96,12 @@ def beam_search(
         continued.exits[:, :, position] = exits.take_along_dim(parent, 1)
         continued.log_probabilities[:, :, position] = log_p.flatten(1).take_along_dim(top.indices, 1)
         ends = (token == eos) | (position + 1 == max_length)
-        # Beams that go on.
+        # Beams that continue.
         chosen = (top.values + ends * IMPOSSIBLE).topk(beams, dim=-1)
         running = continued.take(chosen.indices)
         running.scores = chosen.values
         origin = parent.take_along_dim(chosen.indices, 1)
-        # Beams that are finished: only the best continuations may be.
+        # Finished beams: only the best continuations can finish.
         done_now = ends.clone()
         done_now[:, beams:] = False
         ranked = top.values / (position + 1) ** length_penalty + ~done_now * IMPOSSIBLE
@@ -114,7 +114,7 @@ def beam_search(
         is_finished = torch.cat([is_finished, done_now], 1).take_along_dim(best, 1)
         new_lengths = torch.full_like(parent, position + 1)
         lengths = torch.cat([lengths, new_lengths], 1).take_along_dim(best, 1)
-        # Could a running caption still beat the worst finished one, if it stopped here?
+        # Whether a running caption that ends at this position would rank above the worst finished one.
         possible = running.scores[:, :1] / (position + 1) ** length_penalty
         worst = torch.where(is_finished, finished.scores.amin(1, keepdim=True), IMPOSSIBLE)
         going = (possible > worst).any(1) & ~ends.all(1)

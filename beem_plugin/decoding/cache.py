@@ -1,4 +1,4 @@
-"""Keys and values of captions whose tokens have gone to different depths."""
+"""Keys and values of captions whose tokens have different exits."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class DecoderCache:
         shape = (rows, decoder.num_heads, max_tokens, decoder.head_size)
         self.keys = [image_states.new_zeros(shape) for _ in range(decoder.num_layers)]
         self.values = [image_states.new_zeros(shape) for _ in range(decoder.num_layers)]
-        # The state with which a token exited, or the one to which it was recomputed later.
+        # The hidden state of a token at its exit, or after the last block that was recomputed for it.
         self.hidden = image_states.new_zeros(rows, max_tokens, decoder.hidden_size)
         # The number of blocks in which each token, and each image, has keys and values.
         self.filled = np.zeros((rows, max_tokens), dtype=np.int64)
@@ -91,7 +91,7 @@ class DecoderCache:
         return rows, positions
 
     def cross_keys_values(self, layer: int, host: np.ndarray, rows: Tensor | None) -> tuple[KeysValues | None, int]:
-        """Keys and values of the images for these rows, and how many rows share one of theirs."""
+        """Keys and values of the images for these rows, and the number of rows per image in them."""
         if self.patches == 0:
             return None, 1
         images = np.unique(host // self.beams)

@@ -1,4 +1,4 @@
-"""A decoded caption as JSON: its words, and the depth at which each of them exited."""
+"""A decoded caption as JSON: its words and the exit of each."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def caption_record(
     # Returns
 
     `dict[str, Any]`
-        `caption`; `words`, each with `word`, `exit` (of its tokens the deepest), `layer` and `log_probability` (the sum
-        over its tokens); `tokens` and `exits`, a number for every token, the end token included; `score`, the
+        `caption`; `words`, each with `word`, `exit` (the deepest of its tokens), `layer` and `log_probability` (the sum
+        over its tokens); `tokens` and `exits`, one entry per token, EOS included; `score`, the
         caption's log-probability.
     """
     words = []

@@ -1,4 +1,4 @@
-"""From images to captions."""
+"""Decodes captions of images."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Decoded:
     macs : `CaptionMacs`
         Multiply-accumulates of decoding them.
     patches : `int`, optional (default = `0`)
-        Patches of an image, as the decoder sees it.
+        Number of patches of an image.
     beams : `int`, optional (default = `1`)
     full_image_macs : `float`, optional (default = `0`)
         The image encoder's cost without early exits.
@@ -70,14 +70,14 @@ class CaptionDecoding(FromParams):
     skipped_blocks : `SkippedBlocks`, optional (default = `"propagate"`)
         What later tokens attend to in the blocks that a token skipped.
     image_exit : `ImageExit`, optional (default = `None`)
-        Lets images exit the image encoder early, under any policy but `"final"`, which is full depth. None sends all
-        images through all blocks.
+        Early exits of images from the image encoder, under any policy but `"final"`, which is full depth. None computes
+        all blocks for all images.
     capture : `bool`, optional (default = `True`)
         Whether greedy decoding on a GPU is compiled: the second batch of the same policy and shape is captured as CUDA
-        graphs in which every launch takes each caption one block further (see `mixed_depths`), whatever their number,
-        at full depth as with exits. Decoded without: beams; autocast; heads other than `"tied"` and `"untied"`;
-        a `shortlist`; policies that look at the probabilities of all tokens, or at values on the host; and networks
-        with hooks. Compiled decoders belong to this object, and are dropped when the model is trained.
+        graphs in which every launch computes one block of each caption (see `mixed_depths`), for any number of
+        captions, with exits and at full depth. Not compiled: beams; autocast; heads other than `"tied"` and `"untied"`;
+        a `shortlist`; policies that read the probabilities of all tokens, or values on the host; and networks
+        with hooks. Compiled decoders are stored in this object and dropped when the model is trained.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class CaptionDecoding(FromParams):
         if self.image_exit is None or not policy.leaves_early:
             decoded.macs.images = decoded.full_image_macs
             states = network.image_states({"pixel_values": pixels})
-            assert states is not None, "there are images"
+            assert states is not None, "the batch has images"
             return states
         found = self.image_exit.encode(network.backbone, pixels)
         decoded.macs.images = found.macs
@@ -181,11 +181,11 @@ class CaptionDecoding(FromParams):
 
 def check_search(network: CaptionNetwork, max_length: int, num_beams: int, where: str = "") -> None:
     """Raises a `ConfigurationError` if `network` has too small a vocabulary or too few positions."""
-    words, positions = network.num_labels, network.backbone.decoder.max_positions
+    vocabulary, positions = network.num_labels, network.backbone.decoder.max_positions
     # Beam search ranks two continuations a beam.
-    if 2 * num_beams > words:
+    if 2 * num_beams > vocabulary:
         raise ConfigurationError(
-            f"{where}num_beams: found {num_beams}, allowed: 1 to {words // 2}, half the vocabulary"
+            f"{where}num_beams: found {num_beams}, allowed: 1 to {vocabulary // 2}, half the vocabulary"
         )
     if max_length > positions:
         raise ConfigurationError(

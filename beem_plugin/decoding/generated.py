@@ -6,18 +6,18 @@ from dataclasses import dataclass, field
 @dataclass
 class GeneratedCaption:
     """
-    One caption as it was decoded: its tokens and the exit of each.
+    A decoded caption: its tokens and their exits.
 
     # Parameters
 
     tokens : `list[int]`
-        Token ids in order, without the start token; the end token is the last one if it was reached.
+        Token ids in order, without BOS; EOS is the last one if it was reached.
     exits : `list[int]`
         One exit number (`1..num_exits`) for each token.
     log_probabilities : `list[float]`
         Natural logarithm of each token's probability at its exit.
     score : `float`
-        Sum of `log_probabilities`; beams are ranked by it after their length penalty, which it does not contain.
+        Sum of `log_probabilities`; without the length penalty by which beams are ranked.
     """
 
     tokens: list[int] = field(default_factory=list)

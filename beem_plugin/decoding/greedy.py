@@ -11,7 +11,7 @@ from beem_plugin.decoding.stepper import Stepper
 
 def greedy(stepper: Stepper, bos: int, eos: int, max_length: int) -> list[GeneratedCaption]:
     """
-    One caption for each image in the stepper's cache, whose beams are 1. A finished caption leaves the batch.
+    One caption for each image in the stepper's cache, which has 1 beam. Finished captions are removed from the batch.
 
     # Parameters
 

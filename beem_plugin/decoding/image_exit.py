@@ -30,7 +30,7 @@ class EncodedImages:
     num_blocks : `int`
         Number of blocks of the encoder.
     macs : `float`
-        Multiply-accumulates of all images, the map to the decoder's size included.
+        Multiply-accumulates of all images, including the projection to the decoder's size.
     """
 
     states: Tensor
@@ -42,10 +42,10 @@ class EncodedImages:
 class ImageExit(FromParams):
     """
     Similarity exits in the image encoder (MuE, Tang et al. 2023): an image exits after the first block that changes
-    it little, cos(h_i, h_{i-1}) > threshold, over all of its patches; the final normalisation follows. Each image is
-    decided on its own: MuE's release takes one cosine over the whole batch.
+    it little, cos(h_i, h_{i-1}) > threshold, over all of its patches; the final normalisation follows. Each image has
+    its own decision: MuE's release computes one cosine over the whole batch.
 
-    Swin's stages differ in shape: there an image exits a stage, and goes on with the next one.
+    The stages of Swin have different shapes: an image exits a stage and continues with the next one.
 
     # Parameters
 
@@ -101,7 +101,7 @@ class ImageExit(FromParams):
         return EncodedImages(states, ran.sum(1), sum(sizes), macs)
 
     def leaves(self, before: Tensor, after: Tensor) -> Tensor:
-        """`(images,)` bool"""
+        """`(images,)` bool: which images exit after a block with these input and output states."""
         similarity = functional.cosine_similarity(before.flatten(1).double(), after.flatten(1).double(), dim=-1)
         return similarity > self.threshold
 
@@ -111,8 +111,8 @@ def image_block_macs(backbone: Any, shape: tuple[int, ...]) -> tuple[Tensor, flo
     Multiply-accumulates of the image encoder on one image of `shape` `(channels, height, width)`: of each block,
     `(blocks,)`, and of everything else. The encoder is run once for each shape.
     """
-    known = _KNOWN.setdefault(backbone, {})
-    if shape not in known:
+    costs_by_shape = _COSTS.setdefault(backbone, {})
+    if shape not in costs_by_shape:
         parameter = next(backbone.parameters())
         image = torch.zeros(1, *shape, device=parameter.device, dtype=parameter.dtype)
         costs: list[float] = []
@@ -131,8 +131,8 @@ def image_block_macs(backbone: Any, shape: tuple[int, ...]) -> tuple[Tensor, flo
         ):
             backbone.encode_images(image)
         total = counter.get_total_flops() / 2
-        known[shape] = torch.tensor(costs, dtype=torch.float64), total - sum(costs)
-    return known[shape]
+        costs_by_shape[shape] = torch.tensor(costs, dtype=torch.float64), total - sum(costs)
+    return costs_by_shape[shape]
 
 
 def image_macs(backbone: Any, shape: tuple[int, ...]) -> float:
@@ -141,4 +141,4 @@ def image_macs(backbone: Any, shape: tuple[int, ...]) -> float:
     return float(blocks.sum()) + rest
 
 
-_KNOWN: WeakKeyDictionary[Any, dict[tuple[int, ...], tuple[Tensor, float]]] = WeakKeyDictionary()
+_COSTS: WeakKeyDictionary[Any, dict[tuple[int, ...], tuple[Tensor, float]]] = WeakKeyDictionary()

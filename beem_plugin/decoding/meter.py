@@ -57,10 +57,10 @@ class CaptionMacs:
 
 
 class SkippedCost(Protocol):
-    """What the completion of skipped blocks costs: `SkippedBlocks` has it."""
+    """The cost of filling in skipped blocks; implemented by `SkippedBlocks`."""
 
     def count(self, missing: np.ndarray, decoder: Gpt2Decoder, patches: int, macs: CaptionMacs) -> None:
-        """Adds the cost of completing `missing` `(rows, tokens)` blocks of each earlier token."""
+        """Adds the cost of filling in `missing` `(rows, tokens)` blocks of each earlier token."""
 
 
 def block_macs(decoder: Gpt2Decoder, keys: int, patches: int) -> int:
@@ -87,8 +87,8 @@ def count_tokens(
     skipped_blocks: SkippedCost | None,
 ) -> None:
     """
-    Adds what one token of each row costs, apart from heads: its blocks; what it completes of the earlier tokens of its
-    row; and keys and values of images that no token has needed before.
+    Adds the cost of one token of each row, without heads: its blocks; the skipped blocks of earlier tokens that it
+    fills in; and keys and values of images that are needed for the first time.
 
     # Parameters
 
@@ -117,7 +117,7 @@ def count_captions(
     macs: CaptionMacs, decoder: Gpt2Decoder, depths: np.ndarray, patches: int, skipped_blocks: SkippedCost | None
 ) -> None:
     """
-    Adds what captions cost if they are decoded greedily, one token after the other, apart from heads.
+    Adds the cost of greedy decoding, one token after the other, without heads.
 
     # Parameters
 

@@ -1,4 +1,4 @@
-"""What later tokens attend to in the blocks that a token has skipped."""
+"""Keys and values of tokens in the blocks that they skipped."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from beem_plugin.decoding.meter import CaptionMacs, block_macs, keys_values_macs
 
 class SkippedBlocks(Registrable):
     """
-    Fills in keys and values of skipped blocks when a later token reaches such a block, and not before. Blocks are
-    filled in order, so that everything below is there.
+    Computes keys and values of skipped blocks when a later token reaches such a block. Blocks are filled in order, so
+    that all blocks below are filled.
     """
 
     default_implementation = "propagate"
@@ -35,7 +35,7 @@ class SkippedBlocks(Registrable):
 
     def count(self, missing: np.ndarray, decoder: Gpt2Decoder, patches: int, macs: CaptionMacs) -> None:
         """
-        Adds what `fill` costs.
+        Adds the cost of `fill`.
 
         # Parameters
 
@@ -76,7 +76,7 @@ class Copy(SkippedBlocks):
 
     def fill(self, layer: int, rows: np.ndarray, positions: np.ndarray, cache: DecoderCache) -> None:
         index, where = cache.on_device(rows), cache.on_device(positions)
-        # The block below holds a copy already, or it is the one where the token exited.
+        # The block below already has a copy, or it is the block where the token exited.
         for buffers in (cache.keys, cache.values):
             buffers[layer - 1][index.unsqueeze(1), :, where] = buffers[layer - 2][index.unsqueeze(1), :, where]
 
@@ -84,8 +84,8 @@ class Copy(SkippedBlocks):
 @SkippedBlocks.register("recompute")
 class Recompute(SkippedBlocks):
     """
-    The tokens that skipped a block are run through it later, together: later tokens attend to exactly what they would
-    at full depth (FREE, Bae et al. 2023). The tokens that were chosen stay as they are.
+    Computes the skipped block for all tokens that skipped it: later tokens attend to the same keys and values as at
+    full depth (FREE, Bae et al. 2023). Tokens that were already decoded do not change.
 
     Registered as a `SkippedBlocks` with name "recompute".
     """

@@ -19,7 +19,7 @@ def decoded_speed(network: Any, decoded: Sequence[Decoded]) -> dict[str, Any]:
     network : `MultiExitDecoder`
     decoded : `Sequence[Decoded]`
         Batch by batch, decoded greedily: with beams the multiply-accumulates are those of all beams, the tokens those
-        of the best, and no comparison is made.
+        of the best, and `mac_speedup` is omitted.
 
     # Returns
 

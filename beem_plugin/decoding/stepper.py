@@ -1,4 +1,4 @@
-"""One token of every caption, each at its own depth."""
+"""Computes one token of every caption, each with its own exit."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class CaptionNetwork(Protocol):
 
     def remember(self, exit_number: int, hidden: Tensor, memory: dict[str, Tensor]) -> None: ...
 
-    def head_macs(self, exit_number: int, words: int | None = None) -> int: ...
+    def head_macs(self, exit_number: int, num_tokens: int | None = None) -> int: ...
 
     def token_signals(
         self,
@@ -59,7 +59,7 @@ class TokenScores:
     # Parameters
 
     log_probabilities : `Tensor`
-        `(rows, words)` float32, of the exit at which the row's token exited.
+        `(rows, vocabulary)` float32, of the exit at which the row's token exited.
     exits : `ndarray`
         `(rows,)` int64, 1-based.
     """
@@ -82,7 +82,7 @@ class _Active:
 
 class Stepper:
     """
-    Runs one token of each row through the blocks. The policy decides at each exit which tokens exit; the others go on.
+    Runs one token of each row through the blocks. The policy decides at each exit which tokens exit.
 
     # Parameters
 
@@ -134,20 +134,20 @@ class Stepper:
             signals = self._signals(exit_number, active, position)
             # At the last exit all tokens exit; the policy is stepped if its output depends on it.
             if not last or self.policy.needs_all_labels:
-                leaves, active.state = self.policy.step(exit_number, signals, active.state)
-            left = np.ones(len(active.host), dtype=bool) if last else leaves.cpu().numpy()
-            if not left.any():
+                mask, active.state = self.policy.step(exit_number, signals, active.state)
+            exiting = np.ones(len(active.host), dtype=bool) if last else mask.cpu().numpy()
+            if not exiting.any():
                 self._remember(exit_number, active)
                 continue
-            exits[active.host[left]] = exit_number
-            found = self._log_probabilities(exit_number, signals, active, left)
+            exits[active.host[exiting]] = exit_number
+            found = self._log_probabilities(exit_number, signals, active, exiting)
             if scores is None:
-                scores = found if left.all() else found.new_zeros(rows, found.shape[1])
+                scores = found if exiting.all() else found.new_zeros(rows, found.shape[1])
             if scores is not found:
-                scores[cache.on_device(active.host[left])] = found
+                scores[cache.on_device(active.host[exiting])] = found
             if not last:
-                self._exit(active, left, position)
-            if left.all():
+                self._exit(active, exiting, position)
+            if exiting.all():
                 break
             self._remember(exit_number, active)
         assert scores is not None, "all tokens exit at the last exit"
@@ -167,12 +167,12 @@ class Stepper:
         )
 
     def _remember(self, exit_number: int, active: _Active) -> None:
-        """Keeps what heads of later exits read; at full depth none of these is evaluated."""
+        """Stores the tensors that heads of later exits read; at full depth these heads are not evaluated."""
         if self.network.remembers and self.policy.leaves_early:
             self.network.remember(exit_number, active.hidden[:, 0], active.memory)
 
     def _advance(self, exit_number: int, active: _Active, position: int) -> None:
-        """Through the blocks up to the exit's."""
+        """Runs the blocks up to the exit."""
         layers = self.network.exit_layers
         first = 1 if exit_number == 1 else layers[exit_number - 2] + 1
         for layer in range(first, layers[exit_number - 1] + 1):
@@ -198,29 +198,31 @@ class Stepper:
             beams=beams,
         )
 
-    def _log_probabilities(self, exit_number: int, signals: TokenSignals, active: _Active, left: np.ndarray) -> Tensor:
-        """`(exiting, words)` of the rows whose token exits."""
+    def _log_probabilities(
+        self, exit_number: int, signals: TokenSignals, active: _Active, exiting: np.ndarray
+    ) -> Tensor:
+        """`(exiting, vocabulary)` of the rows whose token exits."""
         if self.policy.needs_all_labels:
             output = self.policy.output(exit_number, signals, active.state).float()
-            return output if left.all() else output[self.cache.on_device(left.nonzero()[0])]
+            return output if exiting.all() else output[self.cache.on_device(exiting.nonzero()[0])]
         computed = "logits" in vars(signals)
-        if left.all() or computed:
+        if exiting.all() or computed:
             logits = signals.logits
-            chosen = logits if left.all() else logits[self.cache.on_device(left.nonzero()[0])]
+            chosen = logits if exiting.all() else logits[self.cache.on_device(exiting.nonzero()[0])]
         else:
-            exited = self.cache.on_device(left.nonzero()[0])
+            exited = self.cache.on_device(exiting.nonzero()[0])
             hidden = active.hidden[exited, 0]
             memory = {name: value.index_select(0, exited) for name, value in active.memory.items()}
             self.macs.count_heads(len(hidden) * self.network.head_macs(exit_number))
             chosen = self.network.exit_logits(exit_number, hidden, memory)
         return chosen.float().log_softmax(-1)
 
-    def _exit(self, active: _Active, left: np.ndarray, position: int) -> None:
-        """Keeps the states of tokens that exit, for the blocks that they skip, and goes on with the others."""
-        exited = self.cache.on_device(left.nonzero()[0])
-        self.cache.hidden[self.cache.on_device(active.host[left]), position] = active.hidden[exited, 0]
-        kept = self.cache.on_device((~left).nonzero()[0])
-        active.host = active.host[~left]
+    def _exit(self, active: _Active, exiting: np.ndarray, position: int) -> None:
+        """Stores the states of tokens that exit, for the blocks that they skip, and removes their rows."""
+        exited = self.cache.on_device(exiting.nonzero()[0])
+        self.cache.hidden[self.cache.on_device(active.host[exiting]), position] = active.hidden[exited, 0]
+        kept = self.cache.on_device((~exiting).nonzero()[0])
+        active.host = active.host[~exiting]
         active.rows = self.cache.on_device(active.host)
         active.hidden = active.hidden.index_select(0, kept)
         active.previous = active.previous.index_select(0, kept)
@@ -229,6 +231,6 @@ class Stepper:
 
 
 def is_evaluated(network: Any, policy: ExitPolicy, exit_number: int) -> bool:
-    """Whether an exit but the last is evaluated: the policy needs it, or a shortlist is made there."""
+    """Whether an exit before the last is evaluated: the policy needs it, or it computes the shortlist."""
     makes_shortlist = exit_number == 1 and network.shortlist is not None and policy.leaves_early
     return policy.needs(exit_number) or makes_shortlist

@@ -130,8 +130,8 @@ def test_a_java_that_fails_is_named_and_the_other_metrics_are_computed(
     ("script", "words"),
     [
         ("exec sleep 60", "not done after 0.5 seconds"),
-        ("exit 1", "ended by itself"),
-        ("while read line; do echo 0,5; done", "answered '0,5', a number is expected"),
+        ("exit 1", "terminated unexpectedly"),
+        ("while read line; do echo 0,5; done", "returned '0,5', expected a number"),
     ],
 )
 def test_a_meteor_that_hangs_dies_or_babbles_is_ended_and_named(

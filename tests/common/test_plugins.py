@@ -40,7 +40,7 @@ def test_a_file_that_is_a_module(tmp_path):
 
 
 def test_a_package_that_is_not_there(tmp_path):
-    with pytest.raises(ConfigurationError, match=f"no module named 'not_there' is installed or lies in {tmp_path}"):
+    with pytest.raises(ConfigurationError, match=f"no module named 'not_there' is installed or found in {tmp_path}"):
         import_package("not-there")
 
 

@@ -16,10 +16,10 @@ _SEPARATOR = " ||| "
 
 def meteor(candidates: Sequence[str], references: Sequence[Sequence[str]], timeout: float) -> tuple[float, list[float]]:
     """
-    The score of all captions together, and that of each.
+    The score of the whole set, and of each caption.
 
-    pycocoevalcap's own class waits for ever when the program dies or a caption is malformed; this one ends the program
-    and says what happened.
+    pycocoevalcap's own class waits forever if the program crashes or a caption is malformed; this function stops the
+    program and raises a `ScorerError`.
 
     # Parameters
 
@@ -28,21 +28,21 @@ def meteor(candidates: Sequence[str], references: Sequence[Sequence[str]], timeo
     references : `Sequence[Sequence[str]]`
         Tokenized references of each.
     timeout : `float`
-        Seconds for everything.
+        Seconds for all captions.
     """
     with _Program(timeout) as program:
         statistics = []
         for caption, texts in zip(candidates, references, strict=True):
-            # An empty caption would end the line at the separator, and the last reference be taken for it.
+            # With an empty caption the program would read the last reference as the caption.
             parts = [*(_clean(text) for text in texts), _clean(caption) or "<empty>"]
-            statistics.append(program.ask("SCORE" + _SEPARATOR + _SEPARATOR.join(parts)))
-        program.tell("EVAL" + _SEPARATOR + _SEPARATOR.join(statistics))
-        scores = [_number(program.answer()) for _ in statistics]
-        return _number(program.answer()), scores
+            statistics.append(program.request("SCORE" + _SEPARATOR + _SEPARATOR.join(parts)))
+        program.send("EVAL" + _SEPARATOR + _SEPARATOR.join(statistics))
+        scores = [_number(program.receive()) for _ in statistics]
+        return _number(program.receive()), scores
 
 
 class _Program:
-    """METEOR's JVM: a line in, a line out, with a deadline on every answer."""
+    """The Java process of METEOR: one output line per input line, with a common deadline."""
 
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
@@ -54,7 +54,7 @@ class _Program:
             cwd=jar.parent,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            # A pipe that nobody reads fills up, and the program stops in the middle of a sentence.
+            # A pipe that is not read would fill up and block the program.
             stderr=subprocess.DEVNULL,
             encoding="utf-8",
         )
@@ -73,30 +73,30 @@ class _Program:
                 with suppress(OSError):
                     pipe.close()
 
-    def ask(self, line: str) -> str:
-        self.tell(line)
-        return self.answer()
+    def request(self, line: str) -> str:
+        self.send(line)
+        return self.receive()
 
-    def tell(self, line: str) -> None:
+    def send(self, line: str) -> None:
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(line + "\n")
             self._process.stdin.flush()
         except OSError:
-            raise ScorerError("METEOR ended by itself; its Java program needs 2 GB of memory") from None
+            raise ScorerError("METEOR terminated unexpectedly; its Java program needs 2 GB of memory") from None
 
-    def answer(self) -> str:
+    def receive(self) -> str:
         try:
             line = self._lines.get(timeout=max(0.0, self._deadline - time.monotonic()))
         except queue.Empty:
-            raise ScorerError(f"METEOR was not done after {self._timeout:g} seconds and was ended") from None
+            raise ScorerError(f"METEOR did not finish within {self._timeout:g} seconds and was stopped") from None
         if line is None:
-            raise ScorerError("METEOR ended by itself; its Java program needs 2 GB of memory")
+            raise ScorerError("METEOR terminated unexpectedly; its Java program needs 2 GB of memory")
         return line.strip()
 
     def _read(self) -> None:
         assert self._process.stdout is not None
-        with suppress(ValueError):  # the pipe was closed under us
+        with suppress(ValueError):  # the pipe was closed by `__exit__`
             for line in self._process.stdout:
                 self._lines.put(line)
         self._lines.put(None)
@@ -110,4 +110,4 @@ def _number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise ScorerError(f"METEOR answered {text[:80]!r}, a number is expected") from None
+        raise ScorerError(f"METEOR returned {text[:80]!r}, expected a number") from None

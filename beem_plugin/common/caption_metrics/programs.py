@@ -1,4 +1,4 @@
-"""The Java programs inside pycocoevalcap, started so that they do the same on every machine."""
+"""Runs the Java programs of pycocoevalcap with the same settings on every machine."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from beem_plugin.common.errors import BeemError, ConfigurationError
 PACKAGE = "pycocoevalcap"
 INSTALL_JAVA = "install a Java runtime (Debian, Ubuntu: apt-get install default-jre-headless)"
 
-# Under a locale that writes 0,5 METEOR cannot read its own numbers; and the text is UTF-8 wherever we are.
+# METEOR cannot parse its own numbers in a locale with decimal commas; captions are passed as UTF-8.
 _JVM = ["-Duser.language=en", "-Duser.country=US", "-Dfile.encoding=UTF-8"]
 
 
 class ScorerError(BeemError):
-    """One scorer cannot run or failed; the others can go on without it."""
+    """A scorer cannot run or failed; other scorers are not affected."""
 
 
 def package_file(*parts: str) -> Path:
@@ -27,7 +27,7 @@ def package_file(*parts: str) -> Path:
     if spec is None or not spec.submodule_search_locations:
         raise ConfigurationError(
             f"scoring captions needs a package that is not installed: pip install {PACKAGE} "
-            "(with a Java runtime beside it for METEOR, SPICE and the Penn Treebank tokenizer)"
+            "(and a Java runtime for METEOR, SPICE and the Penn Treebank tokenizer)"
         )
     return Path(next(iter(spec.submodule_search_locations))).joinpath(*parts)
 
@@ -37,38 +37,40 @@ def has_java() -> bool:
 
 
 def java_command(arguments: Sequence[str]) -> list[str]:
-    """`java` with our locale before `arguments`."""
+    """The command line of `java` with a fixed locale."""
     java = shutil.which("java")
     if java is None:
-        raise ScorerError(f"there is no `java` on this machine; {INSTALL_JAVA}")
+        raise ScorerError(f"`java` is not installed; {INSTALL_JAVA}")
     return [java, *_JVM, *arguments]
 
 
 def run_java(arguments: Sequence[str], what: str, timeout: float) -> str:
     """
-    What a Java program prints.
+    Runs a Java program and returns its standard output.
 
     # Parameters
 
     arguments : `Sequence[str]`
-        After `java`; paths must be absolute.
+        Arguments of `java`; paths must be absolute.
     what : `str`
-        The scorer, for errors.
+        Name of the scorer, for errors.
     timeout : `float`
-        Seconds until the program is ended.
+        Seconds after which the program is stopped.
 
     # Raises
 
-    `ScorerError` when it fails, or is not done in time.
+    `ScorerError` if it fails or does not finish in time.
     """
     try:
         done = subprocess.run(
             java_command(arguments), stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout, check=False
         )
     except subprocess.TimeoutExpired:
-        raise ScorerError(f"{what} was not done after {timeout:g} seconds and was ended") from None
+        raise ScorerError(f"{what} did not finish within {timeout:g} seconds and was stopped") from None
     if done.returncode != 0:
-        said = done.stderr.decode(errors="replace").strip().splitlines()
-        cause = next((line for line in said if "Exception" in line or "Error" in line), said[-1] if said else "no word")
+        lines = done.stderr.decode(errors="replace").strip().splitlines()
+        cause = next(
+            (line for line in lines if "Exception" in line or "Error" in line), lines[-1] if lines else "no message"
+        )
         raise ScorerError(f"{what} failed with status {done.returncode}: {cause.strip()}")
     return done.stdout.decode("utf-8", errors="replace")

@@ -1,4 +1,4 @@
-"""All caption metrics of one set of captions."""
+"""Caption metrics of a set of captions."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class CaptionScores:
     # Parameters
 
     metrics : `dict[str, float]`
-        `bleu_1` to `bleu_4`, `meteor`, `rouge_l`, `cider`, `spice`, as far as they were asked for and could be had.
+        `bleu_1` to `bleu_4`, `meteor`, `rouge_l`, `cider`, `spice`, as far as requested and available.
     per_image : `dict[str, list[float]]`
-        The same of each image, in the order of the candidates.
+        The same for each image, in the order of the candidates.
     tokenizer : `str`
-        `"ptb"`, as published scores, or `"simple"` without Java: values differ a little.
+        `"ptb"`, as for published scores, or `"simple"` without Java, with slightly different values.
     warnings : `list[str]`
-        What could not be computed, and why.
+        Metrics that could not be computed, with the reason.
     """
 
     metrics: dict[str, float] = field(default_factory=dict)
@@ -45,13 +45,13 @@ class CaptionScores:
 
 def check_metrics(metrics: Sequence[str], spice_jars: str | Path | None = None) -> Path | None:
     """
-    SPICE's jars if it is asked for. Raises a `ConfigurationError` if pycocoevalcap is not installed, a metric is
-    unknown or the jars are not there: to be asked before captions are decoded.
+    Returns the folder of SPICE's jars if SPICE is requested. Raises a `ConfigurationError` if pycocoevalcap is not
+    installed, a metric is unknown or the jars are missing; called before captions are decoded.
 
     # Parameters
 
     metrics, spice_jars
-        As of `score_captions`.
+        As in `score_captions`.
     """
     for name in metrics:
         if name not in METRICS:
@@ -68,17 +68,17 @@ def score_captions(
     timeout: float = 1800.0,
 ) -> CaptionScores:
     """
-    Scores a whole split at once: CIDEr weighs words by how rare they are in it, and BLEU counts over all of it, so that
-    neither is a mean over batches.
+    Scores a whole split at once: CIDEr weights n-grams by their frequency in the split, and BLEU counts n-grams over
+    the split, so neither is a mean over batches.
 
-    A scorer that fails, or has no Java to run on, is left out with a warning; the others are computed all the same.
+    A scorer that fails, or needs Java if Java is not installed, is omitted with a warning.
 
     # Parameters
 
     candidates : `Mapping[Hashable, str]`
-        One caption an image, by the image's name.
+        One caption per image, by the name of the image.
     references : `Mapping[Hashable, Sequence[str]]`
-        The captions that people wrote, for the same images.
+        The reference captions of the same images.
     metrics : `Sequence[str]`, optional (default = all but `"spice"`)
         Of `METRICS`.
     spice_jars : `str`, optional (default = `None`)
@@ -88,7 +88,7 @@ def score_captions(
 
     # Raises
 
-    `ConfigurationError` when pycocoevalcap is not installed or a metric unknown; `DataError` when an image has no
+    `ConfigurationError` if pycocoevalcap is not installed or a metric is unknown; `DataError` if an image has no
     reference.
     """
     jars = check_metrics(metrics, spice_jars)
@@ -99,7 +99,7 @@ def score_captions(
     )
     for key, kept in zip(keys, texts):
         if not kept:
-            raise DataError(f"image {key!r}: its references are empty but for punctuation")
+            raise DataError(f"image {key!r}: its references contain only punctuation")
     scorers: dict[str, Callable[[], None]] = {
         "bleu": lambda: _python_scores(result, "bleu", captions, texts),
         "meteor": lambda: _add(result, "meteor", *meteor(captions, texts, timeout)),
@@ -113,9 +113,9 @@ def score_captions(
         try:
             scorers[name]()
         except ScorerError as error:
-            result.warnings.append(f"{name} is left out: {error}")
+            result.warnings.append(f"{name} is omitted: {error}")
     if "cider" in metrics and len(keys) == 1:
-        result.warnings.append("cider of a single image is 0 by its definition")
+        result.warnings.append("cider of a single image is 0 by definition")
     for warning in result.warnings:
         logger.warning("captions: %s", warning)
     return result
@@ -127,22 +127,22 @@ def _checked_keys(candidates: Mapping[Hashable, str], references: Mapping[Hashab
         raise DataError("there are no captions to score")
     for key in keys:
         if not isinstance(candidates[key], str):
-            raise DataError(f"image {key!r}: found {candidates[key]!r}, one caption an image is scored")
+            raise DataError(f"image {key!r}: found {candidates[key]!r}, allowed: one caption per image")
         if not references.get(key):
-            raise DataError(f"image {key!r}: it has no reference to be scored against")
+            raise DataError(f"image {key!r}: it has no reference")
     return keys
 
 
 def _tokenized(
     captions: list[str], references: list[list[str]], result: CaptionScores, timeout: float
 ) -> tuple[list[str], list[list[str]]]:
-    """Captions and references as tokens; references of which nothing is left are dropped."""
+    """Tokenized captions and references; references without tokens are removed."""
     flat = captions + [text for texts in references for text in texts]
     if not has_java():
         result.tokenizer = "simple"
         result.warnings.append(
-            "there is no `java` on this machine: METEOR and SPICE are left out, and words are split without the Penn "
-            f"Treebank tokenizer, so that other values differ a little from published ones; {INSTALL_JAVA}"
+            "`java` is not installed: METEOR and SPICE are omitted, and captions are tokenized without the Penn "
+            f"Treebank tokenizer, so other metrics differ slightly from published values; {INSTALL_JAVA}"
         )
         tokens = simple_tokens(flat)
     else:
@@ -150,23 +150,23 @@ def _tokenized(
             tokens = treebank_tokens(flat, timeout)
         except ScorerError as error:
             result.tokenizer = "simple"
-            result.warnings.append(f"METEOR and SPICE are left out, and words are split without Java: {error}")
+            result.warnings.append(f"METEOR and SPICE are omitted, and captions are tokenized without Java: {error}")
             tokens = simple_tokens(flat)
     rest = iter(tokens[len(captions) :])
     return tokens[: len(captions)], [[text for text in (next(rest) for _ in texts) if text] for texts in references]
 
 
 def _python_scores(result: CaptionScores, name: str, captions: list[str], references: list[list[str]]) -> None:
-    """pycocoevalcap's scorers that are Python, which print on standard output and return numpy's numbers."""
+    """Runs a Python scorer of pycocoevalcap; its standard output is suppressed."""
     from pycocoevalcap.bleu.bleu import Bleu
     from pycocoevalcap.cider.cider import Cider
     from pycocoevalcap.rouge.rouge import Rouge
 
     scorer = {"bleu": lambda: Bleu(4), "rouge_l": Rouge, "cider": Cider}[name]()
-    wanted = dict(enumerate(references))
+    expected = dict(enumerate(references))
     found = {number: [caption] for number, caption in enumerate(captions)}
     with contextlib.redirect_stdout(io.StringIO()):
-        score, scores = scorer.compute_score(wanted, found)
+        score, scores = scorer.compute_score(expected, found)
     if name != "bleu":
         _add(result, name, score, scores)
         return

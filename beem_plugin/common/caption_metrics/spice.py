@@ -1,4 +1,4 @@
-"""SPICE 1.0, by the Java program in pycocoevalcap and the CoreNLP jars that it does not bring along."""
+"""SPICE 1.0, by the Java program of pycocoevalcap and CoreNLP jars that are downloaded separately."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ JARS = ("stanford-corenlp-3.6.0.jar", "stanford-corenlp-3.6.0-models.jar")
 WHERE = "http://nlp.stanford.edu/software/stanford-corenlp-full-2015-12-09.zip"
 MEMORY = "8G"
 
-# Since Java 16 the program's serialization library may not look into these without being told so.
+# Since Java 16 the serialization library of the program needs `--add-opens` for these packages.
 _OPENED = ("java.lang", "java.util", "java.util.concurrent", "java.math", "java.net", "java.text")
 
 
 def check_spice_jars(folder: str | Path | None) -> Path:
-    """The folder with both of `JARS`, or an error that says where they come from."""
+    """The folder with both of `JARS`; raises a `ConfigurationError` with their address if one is missing."""
     if folder is None:
         raise ConfigurationError(
             f"SPICE: no spice_jars given; allowed: a folder with {JARS[0]} and {JARS[1]}, from {WHERE} (385 MB)"
@@ -37,7 +37,7 @@ def spice(
     candidates: Sequence[str], references: Sequence[Sequence[str]], jars: Path, timeout: float
 ) -> tuple[float, list[float]]:
     """
-    The mean score, and that of each caption.
+    The mean score, and the score of each caption.
 
     # Parameters
 
@@ -54,8 +54,8 @@ def spice(
         {"image_id": number, "test": caption, "refs": list(texts)}
         for number, (caption, texts) in enumerate(zip(candidates, references, strict=True))
     ]
-    # The program looks for its libraries in `lib` beside itself, and writes where it is told: a folder of our own, as
-    # the package's may be read-only and lacks the two jars.
+    # The program loads libraries from `lib` next to its jar. It is copied to a temporary folder, because the package's
+    # folder lacks two jars and may be read-only.
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         program = _assemble(folder, jars)
@@ -70,7 +70,7 @@ def spice(
             found = {int(item["image_id"]): float(item["scores"]["All"]["f"]) for item in results}
             scores = [found[number] for number in range(len(records))]
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ScorerError(f"SPICE left no readable result: {type(error).__name__} {error}") from None
+            raise ScorerError(f"SPICE wrote no readable result: {type(error).__name__} {error}") from None
     return (sum(scores) / len(scores) if scores else math.nan), scores
 
 

@@ -1,4 +1,4 @@
-"""Captions to the tokens that are compared: lower case, without punctuation."""
+"""Tokenizes captions for metrics: lower case, without punctuation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from beem_plugin.common.caption_metrics.programs import ScorerError, package_file, run_java
 
-# What the Penn Treebank tokenizer makes of punctuation; pycocoevalcap removes these.
+# Punctuation tokens of the Penn Treebank tokenizer, which pycocoevalcap removes.
 PUNCTUATION = frozenset("'' ' `` ` -LRB- -RRB- -LCB- -RCB- . ? ! , : - -- ... ;".split())  # noqa: SIM905
 _JAR = ("tokenizer", "stanford-corenlp-3.4.1.jar")
 _RENAMED = {"(": "-lrb-", ")": "-rrb-", '"': "``"}
@@ -19,8 +19,8 @@ _WORD = re.compile(r"n't\b|'\w+|\w+?(?=n't\b)|\w+|[^\w\s]")
 
 def one_line(caption: str) -> str:
     """
-    A caption without line separators and control characters. Of the former there are many more than the newline
-    (U+2028, U+0085, ...); each would shift all captions after it by one line.
+    A caption without line separators and control characters. Line separators other than the newline
+    (U+2028, U+0085, ...) would shift all following captions by one line.
     """
     visible = "".join(" " if unicodedata.category(character) == "Cc" else character for character in caption)
     return " ".join(visible.split())
@@ -28,13 +28,13 @@ def one_line(caption: str) -> str:
 
 def treebank_tokens(captions: Sequence[str], timeout: float) -> list[str]:
     """
-    Each caption's tokens, separated by blanks, by the Penn Treebank tokenizer in pycocoevalcap: what published scores
-    are computed from.
+    The tokens of each caption, separated by spaces, from the Penn Treebank tokenizer in pycocoevalcap, which is used
+    for published scores.
     """
     if not captions:
         return []
     jar = package_file(*_JAR)
-    # pycocoevalcap writes this file into its own folder, which need not be writable.
+    # pycocoevalcap writes this file to its own folder, which may be read-only.
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "captions.txt"
         source.write_text("".join(f"{one_line(caption)}\n" for caption in captions), encoding="utf-8", newline="\n")
@@ -46,13 +46,13 @@ def treebank_tokens(captions: Sequence[str], timeout: float) -> list[str]:
     if lines and not lines[-1]:
         lines.pop()
     if len(lines) != len(captions):
-        raise ScorerError(f"the caption tokenizer made {len(lines)} lines of {len(captions)} captions")
+        raise ScorerError(f"the caption tokenizer returned {len(lines)} lines for {len(captions)} captions")
     return [_without_punctuation(line.split(" ")) for line in lines]
 
 
 def simple_tokens(captions: Sequence[str]) -> list[str]:
     """
-    Nearly the same without Java: equal on captions of plain words, different on abbreviations, currencies and the like.
+    Approximates `treebank_tokens` without Java: equal for plain words, different for abbreviations, currencies etc.
     """
     words = (_WORD.findall(one_line(caption).lower()) for caption in captions)
     return [_without_punctuation([_RENAMED.get(word, word) for word in found]) for found in words]

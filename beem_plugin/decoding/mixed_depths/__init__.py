@@ -1,1 +1,1 @@
-"""Greedy decoding on a GPU in which every launch takes each caption one block further, whatever its token's depth."""
+"""Greedy decoding on a GPU in which every launch computes one block of each caption, for tokens at different depths."""

@@ -1,4 +1,4 @@
-"""The compiled decoders of a network: which there are, and whether they still serve."""
+"""Cache of the compiled decoders of a network."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from beem_plugin.exits.policy import ExitPolicy
 logger = logging.getLogger(__name__)
 
 CAPTURE_AFTER = 2
-"""Settings are compiled the second time they occur: a single batch is decoded sooner without."""
+"""Settings are compiled the second time they occur: for a single batch compilation takes longer than decoding."""
 MAX_DECODERS = 32
 """Compiled decoders that are kept; the least recently used one is dropped first."""
 ANY_POLICY = ExitPolicy()
-"""The origin of buffers is a network alone: they serve all policies."""
+"""Stands for any policy in the origin of the buffers, which depend on the network only."""
 MAX_ROWS = 512
 MAX_BYTES = 2**31
 """Size of the buffers; batches that need more are decoded on the plain path."""
@@ -39,15 +39,15 @@ MAX_BYTES = 2**31
 
 class CompiledCaptions:
     """
-    Compiled decoders of the last network that was decoded, by policy and settings. A copy of it is empty: what is
-    compiled belongs to one network.
+    Compiled decoders of the network that was decoded last, by policy and settings. A copy is empty, because compiled
+    decoders belong to one network.
 
     # Parameters
 
     use_kernels : `bool`, optional (default = `True`)
-        Whether Triton kernels compute; without, their references in torch, which run everywhere and are slow.
+        Whether Triton kernels are used; otherwise slow reference functions in torch, on any device.
     device_type : `str`, optional (default = `"cuda"`)
-        Decoding on other devices is not compiled. For tests.
+        Decoding is compiled on devices of this type only. For tests.
     """
 
     def __init__(self, use_kernels: bool = True, device_type: str = "cuda") -> None:

@@ -18,11 +18,11 @@ except ImportError:  # not every platform has Triton
     triton = None
 
 STORE, ADD, GELU, KEYS_VALUES, HEAD = range(5)
-"""What is done with the output."""
-# As measured on an H200 with 12 blocks of 384 in float32: a program waits more than it multiplies, so that it should
-# read much at a time, some of it ahead, and leave columns to other programs.
+"""Kinds of output."""
+# Measured on an H200 with 12 blocks of 384 in float32: programs are limited by memory latency, so each reads large
+# parts with prefetching and computes few columns.
 TOKENS = 16
-"""Tokens that a program multiplies at a time, the fewest that `tl.dot` takes."""
+"""Tokens that a program multiplies at a time: the minimum of `tl.dot`."""
 COLUMNS = 32
 """Outputs of a program."""
 PART = 128
@@ -68,10 +68,10 @@ if triton is not None:
         STAGES: tl.constexpr,
         PRECISION: tl.constexpr,
     ):
-        """Some outputs of a block, or of a vocabulary matrix; see `mixed_linear`. Reads come early to hide latency."""
+        """Some outputs of a block, or of a vocabulary matrix; see `mixed_linear`. Early loads hide latency."""
         block = tl.program_id(1)
         column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-        wanted = column < outputs
+        is_output = column < outputs
         start = tl.program_id(2) * TOKENS
         count = tl.load(counts + 2 * block + WHICH)
         slot = start + tl.arange(0, TOKENS)
@@ -82,7 +82,7 @@ if triton is not None:
         while start < count:
             real = slot < count
             place = tl.where(real, found, 0).to(tl.int64)
-            kept = real[:, None] & wanted[None, :]
+            kept = real[:, None] & is_output[None, :]
             if KIND == HEAD_KIND:
                 norm = tl.where(real, norm, 0)
                 norm_column = norm[:, None] * outputs + column[None, :]
@@ -90,7 +90,7 @@ if triton is not None:
                 tilt = tl.load(slope + norm_column, mask=kept, other=0.0)
                 boosted = tl.load(boost + norm)
             else:
-                added = tl.load(bias + block * outputs + column, mask=wanted, other=0.0).to(tl.float32)[None, :]
+                added = tl.load(bias + block * outputs + column, mask=is_output, other=0.0).to(tl.float32)[None, :]
             if KIND == ADD_KIND:
                 where = result + place[:, None] * outputs + column[None, :]
                 before = tl.load(where, mask=kept, other=0.0).to(tl.float32)
@@ -116,11 +116,11 @@ if triton is not None:
                 if KIND == HEAD_KIND:
                     factor = tl.load(gain + norm[:, None] * INPUTS + part[None, :], mask=inside[None, :], other=0.0)
                     value = (value.to(tl.float32) * factor.to(tl.float32)).to(value.dtype)
-                    both = wanted[:, None] & inside[None, :]
+                    both = is_output[:, None] & inside[None, :]
                     at = weight + matrix_start + column[:, None] * INPUTS + part[None, :]
                     matrix = tl.trans(tl.load(at, mask=both, other=0.0))
                 else:
-                    both = inside[:, None] & wanted[None, :]
+                    both = inside[:, None] & is_output[None, :]
                     at = weight + matrix_start + part[:, None] * outputs + column[None, :]
                     matrix = tl.load(at, mask=both, other=0.0)
                 total = tl.dot(value, matrix, total, input_precision=PRECISION)
@@ -184,7 +184,7 @@ def mixed_linear(
     kind : `int`
         `STORE` writes the output of each token's layer to `result` `(places, outputs)`, `ADD` adds it, `GELU` writes
         its activation. `KEYS_VALUES` writes the first third there and the rest to the state's keys and values.
-        `HEAD` computes the logits of the listed heads; `result` is `(captions, words)`.
+        `HEAD` computes the logits of the listed heads; `result` is `(captions, vocabulary)`.
     source : `Tensor`
         `(places, inputs)`
     linear : `Linear`

@@ -1,4 +1,4 @@
-"""Which tokens a launch works on, listed by block, and whose logits it computes."""
+"""Lists of the tokens that a launch computes, by block, and of the tokens whose logits it computes."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
 from __future__ import annotations
@@ -77,7 +77,7 @@ if triton is not None:
 
     @triton.jit
     def heads_kernel(
-        wanted,
+        exit_numbers,
         positions,
         head_places,
         head_exits,
@@ -91,7 +91,7 @@ if triton is not None:
         """The tokens whose logits are computed: all of them if SHARED, else those at the program's exit."""
         group = tl.program_id(0)
         row = tl.arange(0, ROWS)
-        exit_number = tl.load(wanted + row, mask=row < rows, other=0).to(tl.int32)
+        exit_number = tl.load(exit_numbers + row, mask=row < rows, other=0).to(tl.int32)
         position = tl.load(positions + row, mask=row < rows, other=0)
         chosen = exit_number > 0
         if not SHARED:
@@ -161,24 +161,24 @@ def list_tokens_reference(
             state.recomputed[:rows] = torch.where(in_block, (current | skipped).int(), state.recomputed[:rows])
 
 
-def list_heads(state: DecodingState, rows: int, wanted: Tensor) -> None:
+def list_heads(state: DecodingState, rows: int, exit_numbers: Tensor) -> None:
     """
     # Parameters
 
     state : `DecodingState`
         `head_places`, `head_exits` and `head_counts` are written.
     rows : `int`
-    wanted : `Tensor`
+    exit_numbers : `Tensor`
         `(rows,)` int64: the exit whose logits each row needs, 0 for none.
     """
     groups = len(state.head_counts)
     if not state.use_kernels:
-        list_heads_reference(state, rows, wanted)
+        list_heads_reference(state, rows, exit_numbers)
         return
     launch(
         heads_kernel,
         (groups,),
-        wanted,
+        exit_numbers,
         state.positions,
         state.head_places,
         state.head_exits,
@@ -191,10 +191,10 @@ def list_heads(state: DecodingState, rows: int, wanted: Tensor) -> None:
     )
 
 
-def list_heads_reference(state: DecodingState, rows: int, wanted: Tensor) -> None:
-    groups, wanted = len(state.head_counts), wanted[:rows]
+def list_heads_reference(state: DecodingState, rows: int, exit_numbers: Tensor) -> None:
+    groups, exit_numbers = len(state.head_counts), exit_numbers[:rows]
     for group in range(groups):
-        found = (wanted > 0 if groups == 1 else wanted == group + 1).nonzero().flatten()
+        found = (exit_numbers > 0 if groups == 1 else exit_numbers == group + 1).nonzero().flatten()
         state.head_places[group, : len(found)] = state.places(rows)[found].to(torch.int32)
-        state.head_exits[group, : len(found)] = wanted[found].to(torch.int32)
+        state.head_exits[group, : len(found)] = exit_numbers[found].to(torch.int32)
         state.head_counts[group, 0] = len(found)

@@ -1,13 +1,13 @@
 """
-Greedy decoding in which every launch takes each caption one block further, whatever block its token is in.
+Greedy decoding in which every launch computes one block of each caption; tokens may be in different blocks.
 
-If all captions went through a block together, those whose token has exited would wait for the deepest one, and a
-batch would be as slow as full depth. Here a caption whose token has exited starts its next token while others go
-deeper; kernels multiply each token by the weights of its own block. Exits are decided on the device by the policy's
-own `step`. The host starts a graph of some launches again and again until all captions have ended.
+If a batch computed the same block for all captions, captions whose token has exited would wait for the deepest token,
+and a batch would be as slow as full depth. Instead, a caption whose token has exited starts its next token while others
+continue; kernels multiply each token by the weights of its own block. The policy's own `step` decides on the device.
+The host replays a graph of a few launches until all captions have ended.
 
-A few captions at full depth are decoded in the same way: launches of whole blocks by cuBLAS were 13 % faster for one
-caption, which does not pay for a second path.
+Full depth uses the same path: launches of whole blocks with cuBLAS were 13 % faster for one caption, which does not
+justify a second path.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ LAUNCHES = 4
 
 class MixedGreedy:
     """
-    A network, a policy and the settings of decoding, compiled for up to `rows` captions. Immutable: it decodes by what
-    the network and the policy were when it was made.
+    A network, a policy and the settings of decoding, compiled for up to `rows` captions. Immutable: changes
+    of the network or the policy after construction have no effect.
 
     # Parameters
 
@@ -54,13 +54,13 @@ class MixedGreedy:
     rows : `int`
         At most the state's capacity.
     eos : `int`
-        The token that ends a caption.
+        The end token.
     recorder : `Recorder`
 
     # Raises
 
     `UnsupportedStep`
-        If the policy or `skipped_blocks` is one that this decoder does not serve.
+        If the policy or `skipped_blocks` is not supported.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class MixedGreedy:
         if type(skipped_blocks) not in (Propagate, Recompute, Copy):
             raise UnsupportedStep(f"skipped_blocks of type {type(skipped_blocks).__name__}")
         if policy.needs_all_labels:
-            raise UnsupportedStep("it looks at the probabilities of all tokens")
+            raise UnsupportedStep("the policy reads the probabilities of all tokens")
         self.state, self.rows, self.eos, self.recorder = state, rows, eos, recorder
         self.decoder = network.backbone.decoder
         self.skipped_blocks = skipped_blocks
@@ -102,11 +102,11 @@ class MixedGreedy:
         for number in exits:
             exit_of_block[self.exit_layers[number - 1] - 1] = number
         self.exit_of_block = exit_of_block.to(state.layers.device)
-        # Where decisions do not depend on logits, an exit's head is computed for the tokens that exit there alone.
-        self.heads_first = self.policy_step.looks_at_logits
+        # If decisions do not depend on logits, heads are computed for exiting tokens only.
+        self.heads_first = self.policy_step.reads_logits
         head_macs = [network.head_macs(number) for number in range(1, network.num_exits + 1)]
         self.head_macs = np.array([0, *(macs if number in exits else 0 for number, macs in enumerate(head_macs, 1))])
-        self.seen = recorder.pinned(*state.progress.shape, dtype=torch.int32)
+        self.host_progress = recorder.pinned(*state.progress.shape, dtype=torch.int32)
         state.reset(0)
         self.start = recorder.capture(self._launches)
 
@@ -150,23 +150,23 @@ class MixedGreedy:
         """Starts the graph until all captions have ended; one start is queued while the host reads the last result."""
         limit = self.state.max_tokens * self.state.num_layers // LAUNCHES + 2
         self.recorder.wait()  # an interrupted batch may still be queued
-        seen = self.seen.numpy()
-        seen[:] = 0
+        progress = self.host_progress.numpy()
+        progress[:] = 0
         for started in range(limit):
             self.start()
-            if started and not await_pinned(partial(_has_started, seen, started), self.recorder.wait):
-                raise RuntimeError(f"{seen[-1]} of {started} starts have finished, and none is queued")
-            if started and (seen[: self.rows] < 0).all():
+            if started and not await_pinned(partial(_has_started, progress, started), self.recorder.wait):
+                raise RuntimeError(f"{progress[-1]} of {started} starts have finished, and none is queued")
+            if started and (progress[: self.rows] < 0).all():
                 return
         self.recorder.wait()
-        if not (seen[: self.rows] < 0).all():
+        if not (progress[: self.rows] < 0).all():
             raise RuntimeError(f"captions have not ended after {limit} starts")
 
     def _launches(self) -> None:
         for _ in range(LAUNCHES):
             self._launch()
         self.state.launches.add_(1)
-        self.seen.copy_(self.state.progress, non_blocking=True)
+        self.host_progress.copy_(self.state.progress, non_blocking=True)
 
     def _launch(self) -> None:
         """One block for each caption, and the exit after it."""
@@ -187,23 +187,23 @@ class MixedGreedy:
         mixed_linear(state, rows, GELU, hidden, weights.mlp_in, state.inner, every)
         mixed_linear(state, rows, ADD, state.inner, weights.mlp_out, hidden, every)
         self._hidden_signals.after_block()
-        wanted = state.at_exit[:rows]
+        exit_numbers = state.at_exit[:rows]
         if self.heads_first:
-            self._heads(wanted)
-        leaves = self.policy_step(wanted)
+            self._heads(exit_numbers)
+        leaves = self.policy_step(exit_numbers)
         if not self.heads_first:
-            self._heads(torch.where(leaves | (wanted == self.last_exit), wanted, 0))
+            self._heads(torch.where(leaves | (exit_numbers == self.last_exit), exit_numbers, 0))
         advance(state, rows, leaves, self.eos, self.last_exit)
 
-    def _heads(self, wanted: Tensor) -> None:
+    def _heads(self, exit_numbers: Tensor) -> None:
         state, rows = self.state, self.rows
-        list_heads(state, rows, wanted)
+        list_heads(state, rows, exit_numbers)
         mixed_linear(state, rows, HEAD, state.hidden, state.weights.vocabulary, state.logits)
-        summarize(state, rows, wanted)
+        summarize(state, rows, exit_numbers)
 
 
-def _has_started(seen: np.ndarray, starts: int) -> bool:
-    return bool(seen[-1] >= starts)
+def _has_started(progress: np.ndarray, starts: int) -> bool:
+    return bool(progress[-1] >= starts)
 
 
 class _HiddenSignals:

@@ -62,7 +62,7 @@ class TokenPolicyKernel:
         self.memory: dict[int, ExitState] = {}  # of the reference, after each exit
         self.columns: dict[str, int] = {}
         self.last_exit = exits[-1]
-        """The exit at which all rows exit, whatever the signals are."""
+        """The exit at which all rows exit for any signals."""
         self.exits: list[int] = []
         used: set[str] = set()
         parts: dict[str, int] = {}
@@ -96,8 +96,8 @@ class TokenPolicyKernel:
             self.kernel = compile_source("\n".join(lines) + "\n")
 
     @property
-    def looks_at_logits(self) -> bool:
-        """Whether a decision depends on the exit's logits, not on hidden states or positions alone."""
+    def reads_logits(self) -> bool:
+        """Whether a decision depends on the exit's logits, not only on hidden states or positions."""
         return bool(self.signals_used & set(SUMMARIES))
 
     def __call__(self, at_exit: Tensor) -> Tensor:
@@ -131,7 +131,7 @@ class TokenPolicyKernel:
         return self.leaves
 
     def reference(self, at_exit: Tensor) -> Tensor:
-        """The same by the policy's own `step`."""
+        """As the kernel, with the policy's own `step`."""
         previous: int | None = None
         for exit_number in self.exits:
             rows = (at_exit == exit_number).nonzero().flatten()
@@ -171,7 +171,7 @@ class TokenPolicyKernel:
                 inputs = [tensor.clone() for tensor in inputs]
                 module = make_fx(step)(*inputs)
                 results = step(*inputs)
-        except Exception as error:  # whatever a user's step does that cannot be traced
+        except Exception as error:  # tracing a user's step can raise errors of any type
             raise UnsupportedStep(f"{type(error).__name__}: {error}") from error
         module.graph.eliminate_dead_code()
         return module, ExitState(**dict(zip(found, results[1:], strict=True)))
@@ -213,7 +213,7 @@ def token_signals(given: dict[str, Tensor]) -> TokenSignals:
 
 
 def everything_leaves(module: Any) -> bool:
-    """Whether all rows exit whatever the signals are, as with a fixed exit."""
+    """Whether all rows exit for any signals, as with a fixed exit."""
     leaves = next(iter(reversed(module.graph.nodes))).args[0][0]
     if not isinstance(leaves, Node) or leaves.op != "call_function":
         return False

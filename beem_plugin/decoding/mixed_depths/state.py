@@ -63,7 +63,7 @@ class DecodingState:
         self.confidence, self.margin, self.entropy = (
             torch.zeros(capacity, dtype=torch.float64, device=like.device) for _ in range(3)
         )
-        # The captions: 0 for an exit means that there is no token.
+        # The captions; exit 0 means that there is no token.
         self.tokens, self.exits = integers(capacity, max_tokens), integers(capacity, max_tokens)
         self.log_probabilities = torch.zeros(capacity, max_tokens, device=like.device)
 

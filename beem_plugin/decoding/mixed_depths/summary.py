@@ -1,4 +1,4 @@
-"""The summary of an exit for tokens of which each is at an exit of its own."""
+"""Exit summaries of tokens that are at different exits."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
 from __future__ import annotations
@@ -15,27 +15,27 @@ try:
 except ImportError:  # not every platform has Triton
     triton = None
 
-WORDS = 4096
-"""Logits that a program reads at a time."""
+MAX_BLOCK = 4096
+"""Maximum number of logits that a program reads at a time."""
 
 if triton is not None:
 
     @triton.jit
     def summary_kernel(
         logits,
-        wanted,
+        exit_numbers,
         token,
         log_probability,
         confidence,
         margin,
         entropy,
-        words,
+        vocabulary,
         BLOCK: tl.constexpr,
         END: tl.constexpr,
     ):
-        """A row, in one pass: maximum, second maximum and the sums of softmax and entropy, in float32."""
+        """One row in one pass: maximum, second maximum and the sums of softmax and entropy, in float32."""
         row = tl.program_id(0).to(tl.int64)
-        if tl.load(wanted + row) > 0:
+        if tl.load(exit_numbers + row) > 0:
             highest = -1.0e30
             second = -1.0e30
             best = tl.program_id(0) * 0
@@ -43,8 +43,8 @@ if triton is not None:
             weighted = 0.0  # the sum of exp(x) x
             for start in range(0, END, BLOCK):
                 column = start + tl.arange(0, BLOCK)
-                real = column < words
-                logit = tl.load(logits + row * words + column, mask=real, other=-1.0e30).to(tl.float32)
+                real = column < vocabulary
+                logit = tl.load(logits + row * vocabulary + column, mask=real, other=-1.0e30).to(tl.float32)
                 top = tl.max(logit, axis=0)
                 place = tl.min(tl.where(logit == top, column, END), axis=0)
                 next_one = tl.max(tl.where(column == place, -1.0e30, logit), axis=0)
@@ -59,7 +59,7 @@ if triton is not None:
                 weighted = before + tl.sum(tl.where(share > 0, share * below, 0.0), axis=0)
                 total = total * shrunk + tl.sum(share, axis=0)
                 highest = higher
-            best = tl.minimum(best, words - 1)  # if all logits are NaN, none is the highest
+            best = tl.minimum(best, vocabulary - 1)  # if all logits are NaN, none is the highest
             log_total = tl.log(total)
             top_probability = tl.exp(-log_total)
             tl.store(token + row, best.to(tl.int64))
@@ -69,40 +69,40 @@ if triton is not None:
             tl.store(entropy + row, (log_total - weighted / total).to(tl.float64))
 
 
-def summarize(state: DecodingState, rows: int, wanted: Tensor) -> None:
+def summarize(state: DecodingState, rows: int, exit_numbers: Tensor) -> None:
     """
     # Parameters
 
     state : `DecodingState`
-        Of the rows that are `wanted`, `token`, `log_probability`, `confidence`, `margin` and `entropy` are written.
+        `token`, `log_probability`, `confidence`, `margin` and `entropy` are written for rows with an exit.
     rows : `int`
-    wanted : `Tensor`
+    exit_numbers : `Tensor`
         `(rows,)` int64: the exit whose logits each row has, 0 for none.
     """
     if not state.use_kernels:
-        summarize_reference(state, rows, wanted)
+        summarize_reference(state, rows, exit_numbers)
         return
-    words = state.logits.shape[1]
-    block = min(WORDS, power_of_two(words))
+    vocabulary = state.logits.shape[1]
+    block = min(MAX_BLOCK, power_of_two(vocabulary))
     launch(
         summary_kernel,
         (rows,),
         state.logits,
-        wanted,
+        exit_numbers,
         state.token,
         state.log_probability,
         state.confidence,
         state.margin,
         state.entropy,
-        words,
+        vocabulary,
         BLOCK=block,
-        END=-(-words // block) * block,
+        END=-(-vocabulary // block) * block,
         num_warps=8,
     )
 
 
-def summarize_reference(state: DecodingState, rows: int, wanted: Tensor) -> None:
-    chosen = (wanted[:rows] > 0).nonzero().flatten()
+def summarize_reference(state: DecodingState, rows: int, exit_numbers: Tensor) -> None:
+    chosen = (exit_numbers[:rows] > 0).nonzero().flatten()
     summary = TokenSummary.of(state.logits[chosen])
     state.token[chosen] = summary.top_token
     state.log_probability[chosen] = summary.log_probabilities.amax(-1)

@@ -1,4 +1,4 @@
-"""A decoder's weights of all blocks in one tensor a layer, with layer normalisations folded into what follows them."""
+"""The weights of all decoder blocks in one tensor per layer; layer normalisations are folded into the next layer."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ class Vocabulary(Linear):
     # Parameters
 
     weight : `Tensor`
-        `(groups, words, inputs)`; `groups` is 1 if all exits share a matrix, else the number of exits.
+        `(groups, vocabulary, inputs)`; `groups` is 1 if all exits share a matrix, else the number of exits.
     bias, slope : `Tensor`
-        `(exits, words)` float32
+        `(exits, vocabulary)` float32
     gain : `Tensor`
         `(exits, inputs)`
     boost : `Tensor`
@@ -158,7 +158,7 @@ def folded(weight: Tensor, bias: Tensor, norms: list[Any]) -> Linear:
 
 
 def vocabulary_of(weight: Tensor, norms: list[Any]) -> Vocabulary:
-    """`weight` `(groups, words, inputs)` after one layer normalisation an exit."""
+    """`weight` `(groups, vocabulary, inputs)` after one layer normalisation per exit."""
     gain = torch.stack([norm.weight for norm in norms]).double()
     shift = torch.stack([norm.bias for norm in norms]).double()
     boost = 2 ** gain.abs().amax(1).clamp_min(1e-30).log2().ceil()  # dividing by a power of 2 is exact

@@ -104,7 +104,7 @@ def test_a_fixed_exit_is_the_last_one() -> None:
     made = policy(type="fixed_exit", exit=2)
     made.bind([1, 2, 3, 4], 50)
     kernel = TokenPolicyKernel(made, [2, 3, 4], signals(), True)
-    assert kernel.last_exit == 2 and not kernel.exits and not kernel.looks_at_logits
+    assert kernel.last_exit == 2 and not kernel.exits and not kernel.reads_logits
 
 
 @pytest.mark.parametrize(
