@@ -85,7 +85,7 @@ def test_an_empty_caption_is_a_word_that_no_reference_has(tmp_path: Path, monkey
     # Left empty, the line would end with the separator and its last reference be taken for the caption.
     log = tmp_path / "asked"
     fake_java(tmp_path, monkeypatch, f'while read -r line; do echo "$line" >> {log}; echo 0; done')
-    with pytest.raises(ScorerError, match="not done after"):
+    with pytest.raises(ScorerError, match="did not finish within"):
         meteor(["", "a ||| dog"], [["the dog"], ["the", "cat"]], 2.0)
     assert log.read_text().splitlines() == [
         "SCORE ||| the dog ||| <empty>",
@@ -112,7 +112,7 @@ def test_without_java_the_other_metrics_are_computed(monkeypatch: pytest.MonkeyP
     found = score_captions(CANDIDATES, REFERENCES)
     assert set(found.metrics) == {"bleu_1", "bleu_2", "bleu_3", "bleu_4", "rouge_l", "cider"}
     assert found.tokenizer == "simple"
-    assert len(found.warnings) == 1 and "no `java`" in found.warnings[0] and "default-jre" in found.warnings[0]
+    assert len(found.warnings) == 1 and "`java` is not" in found.warnings[0] and "default-jre" in found.warnings[0]
     perfect = score_captions({1: "a dog", 2: "two cats sit"}, {1: ["A dog."], 2: ["Two cats sit!"]})
     assert perfect.metrics["bleu_1"] == pytest.approx(1.0) and perfect.metrics["rouge_l"] == pytest.approx(1.0)
 
@@ -129,7 +129,7 @@ def test_a_java_that_fails_is_named_and_the_other_metrics_are_computed(
 @pytest.mark.parametrize(
     ("script", "words"),
     [
-        ("exec sleep 60", "not done after 0.5 seconds"),
+        ("exec sleep 60", "did not finish within 0.5 seconds"),
         ("exit 1", "terminated unexpectedly"),
         ("while read line; do echo 0,5; done", "returned '0,5', expected a number"),
     ],
@@ -153,7 +153,7 @@ def test_what_cannot_be_scored_is_refused() -> None:
 
 def test_references_of_punctuation_alone_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     without_java(monkeypatch)
-    with pytest.raises(DataError, match="image 1: its references are empty"):
+    with pytest.raises(DataError, match="image 1: its references contain only punctuation"):
         score_captions({1: "a"}, {1: [" . ", "!"]})
 
 
