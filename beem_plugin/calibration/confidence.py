@@ -80,7 +80,7 @@ class TemperatureScaling(ConfidenceCalibration):
 class VectorScaling(ConfidenceCalibration):
     """
     Multiplies each logit of an exit by a number and adds another (Guo et al. 2017), which corrects an exit that favours
-    a label, and can change the label it gives. Both minimise the negative log-likelihood of the calibration labels.
+    a label, and can change the predicted label. Both minimise the negative log-likelihood of the calibration labels.
 
     Registered as a `ConfidenceCalibration` with name "vector".
 

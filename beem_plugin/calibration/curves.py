@@ -96,16 +96,6 @@ class Curve:
         speed, which, count = np.unique(self.speedup, return_inverse=True, return_counts=True)
         return speed, np.bincount(which, weights=self.accuracy) / count
 
-    def envelope(self) -> Curve:
-        """The settings that no other dominates. Selected on the data of the curve, so optimistic: not a result."""
-        keep: list[int] = []
-        best = -np.inf
-        for index in np.lexsort((-self.accuracy, -self.speedup)).tolist():
-            if self.accuracy[index] > best:
-                best = self.accuracy[index]
-                keep.append(index)
-        return self.take(keep[::-1])
-
     def take(self, index: Sequence[int]) -> Curve:
         rows = np.asarray(index, dtype=np.int64)
         return Curve(self.accuracy[rows], self.speedup[rows], [self.settings[row] for row in rows.tolist()])

@@ -1,4 +1,4 @@
-"""What a calibrated policy does on its calibration data."""
+"""Reports the decisions of a calibrated policy on its calibration data."""
 
 from __future__ import annotations
 

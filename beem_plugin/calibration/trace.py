@@ -97,7 +97,7 @@ class ExitTrace:
 
     @property
     def is_regression(self) -> bool:
-        """Whether an exit gives one value, and labels are values."""
+        """Whether exits predict one value, and labels are values."""
         return self.num_labels == 1
 
     @property
@@ -116,7 +116,7 @@ class ExitTrace:
 
     @property
     def predictions(self) -> Tensor:
-        """`(samples, exits)` int64: the label that each exit gives; of a regression float64, its value."""
+        """`(samples, exits)` int64: the label predicted at each exit; of a regression float64, its value."""
         return prediction_of(self.logits.to(decision_dtype(self.logits.device)) if self.is_regression else self.logits)
 
     def same_data(self, other: ExitTrace) -> bool:
@@ -190,7 +190,7 @@ class ExitTrace:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray], path: str | Path) -> ExitTrace:
-        """The trace in a file's arrays; a `DataError` names `path` if they do not make one."""
+        """The trace in a file's arrays; raises a `DataError` that names `path` if they are not valid."""
         require_arrays(arrays, {"logits", "labels"}, path)
         is_regression = arrays["logits"].shape[-1:] == (1,)
         kinds = ("f", "floating (one logit: a regression)") if is_regression else ("iu", "integer")

@@ -16,7 +16,7 @@ VARIANTS = ("plain", "balanced", "above_chance")
 @ExitWeights.register("accuracy")
 class AccuracyWeights(ExitWeights):
     """
-    BEEM-A: w_i is exit i's accuracy on all calibration samples, whatever the thresholds.
+    BEEM-A: w_i is exit i's accuracy on all calibration samples, independent of thresholds.
 
     Registered as an `ExitWeights` with name "accuracy".
 

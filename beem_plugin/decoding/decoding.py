@@ -68,7 +68,7 @@ class CaptionDecoding(FromParams):
     early_stopping : `bool`, optional (default = `False`)
         For beams: whether an image is finished as soon as it has as many finished captions as beams.
     skipped_blocks : `SkippedBlocks`, optional (default = `"propagate"`)
-        What later tokens attend to in the blocks that a token skipped.
+        How keys and values of skipped blocks are computed for later tokens.
     image_exit : `ImageExit`, optional (default = `None`)
         Early exits of images from the image encoder, under any policy but `"final"`, which is full depth. None computes
         all blocks for all images.

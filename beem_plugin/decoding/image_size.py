@@ -17,8 +17,8 @@ TAKEN = "model.decoder.backbone.encoder.image_size"
 @contextmanager
 def named_image_size(backbone: Any, pixel_values: Tensor) -> Iterator[None]:
     """
-    Turns the error of an image encoder that does not take images of this size into a `ConfigurationError` that names
-    the keys. Sizes are not checked beforehand: DINOv2 and Swin take other sizes than the one of their configuration.
+    Converts the error of an image encoder that does not support images of this size into a `ConfigurationError` that
+    names the keys. Sizes are not checked beforehand: DINOv2 and Swin support sizes other than the configured one.
 
     # Parameters
 

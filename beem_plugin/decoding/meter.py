@@ -136,7 +136,7 @@ def count_captions(
 
 def full_depth(network: Any, captions: list[int], patches: int) -> CaptionMacs:
     """
-    Decoding at full depth with the last head alone, as a network without exits.
+    Cost of decoding at full depth with only the last head, as in a network without exits.
 
     # Parameters
 

@@ -50,8 +50,8 @@ class SkippedBlocks(Registrable):
 @SkippedBlocks.register("propagate")
 class Propagate(SkippedBlocks):
     """
-    The state with which a token exited goes through the key and value projections of each skipped block, as if the
-    blocks between had changed nothing (CALM, Schuster et al. 2022, section 3.3; its release takes the state of the
+    Projects the hidden state at a token's exit to keys and values of each skipped block, as if the blocks between were
+    the identity (CALM, Schuster et al. 2022, section 3.3; its release takes the state of the
     first exit instead).
 
     Registered as a `SkippedBlocks` with name "propagate", which is the default.

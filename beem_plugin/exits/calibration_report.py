@@ -20,9 +20,9 @@ class ExitEvidence:
     samples : `int`
         Calibration samples that exit at this exit.
     errors : `int`, optional
-        How many of them get a wrong label; `None` for a regression.
+        Number of these with a wrong label; `None` for a regression.
     final_errors : `int`, optional
-        How many of the same samples get a wrong label from the last exit.
+        Number of the same samples for which the last exit is wrong.
     error_rate : `float`, optional
         `errors / samples`, `None` without samples.
     interval : `tuple[float, float]`, optional
@@ -41,8 +41,8 @@ class ExitEvidence:
 @dataclass
 class CalibrationReport:
     """
-    The result of `ExitPolicy.calibrate`: the fitted numbers and what they do on the calibration data. All figures are
-    of the data that was fitted on; they are no test result.
+    The result of `ExitPolicy.calibrate`: the fitted parameters and the decisions on the calibration data. All figures
+    are computed on the data used for fitting; they are not test results.
 
     # Parameters
 

@@ -1,4 +1,4 @@
-"""What gradient goes down where hidden states go both to an exit and to the next block."""
+"""Combines the gradients of hidden states that both an exit and the next block read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Factor = float | list[float]
 class Fork(Registrable):
     """
     Combines, in training, the gradients of a hidden state that an exit and the next block both read. Outputs are the
-    same for all forks. The last exit has nothing above it and no fork.
+    same for all forks. The last exit has no next block and no fork.
     """
 
     default_implementation = "sum"
@@ -71,7 +71,7 @@ class SumFork(Fork):
 @Fork.register("detached")
 class DetachedFork(Fork):
     """
-    The exit's gradient alone: each block is trained by the next exit only (SWEET, Rotem et al. 2023).
+    Only the exit's gradient: each block is trained by the next exit only (SWEET, Rotem et al. 2023).
 
     Registered as a `Fork` with name "detached".
     """

@@ -38,13 +38,13 @@ class ExitPolicy(Registrable):
     """
 
     required_signals: ClassVar[tuple[str, ...]] = ()
-    """Names of signals beside the logits that the model must produce."""
+    """Names of signals that the model must produce in addition to logits."""
 
     probability_signals: ClassVar[tuple[str, ...]] = ()
     """Those of `required_signals` that must lie between 0 and 1."""
 
     leaves_early: ClassVar[bool] = True
-    """Whether the policy is meant to let samples exit before the last exit."""
+    """Whether samples can exit before the last exit under the policy."""
 
     speed_keys: ClassVar[tuple[str, ...] | None] = None
     """
@@ -54,7 +54,7 @@ class ExitPolicy(Registrable):
 
     serves_regression: ClassVar[bool] = False
     """
-    Whether the policy works where an exit gives one value: it reads neither probabilities nor label indices. (The
+    Whether the policy supports exits that predict one value: it reads neither probabilities nor label indices. (The
     entropy of one logit is 0 and its probability 1, so by confidence every sample would exit at exit 1.)
     """
 
@@ -63,7 +63,7 @@ class ExitPolicy(Registrable):
 
     def bind(self, exit_layers: Sequence[int], num_labels: int) -> None:
         """
-        Sets the network that the policy serves and checks the policy's parameters against it.
+        Sets the network of the policy and checks the policy's parameters against it.
 
         # Parameters
 
@@ -186,12 +186,12 @@ class ExitPolicy(Registrable):
         return None
 
     def scores(self, trace: Trace) -> ScoreTable:
-        """The scores compared with `limits`, and the labels given; only with a `score_key`."""
-        raise TypeError(f"{type(self).__name__} has no scores apart from its limits")
+        """The scores compared with `limits`, and the predicted labels; only with a `score_key`."""
+        raise TypeError(f"{type(self).__name__} does not separate scores from limits")
 
     def limits(self) -> list[float]:
         """The oriented limits of `scores`, one per exit but the last; `inf` for never."""
-        raise TypeError(f"{type(self).__name__} has no limits apart from its scores")
+        raise TypeError(f"{type(self).__name__} does not separate limits from scores")
 
     @property
     def shares_fit(self) -> bool:
@@ -199,7 +199,7 @@ class ExitPolicy(Registrable):
         return type(self).calibrate is ExitPolicy.calibrate
 
     def adopt(self, fitted: ExitPolicy) -> None:
-        """Copies what `fitted`, a calibrated policy of the same config except for its limits, has fitted."""
+        """Copies the fitted parameters of a calibrated policy whose config differs only in its limits."""
 
     def calibrate(self, trace: Trace) -> CalibrationReport:
         """Fits the parameters that are not set on `trace`; if all are set, only reports the decisions on it."""
@@ -214,7 +214,7 @@ class ExitPolicy(Registrable):
         if not self.is_calibrated:
             raise NotCalibratedError(
                 f"{self.registered_name} has no thresholds or weights yet: give them in the config "
-                "(model.exit_policy.thresholds: a number, or a list with one entry an exit but the last), train with "
+                "(model.exit_policy.thresholds: a number, or a list with one entry per exit but the last), train with "
                 "the callback `calibrate_exits`, or calibrate it on a trace (`allennlp replay TRACE --policy P "
                 "--calibrate-on OTHER`)"
             )
@@ -224,15 +224,15 @@ class ExitPolicy(Registrable):
         # Raises
 
         `ConfigurationError`
-            If the policy needs what `trace` does not contain.
+            If `trace` lacks data that the policy needs.
         `DataError`
-            If a signal that must be a probability is none, most likely because the sigmoid is missing.
+            If a signal that must be a probability is outside of 0 to 1, most likely because the sigmoid is missing.
         """
         check_signals(self, set(trace.signals), where)
         if self.needs_all_labels and not trace.has_logits:
             raise ConfigurationError(
-                f"{self.registered_name} needs the probabilities of all labels at every exit, {where} keeps only the "
-                "most probable one, its probability, the margin and the entropy, as traces of captions do"
+                f"{self.registered_name} needs the probabilities of all labels at every exit, {where} has only the "
+                "most probable one, its probability, the margin and the entropy, as all traces of captions"
             )
         for name in self.probability_signals:
             outside = (trace.signals[name] < 0) | (trace.signals[name] > 1)
@@ -250,7 +250,7 @@ class ExitPolicy(Registrable):
         attributes = {name: value for name, value in vars(self).items() if name not in without}
         try:
             return pickle.dumps((cls.__module__, cls.__qualname__, attributes))
-        except Exception:  # an attribute of a user's class may fail in many ways: locks, functions
+        except Exception:  # attributes of a user's class, such as locks, can raise errors of any type
             return None
 
     @staticmethod
@@ -265,7 +265,7 @@ def check_signals(policy: ExitPolicy, available: set[str], where: str) -> None:
     if missing:
         raise ConfigurationError(
             f"{policy.registered_name} needs the signals {missing}, which {where} does not have; "
-            f"found: {sorted(available) or 'none beside the logits'}"
+            f"found: {sorted(available) or 'only logits'}"
         )
 
 

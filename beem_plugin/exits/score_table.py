@@ -20,7 +20,7 @@ from beem_plugin.exits.trace_interface import Trace
 class ScoreTable:
     """
     The numbers that a policy compares with its thresholds, for every sample at every exit. Scores are *oriented*:
-    larger means more confident, whatever the policy's own unit is (entropies are negated), so that one strategy serves
+    larger means more confident (entropies are negated), so that one strategy serves
     every policy. A score never depends on the thresholds, so one table serves all of them.
 
     # Parameters
@@ -28,7 +28,7 @@ class ScoreTable:
     scores : `Tensor`
         `(samples, exits)` oriented, in the decision precision; `-inf` where the policy does not allow an exit.
     predictions : `Tensor`
-        `(samples, exits)` int64: the label given if the sample exits there; of a regression float64, the value.
+        `(samples, exits)` int64: the label predicted at each exit; of a regression float64, the value.
     confidences : `Tensor`
         `(samples, exits)` the largest probability of the exit.
     labels : `Tensor`
@@ -76,7 +76,7 @@ class ScoreTable:
         step : `Callable`
             Exit number, signals and state to the next state, whose tensor `score` is the exit's score.
         prediction : `Callable`
-            Exit number, signals and next state to the labels given there.
+            Exit number, signals and next state to the predicted labels.
         """
         columns: list[tuple[Tensor, Tensor, Tensor]] = []
         for exit_number in range(1, trace.num_exits + 1):
@@ -123,7 +123,7 @@ class ScoreTable:
         return replace(self, **{name: getattr(self, name)[rows] for name in names})
 
     def predictions_at(self, exits: Tensor) -> Tensor:
-        """`(samples,)` the label given to each sample at its exit of `exits`."""
+        """`(samples,)` the predicted label of each sample at its exit of `exits`."""
         return self.predictions.gather(1, (exits - 1).unsqueeze(1)).squeeze(1)
 
     @property
@@ -137,12 +137,12 @@ class ScoreTable:
 
     @property
     def wrong(self) -> Tensor:
-        """`(samples, exits)` bool: whether the label given differs from the true one."""
+        """`(samples, exits)` bool: whether the predicted label differs from the true one."""
         return self._differs_from(self.labels.unsqueeze(1))
 
     @property
     def disagrees(self) -> Tensor:
-        """`(samples, exits)` bool: whether the label given differs from that of the last exit."""
+        """`(samples, exits)` bool: whether the predicted label differs from that of the last exit."""
         return self._differs_from(self.predictions[:, -1:])
 
     def _differs_from(self, other: Tensor) -> Tensor:

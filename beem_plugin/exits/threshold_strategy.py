@@ -1,4 +1,4 @@
-"""The contract of threshold strategies, and thresholds given in the config."""
+"""Base class of threshold strategies, and thresholds given in the config."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Token classification: every exit tags every word."""
+"""Token classification: every exit predicts a label for every word."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class TokenHeads(HeadFamily):
 @Model.register("multi_exit_tagger")
 class MultiExitTagger(Model):
     """
-    A multi-exit encoder with token heads. A sentence exits when all of its words may: the policy gets the smallest
-    confidence and margin and the largest entropy of its words, and as the label the sequence of its tags.
+    A multi-exit encoder with token heads. A sentence exits if all of its words meet the criterion: the policy gets the
+    smallest confidence and margin and the largest entropy over the words, and the sequence of tags as the label.
 
     Registered as a `Model` with name "multi_exit_tagger".
 
@@ -64,7 +64,7 @@ class MultiExitTagger(Model):
     encoder : `MultiExitEncoder`
         With `head: "token"`.
     objective : `Objective`, optional (default = `"weighted_distillation"`)
-        Words are its samples.
+        Its samples are words.
     exit_policy : `ExitPolicy`, optional (default = `"final"`)
     """
 
@@ -83,7 +83,7 @@ class MultiExitTagger(Model):
         self.objective = objective if objective is not None else WeightedDistillation()
         self.exit_policy = exit_policy if exit_policy is not None else ExitPolicy.from_params({"type": "final"})
         self.exit_layers = self.encoder.exit_layers
-        # Sequences of tags are numbered by the first exit that gives them.
+        # A sequence of tags is numbered by the first exit that predicts it.
         self.num_labels = max(vocab.num_labels, len(self.exit_layers) + 1)
         self.exit_policy.bind(self.exit_layers, self.num_labels)
         check_objective(self.objective, self.encoder)
@@ -104,7 +104,7 @@ class MultiExitTagger(Model):
         words : `Tensor`
             `(batch, tokens)` bool, true at the first token of each word.
         label : `Tensor`, optional
-            `(batch, tokens)` int64, -1 where unknown.
+            `(batch, tokens)` int64, -1 if unknown.
         """
         inputs.pop("index", None)
         outputs = self.encoder.outputs(inputs)

@@ -115,11 +115,6 @@ def test_curves_of_other_metrics() -> None:
     assert metric_curve(patience.scores(trace), "accuracy").settings == ["never", 4.0, 3.0, 2.0, 1.0]
 
 
-def test_envelope_keeps_what_nothing_beats() -> None:
-    curve = Curve(np.array([0.8, 0.9, 0.85, 0.85, 0.5]), np.array([1.0, 1.5, 2.0, 2.0, 3.0]), list("abcde"))
-    assert curve.envelope().settings == ["b", "c", "e"] or curve.envelope().settings == ["b", "d", "e"]
-
-
 def test_policies_without_thresholds() -> None:
     trace = make_trace(100)
     policies = [ExitPolicy.from_params({"type": "patience", "patience": count}) for count in (1, 3, 5)]

@@ -156,7 +156,7 @@ def test_quantiles_of_the_scores_are_scores_that_were_seen():
     fit = ErrorRate(grid=5, min_support=1, error=1.0).fit(table)
     for column, value in enumerate(fit.thresholds):
         assert value in table.scores[:, column].tolist() or value == math.inf
-    assert fit.thresholds[0] == float(table.scores[:, 0].min())  # any error is allowed: everyone leaves at exit 1
+    assert fit.thresholds[0] == float(table.scores[:, 0].min())  # any error is allowed: all samples exit at exit 1
 
 
 def test_same_samples_never_errs_more_than_the_last_exit():
@@ -271,7 +271,7 @@ def test_entropy_thresholds_are_in_nats_and_reported_so():
     trace = ExitTrace(logits, torch.zeros(20, dtype=torch.int64))
     policy = Entropy(thresholds=ErrorRate(grid=[0.1, 0.3, 0.5], min_support=1))
     report = policy.calibrate(trace)
-    assert report.thresholds == [0.5]  # nobody errs: the most permissive
+    assert report.thresholds == [0.5]  # no errors: the most permissive
     assert policy.to_config()["thresholds"] == [0.5]
 
 
@@ -282,7 +282,7 @@ def test_counting_by_confidence_is_refused_for_entropies():
         policy.calibrate(trace)
 
 
-def test_nobody_leaves_before_min_exit_whatever_is_fitted():
+def test_no_sample_exits_before_min_exit():
     rng = random.Random("min exit")
     for _ in range(30):
         trace = random_trace(rng, num_exits=5, num_labels=2)

@@ -153,7 +153,7 @@ def test_the_threshold_falls_along_the_caption() -> None:
         assert int(exits[row]) == (passing or [EXITS])[0]
 
 
-def test_nobody_leaves_in_the_first_third_of_a_caption_under_mue() -> None:
+def test_no_token_exits_in_the_first_third_of_a_caption_under_mue() -> None:
     trace, _ = pair()
     config = {"type": "decaying_threshold", "policy": {"type": "similarity", "thresholds": 0.2}, "decay": "mue"}
     exits = replay(ExitPolicy.from_params({**config, "max_length": 9}), trace).exits

@@ -77,7 +77,7 @@ def test_a_refitted_policy_forgets_the_tensors_of_the_first_fit():
     assert torch.equal(replay(policy, trace).log_probabilities, replay(again, trace).log_probabilities)
 
 
-def test_useless_exits_get_no_say_and_nobody_leaves_at_the_last_of_them():
+def test_useless_exits_have_no_weight_and_no_sample_exits_at_the_last_of_them():
     policy = calibrated(layered_trace(400, 7), thresholds=0.02)
     model = policy.to_config()["model"]
     assert model["memory"][2] < 0.2 and model["trust"][1] < 0.1

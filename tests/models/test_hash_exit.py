@@ -119,7 +119,7 @@ def test_whether_exited_tokens_are_attended_to_makes_a_difference() -> None:
 @pytest.mark.parametrize("attend_to_exited", [False, True])
 @pytest.mark.parametrize("family", ["bert", "roberta", "albert", "electra-projected", "distilbert", "mpnet"])
 @torch.inference_mode()
-def test_a_table_that_lets_nobody_leave_is_the_plain_network(family: str, attend_to_exited: bool) -> None:
+def test_a_table_without_early_exits_equals_the_plain_network(family: str, attend_to_exited: bool) -> None:
     encoder = hash_encoder(build(family, prepared=False, attend_to_exited=attend_to_exited))
     plain = MultiExitEncoder(3, encoder.backbone, [4])
     plain.exits = encoder.exits

@@ -124,7 +124,7 @@ def first_passing(scores: np.ndarray, thresholds: np.ndarray, strict: bool) -> n
 
 
 def just_above(table: ScoreTable) -> np.ndarray:
-    """`(exits - 1,)` a little more than the largest score seen at each exit; 0 where no score is finite."""
+    """`(exits - 1,)` slightly more than the largest score at each exit; 0 where no score is finite."""
     scores = table.scores[:, :-1].double().numpy()
     largest = scores.max(axis=0, initial=-math.inf)
     largest = np.where(np.isfinite(largest), largest, 0.0)

@@ -53,8 +53,8 @@ class ErrorRate(ThresholdStrategy):
     error : `float`, optional (default = the last exit's error on the calibration data)
         p as a fixed number; only with the constraint `"final_error"`.
     statistic : `str`, optional (default = `"score"`)
-        What is compared with the threshold while counting: the policy's score, or `"confidence"`, the exit's largest
-        probability, as in the paper's formula (its grid of thresholds only makes sense for the score).
+        The value that is compared with the threshold while counting: the policy's score, or `"confidence"`, the exit's
+        largest probability, as in the paper's formula (its grid of thresholds only makes sense for the score).
     tolerance : `float`, optional (default = `None`)
         For a regression: a value farther than this from the label counts as an error.
     """

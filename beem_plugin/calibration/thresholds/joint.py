@@ -150,7 +150,7 @@ class Joint(ThresholdStrategy):
 
 
 class _Problem:
-    """Optima on one set of samples by multiplier, levels and shrinkage; caches what they share."""
+    """Optima on one set of samples by multiplier, levels and shrinkage; common results are cached."""
 
     def __init__(self, table: ScoreTable, loss: np.ndarray, share: np.ndarray) -> None:
         self.table = table
@@ -191,7 +191,7 @@ class _Problem:
         return blend(first, second, share, self._top)
 
     def multiplier_for(self, allowed: float, levels: int) -> float:
-        """The smallest multiplier found whose optimum keeps to the allowed mean cost."""
+        """The smallest multiplier found whose optimum has at most the allowed mean cost."""
         return self._bracket(allowed, levels, 0.0)[1]
 
     def _bracket(self, allowed: float, levels: int, shrinkage: float) -> tuple[float, float]:

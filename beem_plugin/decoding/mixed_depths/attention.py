@@ -174,7 +174,7 @@ def mixed_attention_reference(
 
 def copy_skipped(state: DecodingState, rows: int) -> None:
     """
-    Gives the listed tokens that skipped their block the keys and values of the block before.
+    Copies keys and values of the previous block for the listed tokens that skipped their block.
 
     # Parameters
 

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 CAPTURE_AFTER = 2
 """Settings are compiled the second time they occur: for a single batch compilation takes longer than decoding."""
 MAX_DECODERS = 32
-"""Compiled decoders that are kept; the least recently used one is dropped first."""
+"""Maximum number of compiled decoders; the least recently used one is dropped first."""
 ANY_POLICY = ExitPolicy()
 """Stands for any policy in the origin of the buffers, which depend on the network only."""
 MAX_ROWS = 512
@@ -147,7 +147,7 @@ class CompiledCaptions:
 
     @contextmanager
     def _stream(self, device: torch.device) -> Iterator[None]:
-        """Work inside runs on the recorder's stream, after what was queued before."""
+        """Runs the block on the recorder's stream, after work that is already queued on the current stream."""
         if device.type != "cuda":
             yield
             return

@@ -32,7 +32,7 @@ class TokenPolicyKernel:
     """
     The steps of a policy at all exits, for rows of which each is at an exit of its own: a program runs the step of its
     row's exit. The kernel is generated from a trace of the policy's own `step`, a user's included. It serves policies
-    that look at the most probable token, its probability, the margin, the entropy, `position` and signals of hidden
+    that read the most probable token, its probability, the margin, the entropy, `position` and signals of hidden
     states only. Exits whose steps differ only in numbers share a part of it.
 
     The policy is copied: one that is calibrated or changed needs a new object.
@@ -51,7 +51,7 @@ class TokenPolicyKernel:
     # Raises
 
     `UnsupportedStep`
-        If a step looks at logits or at values on the host, or contains an operation without translation.
+        If a step reads logits or values on the host, or contains an operation without translation.
     """
 
     def __init__(self, policy: ExitPolicy, exits: Sequence[int], signals: dict[str, Tensor], use_kernel: bool) -> None:

@@ -74,7 +74,7 @@ class CascadedHeads(HeadFamily):
 
     normalization : `str`, optional (default = `"log_softmax"`)
         Of the previous exit's logits. `"log_softmax"` removes their arbitrary offset; `"none"` keeps the logits;
-        `"layer_norm"` is the release's, which maps every pair of logits of a two-label task to -1 and 1, so that only
+        `"layer_norm"`, as in the release, maps every pair of logits of a two-label task to -1 and 1, so that only
         the label remains.
     """
 
@@ -91,8 +91,8 @@ class CascadedHeads(HeadFamily):
             )
         if self.normalization == "layer_norm" and sizes.num_labels == 2:
             logger.warning(
-                "head.normalization 'layer_norm' turns any two logits into -1 and 1: the cascade hands on labels "
-                "without confidence"
+                "head.normalization 'layer_norm' maps any two logits to -1 and 1: the cascade passes on "
+                "labels without confidence"
             )
         *early, last = sizes.poolers()
         heads: list[ExitHead] = [

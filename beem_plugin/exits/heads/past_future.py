@@ -62,16 +62,16 @@ class PastFutureHead(ExitHead):
 @HeadFamily.register("past_future")
 class PastFutureHeads(HeadFamily):
     """
-    Global Past-Future early exit (Liao et al. 2021). Exit i's pooler gives the state s_i. The states of later exits j
-    are imitated by tanh(W_j s_i), with one W_j for each j, shared by the exits before j. The classifier reads
+    Global Past-Future early exit (Liao et al. 2021). Exit i's pooler computes the state s_i. The states of later exits
+    j are imitated by tanh(W_j s_i), with one W_j for each j, shared by the exits before j. The classifier reads
 
         2 lambda_i (s_1 + ... + s_i) + (2 - 2 lambda_i) (imitations of s_{i+1} ... s_L)
 
     where lambda_i is the sigmoid of a linear map of both sums. States of earlier exits get no gradient from later ones.
     The classifier of the last exit reads the sum of the states.
 
-    The objective gets, beside each exit's `pooled` s_i, the extra `imitated` `(batch, later exits, size)` of all exits
-    but the last: the exit's estimates of the later exits' `pooled`. The paper has one pooler per exit,
+    In addition to each exit's `pooled` s_i, the objective gets the extra `imitated` `(batch, later exits, size)` of all
+    exits but the last: the exit's estimates of the later exits' `pooled`. The paper has one pooler per exit,
     `share_pooler: false`.
 
     Registered as a `HeadFamily` with name "past_future".

@@ -22,7 +22,7 @@ DISAGREEMENTS = ("restart", "zero")
 @ExitPolicy.register("beem")
 class Beem(ThresholdPolicy):
     """
-    BEEM (Bajpai and Hanawal, ICLR 2025, section 3.2). Exit i gives the label y_i with confidence C_i, its largest
+    BEEM (Bajpai and Hanawal, ICLR 2025, section 3.2). Exit i predicts label y_i with confidence C_i, its largest
     probability. The score starts at S_1 = w_1 C_1; then
 
         S_i = S_{i-1} + w_i C_i  if y_i = y_{i-1},  else  w_i C_i,

@@ -21,7 +21,7 @@ class Entropy(ThresholdPolicy):
 
     The entropy is taken from a log-softmax. The releases compute ln A - B / A or p * log(p), which overflow to NaN on
     saturated logits, and since NaN < threshold is false their most confident samples never exit. FastBERT's batched
-    code also lets a sample exit whose entropy equals the threshold; its paper and its package do not.
+    code also accepts an entropy equal to the threshold; its paper and its package do not.
 
     Registered as an `ExitPolicy` with name "entropy".
 

@@ -47,15 +47,15 @@ class ExpectedGain(ThresholdPolicy):
 
         g_i = max_{j>i} (mean R_j - mean R_i) / (l_j - l_i) / P(y_i differs from the label at L),
 
-    where sigma(.) is a logistic model of "the last exit gives another label". A sample exits when S_i <= the threshold,
-    which is lambda itself: with 0.01 it exits when another layer is expected to gain less than 1 % of accuracy. Unlike
-    a confidence threshold, this lets an uncertain sample exit where the following exits are no better, and a fairly
-    certain one continue where they are.
+    where sigma(.) is a logistic model of "the last exit predicts another label". A sample exits when S_i <= the
+    threshold, which is lambda itself: with 0.01 it exits when another layer is expected to gain less than 1 % of
+    accuracy. In contrast to a confidence threshold, an uncertain sample exits if the following exits are no better, and
+    a fairly confident one continues if they are.
 
     *The fit.* The target distribution of a sample are the last exit's calibrated probabilities (temperature scaling),
     mixed with its label: a few hundred labels alone are too noisy. m, t >= 0 and b minimise the cross-entropy of v_i to
-    the target, u and d the log-loss of changes, both with a ridge penalty. Without labels the last exit alone is the
-    target.
+    the target, u and d the log-loss of changes, both with a ridge penalty. Without labels the target is the last
+    exit's distribution.
 
     A step costs two multiply-adds a label, one log-softmax and three log-odds; the state is v_i and p_i.
 

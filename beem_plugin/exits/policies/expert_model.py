@@ -96,7 +96,7 @@ def fit_experts(trace: Trace, ridge: float, label_share: float) -> ExpertModel:
     ridge : `float`
         The penalty on the weights of standardised features.
     label_share : `float`
-        From 0 to 1: the share of the labels, beside the calibrated last exit, in the target distribution.
+        From 0 to 1: the share of the labels in the target distribution; the rest is the calibrated last exit.
     """
     if len(trace) == 0:
         raise ConfigurationError("expected_gain: found no calibration sample, needed: at least one")

@@ -18,8 +18,8 @@ EVEN_ODDS = 0.5
 @ExitPolicy.register("gate")
 class Gate(ThresholdPolicy):
     """
-    JEI-DNN (Regol et al. 2024, section 4). The gate of exit i gives g_i, and the probability of exiting exactly there
-    is clipped to what earlier gates leave,
+    JEI-DNN (Regol et al. 2024, section 4). The gate of exit i predicts g_i, and the probability of exiting exactly at i
+    is limited by the remainder after earlier gates,
 
         P_i = max(min(g_i, 1 - sum_{j<i} g_j), 0).
 
@@ -37,7 +37,7 @@ class Gate(ThresholdPolicy):
     # Parameters
 
     thresholds : `ThresholdStrategy` or `float` or `str` or `list`, optional (default = `0.5`)
-        The paper uses 0.5 only: its trade-off is set by training the gates with another price of depth. See
+        The paper uses 0.5 only: its trade-off is set by the cost of depth when gates are trained. See
         `ThresholdPolicy`.
     min_exit : `int`, optional (default = `1`)
     """

@@ -20,7 +20,7 @@ MEDIAN = 0.5
 @ExitPolicy.register("halting")
 class Halting(ThresholdPolicy):
     """
-    PALBERT's Q-exit (Balagansky and Gavrilov 2022, section 3.2). The head gives lambda_i, the probability of halting
+    PALBERT's Q-exit (Balagansky and Gavrilov 2022, section 3.2). The head predicts lambda_i, the probability of halting
     at exit i given that the sample reaches it, so that it halts at i with probability p(i) = lambda_i prod_{j<i} (1 -
     lambda_j). A sample exits at the first exit at which the cumulative probability
 

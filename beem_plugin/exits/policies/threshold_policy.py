@@ -46,7 +46,7 @@ class ThresholdPolicy(ExitPolicy):
     """Whether a sample whose score equals the threshold does not exit."""
 
     memoryless: ClassVar[bool] = False
-    """Whether an exit's score depends on that exit alone, so that exits where no sample can exit need no head."""
+    """Whether an exit's score depends on that exit only, so that exits where no sample can exit need no head."""
 
     published_grids: ClassVar[Mapping[str, Sequence[Any]]] = {}
     """The threshold grids of the policy's own paper by strategy name; without, the observed scores are the grid."""
@@ -122,7 +122,7 @@ class ThresholdPolicy(ExitPolicy):
         return score < threshold if self.strict else score <= threshold
 
     def score_range(self, exit_number: int) -> tuple[float, float] | None:
-        """The smallest and the largest score that the exit can give, both included; `None` if unknown."""
+        """The smallest and the largest possible score of the exit, inclusive; `None` if unknown."""
         return None
 
     def out_of_reach(self, with_ends: bool = True) -> list[str]:
@@ -151,7 +151,7 @@ class ThresholdPolicy(ExitPolicy):
         ]
 
     def score_table(self, trace: Trace) -> ScoreTable:
-        """The oriented score of every sample of `trace` at every exit, and the label given."""
+        """The oriented score of every sample of `trace` at every exit, and the predicted label."""
         self.check_trace(trace, "the calibration trace")
         table = ScoreTable.of(trace, self.start(len(trace), trace.num_exits), self.update, self.prediction)
         scores = table.scores if self.higher_is_more_confident else -table.scores
@@ -216,7 +216,7 @@ class ThresholdPolicy(ExitPolicy):
         return [value if math.isfinite(value) else NEVER for value in self.values or []]
 
     def parameters(self) -> dict[str, Any]:
-        """The config keys beside `type`, `thresholds` and `min_exit`, with all numbers."""
+        """The config keys except `type`, `thresholds` and `min_exit`, with all numbers."""
         return {}
 
     def to_config(self) -> dict[str, Any]:

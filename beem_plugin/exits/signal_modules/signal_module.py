@@ -1,4 +1,4 @@
-"""The contract of modules that produce signals beside the logits."""
+"""Base class of modules that compute signals in addition to logits."""
 
 from __future__ import annotations
 

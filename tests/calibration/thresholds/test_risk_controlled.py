@@ -97,7 +97,7 @@ def test_single_threshold_against_brute_force(config: dict[str, Any], seed: int)
     assert torch.equal(table.exits(fit.thresholds), expected)
 
 
-def test_too_few_samples_let_nobody_leave_and_say_how_many_are_needed() -> None:
+def test_too_few_samples_disable_early_exits_and_report_the_number_needed() -> None:
     fit = RiskControlled(epsilon=0.02, delta=0.1).fit(staircase([0] * 113))
     assert fit.thresholds == [math.inf]
     assert "needs at least 114" in fit.warnings[0]
