@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from accelerate.utils import gather_object
 
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.training.metric_state import get_metric_state, set_metric_state
 from beem_plugin.training.random_state import get_random_state, set_random_state
-
-if TYPE_CHECKING:
-    from beem_plugin.training.training_loop import TrainingLoop
+from beem_plugin.training.running_trainer import RunningTrainer
 
 logger = logging.getLogger(__name__)
 
 
-def run_state(trainer: TrainingLoop) -> dict[str, Any]:
+def run_state(trainer: RunningTrainer) -> dict[str, Any]:
     """Everything but the model's weights; all processes must take part."""
     scheduler, scaler = trainer.learning_rate_scheduler, trainer.accelerator.scaler
     return {
@@ -37,7 +35,7 @@ def run_state(trainer: TrainingLoop) -> dict[str, Any]:
     }
 
 
-def restore_run(trainer: TrainingLoop, model_state: dict[str, Any], state: dict[str, Any]) -> None:
+def restore_run(trainer: RunningTrainer, model_state: dict[str, Any], state: dict[str, Any]) -> None:
     """
     Sets model, optimizer, scheduler, counters and random generators to those of a checkpoint.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from beem_plugin.archival import Calibration
 from beem_plugin.calibration.replay import replay
@@ -17,9 +17,7 @@ from beem_plugin.data.data_loader import DataLoader
 from beem_plugin.data.instance import Instance
 from beem_plugin.tasks.task import task_of
 from beem_plugin.training.callbacks.callback import TrainerCallback
-
-if TYPE_CHECKING:
-    from beem_plugin.training.training_loop import TrainingLoop
+from beem_plugin.training.running_trainer import RunningTrainer
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +66,7 @@ class CalibrateExits(TrainerCallback):
     def check_model(self, model: Any) -> None:
         task_of(model).check_model(model)
 
-    def on_start(self, trainer: TrainingLoop, is_primary: bool = True, **kwargs: Any) -> None:
+    def on_start(self, trainer: RunningTrainer, is_primary: bool = True, **kwargs: Any) -> None:
         super().on_start(trainer, is_primary)
         # Read before training, so that a wrong name does not cost the training.
         self.data = self.data or held_out(trainer.data.train_data_path)
@@ -80,7 +78,7 @@ class CalibrateExits(TrainerCallback):
 
     def on_end(
         self,
-        trainer: TrainingLoop,
+        trainer: RunningTrainer,
         metrics: dict[str, Any] | None = None,
         epoch: int | None = None,
         is_primary: bool = True,
@@ -118,7 +116,7 @@ class CalibrateExits(TrainerCallback):
 
     def trace(
         self,
-        trainer: TrainingLoop,
+        trainer: RunningTrainer,
         model: Any,
         instances: Sequence[Instance],
         source: str,

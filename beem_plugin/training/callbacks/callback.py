@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
 from beem_plugin.common.registry import Registrable
-
-if TYPE_CHECKING:
-    from beem_plugin.training.training_loop import TrainingLoop
+from beem_plugin.training.running_trainer import RunningTrainer
 
 
 class TrainerCallback(Registrable):
@@ -27,7 +25,7 @@ class TrainerCallback(Registrable):
 
     def __init__(self, serialization_dir: str | Path) -> None:
         self.serialization_dir = Path(serialization_dir)
-        self.trainer: TrainingLoop | None = None
+        self.trainer: RunningTrainer | None = None
 
     def check_model(self, model: Any) -> None:
         """
@@ -42,19 +40,19 @@ class TrainerCallback(Registrable):
         """
         return data_loader
 
-    def on_start(self, trainer: TrainingLoop, is_primary: bool = True, **kwargs: Any) -> None:
+    def on_start(self, trainer: RunningTrainer, is_primary: bool = True, **kwargs: Any) -> None:
         """Before the first epoch, or the first after a recovery."""
         self.trainer = trainer
 
     def on_backward(
-        self, trainer: TrainingLoop, batch_outputs: dict[str, Tensor], backward_called: bool, **kwargs: Any
+        self, trainer: RunningTrainer, batch_outputs: dict[str, Tensor], backward_called: bool, **kwargs: Any
     ) -> bool:
         """Before the backward pass; returns whether this callback did the backward pass itself."""
         return False
 
     def on_batch(
         self,
-        trainer: TrainingLoop,
+        trainer: RunningTrainer,
         batch_inputs: list[dict[str, Tensor]],
         batch_outputs: list[dict[str, Any]],
         batch_metrics: dict[str, Any],
@@ -69,7 +67,7 @@ class TrainerCallback(Registrable):
 
     def on_epoch(
         self,
-        trainer: TrainingLoop,
+        trainer: RunningTrainer,
         metrics: dict[str, Any],
         epoch: int,
         is_primary: bool = True,
@@ -79,7 +77,7 @@ class TrainerCallback(Registrable):
 
     def on_end(
         self,
-        trainer: TrainingLoop,
+        trainer: RunningTrainer,
         metrics: dict[str, Any] | None = None,
         epoch: int | None = None,
         is_primary: bool = True,

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from beem_plugin.training.callbacks.callback import TrainerCallback
-
-if TYPE_CHECKING:
-    from beem_plugin.training.training_loop import TrainingLoop
+from beem_plugin.training.running_trainer import RunningTrainer
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +21,7 @@ class ConsoleLoggerCallback(TrainerCallback):
 
     def on_epoch(
         self,
-        trainer: TrainingLoop,
+        trainer: RunningTrainer,
         metrics: dict[str, Any],
         epoch: int,
         is_primary: bool = True,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,9 +24,7 @@ from beem_plugin.training.held_out import (
     mean_cross_entropy,
     measured,
 )
-
-if TYPE_CHECKING:
-    from beem_plugin.training.training_loop import TrainingLoop
+from beem_plugin.training.running_trainer import RunningTrainer
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +102,7 @@ class CrossLevel(TrainerCallback):
         self._held_out_loader = RowSubset(data_loader, sorted(order[:held_out].tolist()))
         return data_loader if self.train_on_all else RowSubset(data_loader, sorted(order[held_out:].tolist()))
 
-    def on_start(self, trainer: TrainingLoop, is_primary: bool = True, **kwargs: Any) -> None:
+    def on_start(self, trainer: RunningTrainer, is_primary: bool = True, **kwargs: Any) -> None:
         super().on_start(trainer, is_primary)
         objective = self._objective(trainer)
         trained = {id(parameter) for group in trainer.optimizer.param_groups for parameter in group["params"]}
@@ -127,7 +125,7 @@ class CrossLevel(TrainerCallback):
 
     def on_batch(
         self,
-        trainer: TrainingLoop,
+        trainer: RunningTrainer,
         batch_inputs: list[dict[str, Tensor]],
         batch_outputs: list[dict[str, Any]],
         batch_metrics: dict[str, Any],
@@ -185,7 +183,7 @@ class CrossLevel(TrainerCallback):
 
     def on_epoch(
         self,
-        trainer: TrainingLoop,
+        trainer: RunningTrainer,
         metrics: dict[str, Any],
         epoch: int,
         is_primary: bool = True,
@@ -197,7 +195,7 @@ class CrossLevel(TrainerCallback):
 
     def on_end(
         self,
-        trainer: TrainingLoop,
+        trainer: RunningTrainer,
         metrics: dict[str, Any] | None = None,
         epoch: int | None = None,
         is_primary: bool = True,
@@ -212,10 +210,10 @@ class CrossLevel(TrainerCallback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._optimizer_state = state_dict["optimizer"]
 
-    def _weights(self, trainer: TrainingLoop) -> list[float]:
+    def _weights(self, trainer: RunningTrainer) -> list[float]:
         return self._objective(trainer).loss_weights.detach().softmax(0).tolist()
 
-    def _objective(self, trainer: TrainingLoop) -> Any:
+    def _objective(self, trainer: RunningTrainer) -> Any:
         objective = getattr(trainer.model, "objective", None)
         if not isinstance(getattr(objective, "loss_weights", None), torch.nn.Parameter) or not hasattr(
             objective, "terms"

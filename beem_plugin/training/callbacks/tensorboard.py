@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.training.callbacks.callback import TrainerCallback
-
-if TYPE_CHECKING:
-    from beem_plugin.training.training_loop import TrainingLoop
+from beem_plugin.training.running_trainer import RunningTrainer
 
 
 @TrainerCallback.register("tensorboard")
@@ -46,7 +44,7 @@ class TensorBoardCallback(TrainerCallback):
 
     def on_batch(
         self,
-        trainer: TrainingLoop,
+        trainer: RunningTrainer,
         batch_inputs: list[dict[str, Tensor]],
         batch_outputs: list[dict[str, Any]],
         batch_metrics: dict[str, Any],
@@ -69,7 +67,7 @@ class TensorBoardCallback(TrainerCallback):
 
     def on_epoch(
         self,
-        trainer: TrainingLoop,
+        trainer: RunningTrainer,
         metrics: dict[str, Any],
         epoch: int,
         is_primary: bool = True,
@@ -87,7 +85,7 @@ class TensorBoardCallback(TrainerCallback):
 
     def on_end(
         self,
-        trainer: TrainingLoop,
+        trainer: RunningTrainer,
         metrics: dict[str, Any] | None = None,
         epoch: int | None = None,
         is_primary: bool = True,

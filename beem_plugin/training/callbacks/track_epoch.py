@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from beem_plugin.training.callbacks.callback import TrainerCallback
-
-if TYPE_CHECKING:
-    from beem_plugin.training.training_loop import TrainingLoop
+from beem_plugin.training.running_trainer import RunningTrainer
 
 
 @TrainerCallback.register("track_epoch_callback")
@@ -18,13 +16,13 @@ class TrackEpochCallback(TrainerCallback):
     Registered as a `TrainerCallback` with name "track_epoch_callback".
     """
 
-    def on_start(self, trainer: TrainingLoop, is_primary: bool = True, **kwargs: Any) -> None:
+    def on_start(self, trainer: RunningTrainer, is_primary: bool = True, **kwargs: Any) -> None:
         super().on_start(trainer, is_primary)
         setattr(trainer.model, "epoch", trainer.epochs_completed)  # noqa: B010
 
     def on_epoch(
         self,
-        trainer: TrainingLoop,
+        trainer: RunningTrainer,
         metrics: dict[str, Any],
         epoch: int,
         is_primary: bool = True,
