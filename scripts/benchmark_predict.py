@@ -34,7 +34,6 @@ from beem_plugin.data.dataset_reader import DatasetReader
 from beem_plugin.data.vocabulary import Vocabulary
 from beem_plugin.evaluation.trace import trace_archive
 from beem_plugin.execution.precision import PRECISIONS
-from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.models.model import Model
 
 STEMS, SUFFIXES = 20000, 500
@@ -83,8 +82,21 @@ def write_tokenizer(folder: Path, stems: list[str], suffixes: list[str]) -> int:
     return len(pieces)
 
 
+def even_thresholds(logits: torch.Tensor) -> list[float]:
+    """Thresholds of confidence by which equally many of the samples of `(samples, exits, labels)` exit at each exit."""
+    confidence = logits.double().softmax(-1).amax(-1)
+    exits = confidence.shape[1]
+    thresholds: list[float] = []
+    for number in range(exits - 1):
+        ordered = confidence[:, number].sort(descending=True).values
+        exiting = len(ordered) // (exits - number)
+        thresholds.append(float((ordered[exiting - 1] + ordered[exiting]) / 2))
+        confidence = confidence[confidence[:, number] < thresholds[-1]]
+    return thresholds
+
+
 def make_archive(folder: Path, shape: dict[str, Any], labelled: Path) -> Path:
-    """An untrained archive whose policy, calibrated on the sentences in `labelled`, runs half of the layers."""
+    """An untrained archive by whose policy equally many of the sentences in `labelled` exit at each exit."""
     run = folder / "run"
     run.mkdir()
     config: dict[str, Any] = {
@@ -113,9 +125,8 @@ def make_archive(folder: Path, shape: dict[str, Any], labelled: Path) -> Path:
     save_resources(run, model, reader)
     vocab.save_to_files(run / "vocabulary")
     write_json(run / CONFIG_NAME, config)
-    policy = ExitPolicy.from_params({"type": "max_probability", "thresholds": {"type": "budget", "speedup": 2.0}})
-    policy.calibrate(trace_archive(load_archive(run), str(labelled)))
-    config["model"]["exit_policy"] = policy.to_config()
+    trace = trace_archive(load_archive(run), str(labelled))
+    config["model"]["exit_policy"] = {"type": "max_probability", "thresholds": even_thresholds(trace.logits)}
     write_json(run / CONFIG_NAME, config)
     return archive_model(run)
 
