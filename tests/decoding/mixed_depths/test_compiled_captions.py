@@ -140,7 +140,9 @@ def test_other_heads_are_decoded_on_the_plain_path(keys: dict[str, Any]) -> None
     assert not is_compiled(model) and model.decoding.compiled.refused
 
 
-@pytest.mark.parametrize("rule", [{"type": "voting", "thresholds": 0.9, "min_exit": 2}, OnTheHost()], ids=["voting", "on the host"])
+@pytest.mark.parametrize(
+    "rule", [{"type": "voting", "thresholds": 0.9, "min_exit": 2}, OnTheHost()], ids=["voting", "on the host"]
+)
 def test_other_rules_are_decoded_on_the_plain_path(rule: Any) -> None:
     model = captioner()
     same(*decode(model, rule))
