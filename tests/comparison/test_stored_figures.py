@@ -28,7 +28,9 @@ SHIPPED = {"beem": {"test_early_exit_accuracy": 0.75, "test_early_exit_layer_spe
 
 def assert_holds(found: Any, expected: Any, place: str = "") -> None:
     """`found` has all of `expected`, to the last digit; further keys are allowed."""
-    if isinstance(expected, dict):
+    if place.endswith(".warnings"):  # as many; their wording may change
+        assert len(found) == len(expected), place
+    elif isinstance(expected, dict):
         for key, value in expected.items():
             assert_holds(found[key], value, f"{place}.{key}")
     elif isinstance(expected, list):
