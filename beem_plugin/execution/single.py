@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+import numpy as np
 import torch
-from torch import Tensor
 
 from beem_plugin.calibration.replay import ExitDecisions
 from beem_plugin.common.errors import ConfigurationError, not_allowed
 from beem_plugin.data.ragged_batch import RaggedBatch
 from beem_plugin.execution.compiled.capture import CudaRecorder, Recorder
 from beem_plugin.execution.compiled.network import CompiledNetwork
-from beem_plugin.execution.compiled.sample_runner import Result, SampleRunner
+from beem_plugin.execution.compiled.sample_graphs import Result
+from beem_plugin.execution.compiled.sample_runner import SampleRunner
 from beem_plugin.execution.engine import Engine, ExecutedBatch
 from beem_plugin.execution.stepped_network import SteppedNetwork
 from beem_plugin.exits.policy import ExitPolicy
-from beem_plugin.exits.signals import prediction_of
 
 HEADS = ("fused", "compiled", "plain")
 
@@ -88,11 +88,7 @@ class Single(Engine):
         runner = self._runner_for(compiled) if self.capture and self._captures(compiled.device) else None
         try:
             for batch in batches:
-                results = []
-                for number in range(len(batch)):
-                    sample = batch.padded(number, number + 1)
-                    result = None if runner is None else runner.run(sample)
-                    results.append(run_sample(compiled, sample) if result is None else result)
+                results = [run_sample(compiled, runner, sample) for sample in samples_of(batch)]
                 if results:
                     yield ExecutedBatch(batch.index, joined(results))
         finally:
@@ -119,16 +115,28 @@ class Single(Engine):
         return CudaRecorder(device)
 
 
-def run_sample(network: CompiledNetwork, sample: dict[str, Tensor]) -> Result:
+def samples_of(batch: RaggedBatch) -> Iterator[dict[str, np.ndarray]]:
+    """The tokens of each sample, without padding."""
+    fields = [(name, value.numpy()) for name, value in batch.tokens.items()]
+    for start, length in zip(batch.starts.tolist(), batch.lengths.tolist(), strict=True):
+        yield {name: value[start : start + length] for name, value in fields}
+
+
+def run_sample(network: CompiledNetwork, runner: SampleRunner | None, sample: dict[str, np.ndarray]) -> Result:
     """
     # Parameters
 
     network : `CompiledNetwork`
-    sample : `dict[str, Tensor]`
-        `(1, tokens)` without padding, on the CPU.
+    runner : `SampleRunner`, optional
+        Captured graphs.
+    sample : `dict[str, np.ndarray]`
+        `(tokens,)` int64 each.
     """
+    result = None if runner is None else runner.run(sample)
+    if result is not None:
+        return result
     policy = network.policy
-    state = network.embed({name: value.to(network.device) for name, value in sample.items()})
+    state = network.embed({name: torch.from_numpy(value)[None].to(network.device) for name, value in sample.items()})
     memory = policy.start(1, network.num_exits, network.device)
     for exit_number in range(1, network.num_exits + 1):
         state = network.advance(exit_number, state)
@@ -138,14 +146,17 @@ def run_sample(network: CompiledNetwork, sample: dict[str, Tensor]) -> Result:
         exits, memory = policy.step(exit_number, signals, memory)
         if network.can_exit[exit_number] and exits.item():
             break
-    return exit_number, policy.output(exit_number, signals, memory), policy.score(memory)
+    score = policy.score(memory)
+    return exit_number, None if score is None else score.item(), policy.output(exit_number, signals, memory)[0].tolist()
 
 
 def joined(results: list[Result]) -> ExitDecisions:
-    """The results of one or more samples, on the CPU."""
-    exits = torch.tensor([exit_number for exit_number, _, _ in results])
-    output = torch.cat([output for _, output, _ in results]).double().cpu()
-    scores = [score for _, _, score in results if score is not None]
+    """The results of one or more samples."""
+    exits, scores, outputs = zip(*results, strict=True)
+    output = np.array(outputs, dtype=np.float64)  # (samples, labels)
     return ExitDecisions(
-        exits, prediction_of(output), output, torch.cat(scores).double().cpu() if len(scores) == len(results) else None
+        torch.from_numpy(np.array(exits, dtype=np.int64)),
+        torch.from_numpy(output[:, 0] if output.shape[1] == 1 else output.argmax(1)),
+        torch.from_numpy(output),
+        None if scores[0] is None else torch.from_numpy(np.array(scores, dtype=np.float64)),
     )

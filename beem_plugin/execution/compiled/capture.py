@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -150,3 +151,24 @@ def await_pinned(is_ready: Callable[[], bool], wait: Callable[[], None]) -> bool
         if now > deadline:
             wait()
             return is_ready()
+
+
+def await_row(row: np.ndarray, wait: Callable[[], None]) -> list[float]:
+    """
+    Polls pinned memory until it has no NaN, and returns its values.
+
+    # Parameters
+
+    row : `np.ndarray`
+        Filled with NaN before the work was queued. Its numbers need not arrive together.
+    wait : `Callable[[], None]`
+        See `await_pinned`.
+    """
+    values: list[float] = row.tolist()
+
+    def is_complete() -> bool:
+        values[:] = row.tolist()
+        return not [value for value in values if value != value]
+
+    await_pinned(is_complete, wait)
+    return values

@@ -13,6 +13,7 @@ that the host does for a segment.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -21,10 +22,13 @@ import torch
 from torch import Tensor
 
 from beem_plugin.backbones import BackboneState
-from beem_plugin.execution.compiled.capture import Recorder, await_pinned
+from beem_plugin.execution.compiled.capture import Recorder, await_row
 from beem_plugin.execution.compiled.network import CompiledNetwork
 from beem_plugin.execution.compiled.segments import plan_segments
 from beem_plugin.execution.stepped_network import pad_token_of
+
+Result = tuple[int, float | None, list[float]]
+"""Exit, score (`None` for a policy without) and output of one sample."""
 
 
 class SampleGraphs:
@@ -59,13 +63,22 @@ class SampleGraphs:
         self.decides_aside = not network.carries_memory
         can_exit = [network.can_exit[number] for number in range(1, exits + 1)]
         self.segments = plan_segments(exits, can_exit, check_every, lookahead and self.decides_aside)
-        # One row a field, and the mask.
-        self.staging = recorder.pinned(len(fields) + 1, 1, length, dtype=torch.int64)
-        self.staging.fill_(1)
-        self.staged = self.staging.numpy()[:, 0]
-        self.fills = [pad_token_of(network.network) if name == "input_ids" else 0 for name in fields]
+        # The fields, then the mask, in one tensor of bytes, so that one copy brings them to the device.
+        self.staging = recorder.pinned(length * (8 * len(fields) + 1), dtype=torch.uint8)
+        staged, mask = self._parts_of(self.staging)
+        staged.fill_(1)
+        mask.fill_(True)
+        pad_token_id = pad_token_of(network.network)
+        self.rows = [
+            (staged[row, 0].numpy(), pad_token_id if name == "input_ids" else 0, name)
+            for row, name in enumerate(fields)
+        ]
+        self.staged_mask = mask[0].numpy()
+        self.staged_tokens = length
+        """Tokens that are not masked in `staging`."""
         self.inputs = self.staging.to(network.device)
-        self.mask = torch.ones(1, length, dtype=torch.bool, device=network.device)
+        device_rows, device_mask = self._parts_of(self.inputs)
+        self.batch = {**dict(zip(fields, device_rows, strict=True)), "attention_mask": device_mask}
         self.states: list[BackboneState | None] = [None] * (exits + 1)
         self.memories: list[Any] = [network.decider.start(1), *([None] * exits)]
         """The policy's memory before exit 1 and after each exit, at fixed addresses, as `states`."""
@@ -75,37 +88,47 @@ class SampleGraphs:
         graphs = [recorder.capture(partial(self._run_segment, number)) for number in range(len(self.segments))]
         self.steps = [(graph, segment.awaited) for graph, segment in zip(graphs, self.segments, strict=True)]
 
-    def run(self, sample: dict[str, Tensor]) -> tuple[int, Tensor, Tensor | None]:
-        """Exit, output `(1, labels)` and score `(1,)` of a sample without padding, `(1, tokens)`, on the CPU."""
+    def run(self, sample: Mapping[str, np.ndarray]) -> Result:
+        """
+        # Parameters
+
+        sample : `Mapping[str, np.ndarray]`
+            `(tokens,)` int64 each.
+        """
         self.recorder.enter()
         self._stage(sample)
         exits = self.network.num_exits
         for launch, awaited in self.steps:
             launch()
             for exit_number in awaited:
-                row = self.seen[exit_number]
-                await_pinned(partial(is_complete, row), self.recorder.wait)
-                if row[0] == 1 or exit_number == exits:
-                    result = torch.from_numpy(row.copy())
-                    return exit_number, result[None, 2:], result[1:2] if self.network.decider.has_score else None
+                values = await_row(self.seen[exit_number], self.recorder.wait)
+                if values[0] == 1 or exit_number == exits:
+                    return exit_number, values[1] if self.network.decider.has_score else None, values[2:]
         raise AssertionError("all samples exit at the last exit")
 
-    def _stage(self, sample: dict[str, Tensor]) -> None:
+    def _stage(self, sample: Mapping[str, np.ndarray]) -> None:
         """Writes a sample to the pinned inputs. The graphs of an earlier sample must be done with them."""
         self.recorder.wait()
-        tokens = sample["input_ids"].shape[1]
-        for row, fill, name in zip(self.staged, self.fills, self.fields, strict=False):
-            row[:tokens] = sample[name].numpy()[0]
-            row[tokens:] = fill
-        self.staged[-1, :tokens] = 1
-        self.staged[-1, tokens:] = 0
+        tokens = len(sample["input_ids"])
+        for row, fill, name in self.rows:
+            row[:tokens] = sample[name]
+            if tokens < self.length:
+                row[tokens:] = fill
+        if tokens != self.staged_tokens:
+            self.staged_mask[:tokens] = True
+            self.staged_mask[tokens:] = False
+            self.staged_tokens = tokens
         self.seen.fill(np.nan)
+
+    def _parts_of(self, staging: Tensor) -> tuple[Tensor, Tensor]:
+        """The fields `(fields, 1, length)` int64 and the mask `(1, length)` bool in `staging`."""
+        size = 8 * len(self.fields) * self.length
+        return staging[:size].view(torch.int64).view(-1, 1, self.length), staging[size:].view(torch.bool)[None]
 
     def _run_segment(self, number: int) -> None:
         segment = self.segments[number]
         if number == 0:
             self.inputs.copy_(self.staging, non_blocking=True)
-            self.mask.copy_(self.inputs[-1])
         is_aside = False
         first = min(segment.decisions.start, segment.layers.start)
         for exit_number in range(first, max(segment.decisions.stop, segment.layers.stop)):
@@ -122,8 +145,7 @@ class SampleGraphs:
 
     def _run_layers(self, exit_number: int) -> None:
         if exit_number == 1:
-            batch = {name: self.inputs[row] for row, name in enumerate(self.fields)}
-            self.states[0] = self.network.embed({**batch, "attention_mask": self.mask})
+            self.states[0] = self.network.embed(self.batch)
         state = self.states[exit_number - 1]
         assert state is not None, "segments follow each other"
         self.states[exit_number] = self.network.advance(exit_number, state)
@@ -145,8 +167,3 @@ class SampleGraphs:
         out = self.results[exit_number : exit_number + 1]
         memory = next(memory for memory in reversed(self.memories[:exit_number]) if memory is not None)
         _, self.memories[exit_number] = self.network.decider.step(exit_number, signals, memory, out)
-
-
-def is_complete(row: np.ndarray) -> bool:
-    """Whether all numbers of a result are written; they need not arrive together."""
-    return not any(value != value for value in row.tolist())

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
+import numpy as np
 import torch
-from torch import Tensor
 
 from beem_plugin.execution.compiled.capture import CaptureError, CudaRecorder, Recorder
 from beem_plugin.execution.compiled.network import CompiledNetwork
-from beem_plugin.execution.compiled.sample_graphs import SampleGraphs
+from beem_plugin.execution.compiled.sample_graphs import Result, SampleGraphs
+
+try:
+    from torch._C import _cuda_getCurrentRawStream as get_raw_stream
+except ImportError:  # a torch without CUDA
+    get_raw_stream = None  # type: ignore[assignment]
 
 logger = logging.getLogger(__name__)
-
-Result = tuple[int, Tensor, Tensor | None]
-"""Exit, output `(1, labels)` and score `(1,)` of one sample."""
 
 
 class SampleRunner:
@@ -52,13 +54,13 @@ class SampleRunner:
         if self.failure is not None:
             logger.warning("CUDA graphs are not used: %s", self.failure)
         self.turn = 0
+        self._known_stream: torch.cuda.Stream | None = None
 
-    def run(self, sample: dict[str, Tensor]) -> Result | None:
-        """The result of a sample `(1, tokens)` without padding, on the CPU; `None` where capturing is not possible."""
+    def run(self, sample: Mapping[str, np.ndarray]) -> Result | None:
+        """The result of a sample, `(tokens,)` int64 each; `None` where capturing is not possible."""
         if self.failure is not None:
             return None
-        is_gpu = self.network.device.type == "cuda"
-        previous = torch.cuda.current_stream() if is_gpu else None
+        previous = self._current_stream() if self.network.device.type == "cuda" else None
         try:
             graphs = self._graphs_for(sample)
             self.turn += 1
@@ -72,13 +74,20 @@ class SampleRunner:
             if previous is not None:
                 torch.cuda.set_stream(previous)
 
+    def _current_stream(self) -> torch.cuda.Stream:
+        """`torch.cuda.current_stream()`, which takes longer than the launch of a graph, unless it has not changed."""
+        known, device = self._known_stream, torch.cuda.current_device()
+        if known is None or known.device_index != device or known.cuda_stream != get_raw_stream(device):
+            known = self._known_stream = torch.cuda.current_stream()
+        return known
+
     def wait(self) -> None:
         """Blocks until layers that were launched ahead are done; they read the network's weights."""
         for recorder in self.recorders:
             recorder.wait()
 
-    def _graphs_for(self, sample: dict[str, Tensor]) -> list[SampleGraphs]:
-        tokens = sample["input_ids"].shape[1]
+    def _graphs_for(self, sample: Mapping[str, np.ndarray]) -> list[SampleGraphs]:
+        tokens = len(sample["input_ids"])
         length = -(-tokens // self.length_bucket) * self.length_bucket
         longest = getattr(self.network.backbone, "max_tokens", None)
         if longest is not None:
