@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -13,13 +14,17 @@ from beem_plugin.common.registry import Registrable
 Factor = float | list[float]
 
 
-class Fork(Registrable):
+class Fork(torch.nn.Module, Registrable):
     """
     Combines, in training, the gradients of a hidden state that an exit and the next block both read. Outputs are the
-    same for all forks. The last exit has no next block and no fork.
+    same for all forks. The last exit has no next block and no fork. Factors that change are buffers that are updated
+    in place, so that a captured CUDA graph reads the current values.
     """
 
     default_implementation = "sum"
+
+    def bind(self, num_exits: int) -> None:
+        """Called once by the network, with its number of exits: creates what there is one of per exit."""
 
     def start_step(self, step: int, total_steps: int) -> None:
         """Called before each optimizer step, with the number of steps done and planned."""
@@ -107,17 +112,22 @@ class ScaledFork(Fork):
         A factor from 0; a list of two is the factor at the first and at the last step of training, linear in between.
     """
 
+    factors: Tensor
+    """`(2,)` of the exit and of the next block, in this step."""
+
     def __init__(self, exit: Factor = 1.0, above: Factor = 1.0) -> None:
-        self.exit_range = _range("exit", exit)
-        self.above_range = _range("above", above)
+        super().__init__()
+        self.ranges = (_range("exit", exit), _range("above", above))
+        self.register_buffer("factors", torch.zeros(2), persistent=False)
         self.start_step(0, 1)
 
     def start_step(self, step: int, total_steps: int) -> None:
         done = min(1.0, step / max(total_steps - 1, 1))
-        self.exit, self.above = (first + done * (last - first) for first, last in (self.exit_range, self.above_range))
+        for index, (first, last) in enumerate(self.ranges):
+            self.factors[index] = first + done * (last - first)
 
     def combine(self, from_exit: Tensor, from_above: Tensor, exit_number: int, num_exits: int) -> Tensor:
-        return self.exit * from_exit + self.above * from_above
+        return self.factors[0] * from_exit + self.factors[1] * from_above
 
 
 @Fork.register("projected")
@@ -141,10 +151,65 @@ class ProjectedFork(ScaledFork):
         tiny = torch.finfo(torch.float32).tiny
         along_above = product / above_rows.square().sum(1, keepdim=True).clamp(min=tiny)
         along_exit = product / exit_rows.square().sum(1, keepdim=True).clamp(min=tiny)
-        combined = self.exit * (exit_rows - along_above * above_rows) + self.above * (
-            above_rows - along_exit * exit_rows
+        combined = super().combine(
+            exit_rows - along_above * above_rows, above_rows - along_exit * exit_rows, exit_number, num_exits
         )
         return combined.view_as(from_exit).to(from_exit.dtype)
+
+
+@Fork.register("gradnorm")
+class GradNormFork(Fork):
+    """
+    a g_exit + b g_above with learned factors, after GradNorm (Chen et al. 2018): a and b, with sum 2, are learned at
+    each exit, such that the exit's gradient has the given share of the two norms. After each backward pass they take a
+    step of gradient descent on
+
+        (ln(a |g_exit| / share) - ln(b |g_above| / (1 - share)))^2 / 2    by    ln(a / b).
+
+    GradNorm has the distance |a |g_exit| - (a |g_exit| + b |g_above|) / 2|, and tasks that learn slowly get a larger
+    share; the squared logarithm needs no unit, and losses are not known here. Factors are saved with the model. In
+    distributed training they are those of the first process.
+
+    Registered as a `Fork` with name "gradnorm".
+
+    # Parameters
+
+    share : `float`, optional (default = `0.5`)
+        Between 0 and 1; 0.5: equal norms.
+    rate : `float`, optional (default = `0.1`)
+        Learning rate, up to 1.
+    max_ratio : `float`, optional (default = `10.0`)
+        Limit of a / b and b / a, so that a reader whose gradient vanishes does not silence the other.
+    """
+
+    log_ratio: Tensor
+    """`(exits - 1,)` ln(a / b)."""
+
+    def __init__(self, share: float = 0.5, rate: float = 0.1, max_ratio: float = 10.0) -> None:
+        super().__init__()
+        if not 0 < share < 1:
+            raise ConfigurationError(f"share: found {share}, allowed: above 0 and below 1")
+        if not 0 < rate <= 1:
+            raise ConfigurationError(f"rate: found {rate}, allowed: above 0, to 1")
+        if max_ratio < 1:
+            raise ConfigurationError(f"max_ratio: found {max_ratio}, allowed: from 1")
+        self.limit = math.log(max_ratio)
+        self.target = math.log(share / (1 - share))
+        self.rate = rate
+
+    def bind(self, num_exits: int) -> None:
+        self.register_buffer("log_ratio", torch.zeros(max(num_exits - 1, 0)))
+
+    def combine(self, from_exit: Tensor, from_above: Tensor, exit_number: int, num_exits: int) -> Tensor:
+        log_ratio = self.log_ratio[exit_number - 1]
+        factor = 2 * log_ratio.sigmoid()
+        combined = factor * from_exit + (2 - factor) * from_above
+        norms = torch.stack([from_exit.float().norm(), from_above.float().norm()])
+        difference = log_ratio + norms[0].log() - norms[1].log() - self.target
+        # A reader without gradient, or one that overflowed, leaves the factors as they are.
+        log_ratio -= self.rate * difference.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+        log_ratio.clamp_(-self.limit, self.limit)
+        return combined
 
 
 def _range(key: str, value: Factor) -> tuple[float, float]:

@@ -176,6 +176,7 @@ class MultiExitCaptioner(Model):
 
     def start_step(self, step: int, total_steps: int) -> None:
         self.objective.start_step(step, total_steps)
+        self.decoder.start_step(step, total_steps)
 
     def forward(  # type: ignore[override]  # named arguments instead of **batch
         self,

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from beem_plugin.backbones.layer_dropout import LayerDropout
 from beem_plugin.backbones.vision_encoder_decoder import CaptionBackbone
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.registry import Lazy, Registrable, registered_name
@@ -45,6 +46,8 @@ class MultiExitDecoder(torch.nn.Module, Registrable):
         separately.
     fork : `Fork`, optional (default = `"sum"`)
         How gradients are combined, in training, where an exit and the next block read the same hidden states.
+    layer_dropout : `LayerDropout`, optional (default = `None`)
+        Blocks that are skipped at random in training, such as `{"max_rate": 0.1}`.
     signals : `list[SignalModule]`, optional (default = `[]`)
         The signal module that needs no logits: `"predicted_error"`. `similarity` (the cosine of a block's output and
         its input) and `position` are always available.
@@ -66,12 +69,17 @@ class MultiExitDecoder(torch.nn.Module, Registrable):
         shortlist: int | None = None,
         branch: Lazy[Branch] | None = None,
         fork: Fork | None = None,
+        layer_dropout: LayerDropout | None = None,
     ) -> None:
         super().__init__()
         self.fork = fork if fork is not None else SumFork()
+        self.layer_dropout = layer_dropout
         self.backbone = backbone.construct(vocab_size=vocab_size)
         decoder = self.backbone.decoder
         self.exit_layers = check_exit_layers(exit_layers, decoder.num_layers)
+        self.fork.bind(self.num_exits)
+        if layer_dropout is not None:
+            layer_dropout.bind(decoder.num_layers)
         if shortlist is not None and not 2 <= shortlist <= decoder.vocab_size:
             raise ConfigurationError(f"decoder.shortlist: found {shortlist}, allowed: 2 to {decoder.vocab_size}")
         self.shortlist = shortlist
@@ -111,6 +119,12 @@ class MultiExitDecoder(torch.nn.Module, Registrable):
         """Names of the signals of `token_signals` that are not computed from logits."""
         return {"similarity", "position", *self.signal_modules}
 
+    def start_step(self, step: int, total_steps: int) -> None:
+        """See `Model.start_step`."""
+        for part in (self.fork, self.layer_dropout):
+            if part is not None:
+                part.start_step(step, total_steps)
+
     def image_states(self, batch: Mapping[str, Tensor]) -> Tensor | None:
         """`(batch, patches, hidden)`, each image encoded once; `None` without images."""
         pixels = batch.get("pixel_values")
@@ -144,6 +158,8 @@ class MultiExitDecoder(torch.nn.Module, Registrable):
             query, key, value = decoder.project(layer, hidden)
             cross = None if image_states is None else decoder.cross_keys_values(layer, image_states)
             hidden = decoder.block(layer, hidden, query, (key, value), is_causal=True, cross=cross)
+            if self.training and self.layer_dropout is not None:
+                hidden = self.layer_dropout(layer, previous, hidden)
             if layer in exits:
                 for_exit = hidden
                 if self.training and exits[layer] < self.num_exits:

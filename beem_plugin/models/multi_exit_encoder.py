@@ -12,6 +12,7 @@ from allennlp_light.modules.seq2vec_encoders.seq2vec_encoder import Seq2VecEncod
 from torch import Tensor
 
 from beem_plugin.backbones import Backbone, BackboneState
+from beem_plugin.backbones.layer_dropout import LayerDropout
 from beem_plugin.calibration.token_depth import TokenDepth
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.registry import Lazy, Registrable
@@ -68,6 +69,8 @@ class MultiExitEncoder(torch.nn.Module, Registrable):
     gradual_unfreezing : `int`, optional (default = `None`)
         Global Past-Future: in each training step, with probability 1 - step / steps, the layers above this one pass no
         gradient to it and the layers below it.
+    layer_dropout : `LayerDropout`, optional (default = `None`)
+        Layers that are skipped at random in training, such as `{"max_rate": 0.1}`.
     """
 
     default_implementation = "multi_exit"
@@ -90,6 +93,7 @@ class MultiExitEncoder(torch.nn.Module, Registrable):
         gradual_unfreezing: int | None = None,
         branch: Lazy[Branch] | list[Lazy[Branch] | None] | None = None,
         fork: Fork | None = None,
+        layer_dropout: LayerDropout | None = None,
     ) -> None:
         super().__init__()
         if not 0 <= dropout < 1:
@@ -100,6 +104,10 @@ class MultiExitEncoder(torch.nn.Module, Registrable):
         if gradient_equilibrium and fork is not None:
             raise ConfigurationError("gradient_equilibrium: found true together with a fork, allowed: one of the two")
         self.fork = EquilibriumFork() if gradient_equilibrium else fork if fork is not None else SumFork()
+        self.fork.bind(len(self.exit_layers))
+        self.layer_dropout = layer_dropout
+        if layer_dropout is not None:
+            layer_dropout.bind(backbone.num_layers)
         if gradual_unfreezing is not None and not 1 <= gradual_unfreezing < backbone.num_layers:
             raise ConfigurationError(
                 f"gradual_unfreezing: found {gradual_unfreezing}, allowed: 1 to {backbone.num_layers - 1}, or null"
@@ -180,6 +188,8 @@ class MultiExitEncoder(torch.nn.Module, Registrable):
     def start_step(self, step: int, total_steps: int) -> None:
         """See `Model.start_step`."""
         self.fork.start_step(step, total_steps)
+        if self.layer_dropout is not None:
+            self.layer_dropout.start_step(step, total_steps)
         if self.gradual_unfreezing is not None:
             # A function of the step only: equal in all processes and in a resumed run.
             drawn = random.Random(f"gradual unfreezing {step}").random()
@@ -254,7 +264,9 @@ class MultiExitEncoder(torch.nn.Module, Registrable):
             if layer == last and self._keeps_hidden_states:
                 name = MEMORY + "previous_hidden_states"
                 state = with_memory(state, {name: state.hidden_states}, {name: (1,)})
-            state = backbone.layer(layer, state)
+            before, state = state.hidden_states, backbone.layer(layer, state)
+            if self.training and self.layer_dropout is not None:
+                state = state.advance(self.layer_dropout(layer, before, state.hidden_states))
         return state
 
     def _memory_tensors(self, exit_number: int, state: BackboneState, output: HeadOutput) -> dict[str, Tensor]:

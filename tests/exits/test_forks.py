@@ -84,6 +84,67 @@ def test_factors_out_of_range_are_named(config: dict[str, Any]) -> None:
         Fork.from_params({"type": "scaled", **config})
 
 
+def test_annealed_factors_are_updated_in_place() -> None:
+    """A captured graph reads the tensor that it was captured with."""
+    fork: Any = Fork.from_params({"type": "projected", "exit": [1.0, 0.0]})
+    factors = fork.factors
+    fork.start_step(4, 5)
+    assert fork.factors is factors and factors.tolist() == [0.0, 1.0]
+
+
+def test_gradnorm_reaches_its_share() -> None:
+    g, h = gradients()
+    fork: Any = Fork.from_params({"type": "gradnorm", "share": 0.2, "rate": 0.5, "max_ratio": 100.0})
+    fork.bind(3)
+    torch.testing.assert_close(by_fork(fork, 5 * g, h), 5 * g + h)  # factors start at 1
+    for _ in range(40):
+        by_fork(fork, 5 * g, h, exit_number=2)
+    a = 2 * float(fork.log_ratio[1].sigmoid())
+    found = by_fork(fork, 5 * g, h, exit_number=2)
+    torch.testing.assert_close(found, a * 5 * g + (2 - a) * h, atol=1e-5, rtol=1e-5)
+    own, above = float((a * 5 * g).norm()), float(((2 - a) * h).norm())
+    assert own / (own + above) == pytest.approx(0.2, rel=1e-4)
+
+
+def test_gradnorm_takes_one_step_down_its_formula() -> None:
+    g, h = gradients()
+    fork: Any = Fork.from_params({"type": "gradnorm", "share": 0.3, "rate": 0.1})
+    fork.bind(2)
+    fork.log_ratio.fill_(0.4)
+    ratio = torch.tensor(0.4, dtype=torch.float64, requires_grad=True)
+    a = 2 * ratio.sigmoid()
+    distance = (a * g.norm() / 0.3).log() - ((2 - a) * h.norm() / 0.7).log()
+    (distance**2 / 2).backward()
+    by_fork(fork, g, h, num_exits=2)
+    assert ratio.grad is not None
+    assert float(fork.log_ratio) == pytest.approx(0.4 - 0.1 * float(ratio.grad), rel=1e-5)
+
+
+def test_gradnorm_keeps_its_factors_where_a_gradient_is_missing_and_within_the_limit() -> None:
+    g, h = gradients()
+    fork: Any = Fork.from_params({"type": "gradnorm", "rate": 1.0, "max_ratio": 4.0})
+    fork.bind(2)
+    for a, b in ((0 * g, h), (g, 0 * h), (g * torch.inf, h)):
+        by_fork(fork, a, b)
+        assert fork.log_ratio.tolist() == [0.0]
+    by_fork(fork, 1e-9 * g, h)
+    assert float(fork.log_ratio.exp()) == pytest.approx(4.0)
+
+
+def test_learned_factors_are_saved_with_the_network() -> None:
+    model = tiny_model("weighted_distillation", fork={"type": "gradnorm", "rate": 1.0})
+    model.train()(**tiny_batch())["loss"].backward()
+    factors = model.state_dict()["encoder.fork.log_ratio"]
+    assert factors.shape == (2,) and bool((factors != 0).all())
+    assert not [name for name in tiny_model("final_exit", fork="projected").state_dict() if "fork" in name]
+
+
+@pytest.mark.parametrize("config", [{"share": 1.0}, {"rate": 0.0}, {"max_ratio": 0.5}])
+def test_options_of_gradnorm_out_of_range_are_named(config: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=f"{next(iter(config))}: found .*allowed: "):
+        Fork.from_params({"type": "gradnorm", **config})
+
+
 def test_a_network_gets_the_gradient_of_its_fork() -> None:
     """Block 1 of three gets 0.3 times exit 1's gradient and the sum of the exits above, by three backward passes."""
     batch = tiny_batch()

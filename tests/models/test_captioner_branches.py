@@ -85,3 +85,14 @@ def test_forks_act_on_the_decoders_blocks() -> None:
     summed = {"type": "early_exits", "include_last": True, "layer_weights": "uniform", "reduction": "sum"}
     found = gradient({"type": "scaled", "exit": 0.0}, summed)  # type: ignore[arg-type]
     torch.testing.assert_close(found, gradient("sum", "final_exit"), atol=1e-5, rtol=1e-4)
+
+
+def test_schedules_of_the_decoder_advance() -> None:
+    fork = {"type": "scaled", "exit": [1.0, 0.0]}
+    keys = {"fork": fork, "layer_dropout": {"max_rate": 0.2, "schedule": "exponential"}}
+    model = captioner(decoder=keys)
+    model.start_step(9, 10)
+    assert model.decoder.fork.factors.tolist() == [0.0, 1.0]  # type: ignore[operator, union-attr]
+    rates = model.decoder.layer_dropout.rates  # type: ignore[union-attr]
+    assert float(rates[0]) == 0 and float(rates[-1]) == pytest.approx(0.2)
+    assert bool(torch.isfinite(model.train()(**batch())["loss"]))
