@@ -7,11 +7,10 @@ from torch import Tensor
 from beem_plugin.objectives.cross_entropy import mean_over_known
 from beem_plugin.objectives.exit_loss import exit_loss
 from beem_plugin.objectives.objective import Objective
-from beem_plugin.objectives.progress import ProgressingObjective
 
 
 @Objective.register("alternating")
-class Alternating(ProgressingObjective):
+class Alternating(Objective):
     """
     BERxiT's alternating fine-tuning (Xin et al. 2021, section 3.2): with steps counted from 0,
 

@@ -11,13 +11,12 @@ from torch.nn import functional
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.objectives.cross_entropy import mean_over_known
 from beem_plugin.objectives.exit_loss import exit_loss
-from beem_plugin.objectives.exit_weights import relative_depths
-from beem_plugin.objectives.objective import Objective
-from beem_plugin.objectives.progress import ProgressingObjective
+from beem_plugin.objectives.exit_weights import constant, relative_depths
+from beem_plugin.objectives.objective import Objective, check_number
 
 
 @Objective.register("annealed")
-class Annealed(ProgressingObjective):
+class Annealed(Objective):
     """
     Shallow-Deep networks (Kaya et al. 2019, section 3.2):
 
@@ -39,10 +38,8 @@ class Annealed(ProgressingObjective):
 
     def __init__(self, start: float = 0.01, end: list[float] | None = None) -> None:
         super().__init__()
-        if start < 0:
-            raise ConfigurationError(f"objective.start: found {start}, allowed: 0 or more")
-        if end is not None and any(value < 0 for value in end):
-            raise ConfigurationError(f"objective.end: found {end}, allowed: numbers from 0")
+        for key, value in (("start", start), *(("end", value) for value in end or [])):
+            check_number(key, value)
         self.start = start
         self.end = end
 
@@ -57,15 +54,13 @@ class Annealed(ProgressingObjective):
             raise ConfigurationError(
                 f"objective.end: found {len(self.end)} numbers, allowed: {num_exits - 1}, one per exit but the last"
             )
-        return torch.tensor(self.end, dtype=torch.float32, device=device)
+        return constant(self.end, device) if self.end else torch.zeros(0, device=device)
 
     def exit_weights(self, num_exits: int, device: torch.device | str = "cpu") -> Tensor:
         """`(exits,)` tau_i in this step, and 1 for the last exit."""
         end = self._end(num_exits, device)
         if self.training:
-            step, total_steps = self.progress
-            done = min(step / max(total_steps - 1, 1), 1.0)
-            end = self.start + done * (end - self.start)
+            end = self.start + self.done() * (end - self.start)
         return functional.pad(end, (0, 1), value=1.0)
 
     def forward(self, logits: Tensor, label: Tensor) -> dict[str, Tensor]:

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from beem_plugin.common.errors import ConfigurationError, not_allowed
 from beem_plugin.objectives.cross_entropy import exit_cross_entropy, mean_over_known
+from beem_plugin.objectives.curriculum import Curriculum
 from beem_plugin.objectives.divergence import pairwise_cross_entropy, pairwise_kl
-from beem_plugin.objectives.exit_weights import check_exit_weights, exit_weights
-from beem_plugin.objectives.objective import Objective
+from beem_plugin.objectives.exit_weights import WeightedObjective
+from beem_plugin.objectives.objective import Objective, check_choice, check_number
 
 MEASURES = ("cross_entropy", "kl")
 
 
 @Objective.register("diverse")
-class Diverse(Objective):
+class Diverse(WeightedObjective):
     """
     EEIC, early exiting as an ensemble of internal classifiers (Sun et al. 2021; no public code):
 
@@ -42,6 +40,8 @@ class Diverse(Objective):
         `"sum"`: the sum; `"mean"`: divided by their sum.
     detach_earlier : `bool`, optional (default = `True`)
         With `false` the earlier exit gets a gradient as well.
+    curriculum : `Curriculum`, optional (default = `None`)
+        Which exits are trained in a step.
     """
 
     def __init__(
@@ -51,25 +51,17 @@ class Diverse(Objective):
         layer_weights: str | list[float] = "uniform",
         reduction: str = "sum",
         detach_earlier: bool = True,
+        curriculum: Curriculum | None = None,
     ) -> None:
-        super().__init__()
-        if not 0 <= weight < 1:
-            raise ConfigurationError(f"objective.weight: found {weight}, allowed: 0 up to, not including, 1")
-        if measure not in MEASURES:
-            raise ConfigurationError(not_allowed("objective.measure", measure, MEASURES))
-        check_exit_weights(layer_weights, reduction)
+        super().__init__(layer_weights, reduction, curriculum)
+        check_number("weight", weight, high=1, open_high=True)
+        check_choice("measure", measure, MEASURES)
         self.weight = weight
         self.measure = measure
-        self.layer_weights = layer_weights
-        self.reduction = reduction
         self.detach_earlier = detach_earlier
 
-    def bind(self, exit_layers: Sequence[int], num_labels: int) -> None:
-        super().bind(exit_layers, num_labels)
-        exit_weights(self.layer_weights, len(exit_layers))
-
     def forward(self, logits: Tensor, label: Tensor) -> dict[str, Tensor]:
-        weights = exit_weights(self.layer_weights, logits.shape[1], logits.device, self.reduction)
+        weights = self.exit_weights(logits.shape[1], logits.device)
         cross_entropy = mean_over_known(exit_cross_entropy(logits, label), label)  # (exits,)
         diversity = mean_over_known(self.diversity(logits), label)
         return {

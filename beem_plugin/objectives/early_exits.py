@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from torch import Tensor
 
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.objectives.cross_entropy import mean_over_known
+from beem_plugin.objectives.curriculum import Curriculum
 from beem_plugin.objectives.exit_loss import exit_loss
-from beem_plugin.objectives.exit_weights import check_exit_weights, exit_weights
+from beem_plugin.objectives.exit_weights import WeightedObjective
 from beem_plugin.objectives.objective import Objective
 
 
 @Objective.register("early_exits")
-class EarlyExits(Objective):
+class EarlyExits(WeightedObjective):
     """
     The labels, for the exits before the last,
 
@@ -35,6 +34,8 @@ class EarlyExits(Objective):
         `"uniform"`, `"linear"`, `"descending"`, `"descending_release"`, or one number for each exit included.
     include_last : `bool`, optional (default = `False`)
         Whether to include the last exit.
+    curriculum : `Curriculum`, optional (default = `None`)
+        Which exits are trained in a step, such as `{"type": "rotational"}`.
     """
 
     serves_regression = True
@@ -44,18 +45,12 @@ class EarlyExits(Objective):
         reduction: str = "sum",
         layer_weights: str | list[float] = "uniform",
         include_last: bool = False,
+        curriculum: Curriculum | None = None,
     ) -> None:
-        super().__init__()
-        check_exit_weights(layer_weights, reduction)
-        self.reduction = reduction
-        self.layer_weights = layer_weights
+        super().__init__(layer_weights, reduction, curriculum)
         self.include_last = include_last
 
-    def bind(self, exit_layers: Sequence[int], num_labels: int) -> None:
-        super().bind(exit_layers, num_labels)
-        exit_weights(self.layer_weights, self._count(len(exit_layers)))
-
-    def _count(self, num_exits: int) -> int:
+    def num_weights(self, num_exits: int) -> int:
         if num_exits == 1 and not self.include_last:
             raise ConfigurationError(
                 "objective.include_last: found false and 1 exit, allowed: true, or 2 exits or more"
@@ -63,6 +58,6 @@ class EarlyExits(Objective):
         return num_exits if self.include_last else num_exits - 1
 
     def forward(self, logits: Tensor, label: Tensor) -> dict[str, Tensor]:
-        count = self._count(logits.shape[1])
-        weights = exit_weights(self.layer_weights, count, logits.device, self.reduction)
-        return {"loss": (weights * mean_over_known(exit_loss(logits[:, :count], label), label)).sum()}
+        weights = self.exit_weights(logits.shape[1], logits.device)
+        losses = mean_over_known(exit_loss(logits[:, : len(weights)], label), label)
+        return {"loss": (weights * losses).sum()}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -11,12 +9,13 @@ from torch.nn import functional
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.exits.outputs import ExitOutputs
 from beem_plugin.objectives.cross_entropy import exit_cross_entropy, mean_over_known
-from beem_plugin.objectives.exit_weights import check_exit_weights, exit_weights
-from beem_plugin.objectives.objective import Objective
+from beem_plugin.objectives.curriculum import Curriculum
+from beem_plugin.objectives.exit_weights import WeightedObjective
+from beem_plugin.objectives.objective import Objective, check_number
 
 
 @Objective.register("imitation")
-class Imitation(Objective):
+class Imitation(WeightedObjective):
     """
     Global Past-Future (Liao et al. 2021, section 3.3): with h_k the pooled state of layer k and h'_ik exit i's
     estimate of it,
@@ -33,22 +32,19 @@ class Imitation(Objective):
     layer_weights : `str` or `list[float]`, optional (default = `"linear"`)
         w_i, divided by their sum: `"linear"`, `"uniform"`, `"descending"`, or one number per exit.
     weight : `float`, optional (default = `1.0`)
+    curriculum : `Curriculum`, optional (default = `None`)
+        Which exits' cross-entropies are trained in a step.
     """
 
-    def __init__(self, layer_weights: str | list[float] = "linear", weight: float = 1.0) -> None:
-        super().__init__()
-        check_exit_weights(layer_weights, "mean")
-        if weight < 0:
-            raise ConfigurationError(f"objective.weight: found {weight}, allowed: 0 or more")
-        self.layer_weights = layer_weights
+    def __init__(
+        self, layer_weights: str | list[float] = "linear", weight: float = 1.0, curriculum: Curriculum | None = None
+    ) -> None:
+        super().__init__(layer_weights, "mean", curriculum)
+        check_number("weight", weight)
         self.weight = weight
 
-    def bind(self, exit_layers: Sequence[int], num_labels: int) -> None:
-        super().bind(exit_layers, num_labels)
-        exit_weights(self.layer_weights, len(exit_layers))
-
     def loss(self, outputs: ExitOutputs, label: Tensor) -> dict[str, Tensor]:
-        weights = exit_weights(self.layer_weights, outputs.logits.shape[1], outputs.logits.device)
+        weights = self.exit_weights(outputs.logits.shape[1], outputs.logits.device)
         cross_entropy = (weights * mean_over_known(exit_cross_entropy(outputs.logits, label), label)).sum()
         imitation = mean_over_known(imitation_distance(outputs), label)
         return {

@@ -11,16 +11,15 @@ from torch.nn import functional
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.exits.outputs import ExitOutputs
 from beem_plugin.objectives.cross_entropy import exit_cross_entropy, mean_over_known
-from beem_plugin.objectives.exit_weights import exit_weights, relative_depths
-from beem_plugin.objectives.objective import Objective
-from beem_plugin.objectives.progress import ProgressingObjective
+from beem_plugin.objectives.exit_weights import constant, exit_weights, relative_depths
+from beem_plugin.objectives.objective import Objective, check_number
 
 NEAR_ZERO = 1e-6
 """Gates are kept this far from 0 and 1, so that their logarithms are finite in float32."""
 
 
 @Objective.register("joint_gates")
-class JointGates(ProgressingObjective):
+class JointGates(Objective):
     """
     JEI-DNN (Regol et al. 2024, section 4): with g_i the encoder's signal `gate`, for i < L; all samples exit at the
     last exit.
@@ -67,14 +66,10 @@ class JointGates(ProgressingObjective):
         max_positive_weight: float = 5.0,
     ) -> None:
         super().__init__()
-        if beta < 0:
-            raise ConfigurationError(f"objective.beta: found {beta}, allowed: 0 or more")
-        if not 0 <= warmup_fraction <= 1:
-            raise ConfigurationError(f"objective.warmup_fraction: found {warmup_fraction}, allowed: 0 to 1")
-        if period < 1:
-            raise ConfigurationError(f"objective.period: found {period}, allowed: 1 or more")
-        if max_positive_weight < 1:
-            raise ConfigurationError(f"objective.max_positive_weight: found {max_positive_weight}, allowed: from 1")
+        check_number("beta", beta)
+        check_number("warmup_fraction", warmup_fraction, high=1)
+        check_number("period", period, low=1)
+        check_number("max_positive_weight", max_positive_weight, low=1)
         self.beta = beta
         self.costs = costs
         self.warmup_fraction = warmup_fraction
@@ -129,7 +124,7 @@ class JointGates(ProgressingObjective):
             raise ConfigurationError(
                 f"objective.costs: found {len(self.costs)} numbers, allowed: {num_exits}, one per exit"
             )
-        return torch.tensor(self.costs, dtype=torch.float32, device=device)
+        return constant(self.costs, device)
 
 
 def leaving_probabilities(gate: Tensor) -> Tensor:

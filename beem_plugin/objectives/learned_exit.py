@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from torch import Tensor
 
-from beem_plugin.common.errors import ConfigurationError, not_allowed
 from beem_plugin.exits.outputs import ExitOutputs
 from beem_plugin.objectives.alternating import Alternating
 from beem_plugin.objectives.cross_entropy import mean_over_known
 from beem_plugin.objectives.exit_loss import exit_error
 from beem_plugin.objectives.exit_weights import REDUCTIONS
-from beem_plugin.objectives.objective import Objective
+from beem_plugin.objectives.extended import ExtendedObjective
+from beem_plugin.objectives.objective import Objective, check_choice
 
 
 @Objective.register("learned_exit")
-class LearnedExit(Objective):
+class LearnedExit(ExtendedObjective):
     """
     BERxiT's learning to exit (Xin et al. 2021, section 3.4): with u_i, in (0, 1), the module's predicted probability
     that exit i is wrong,
@@ -40,29 +38,14 @@ class LearnedExit(Objective):
         Over the exits; `"sum"`: the sum.
     """
 
-    serves_regression = True  # where `objective` does
+    required_signals = ("predicted_error",)
 
     def __init__(self, objective: Objective | None = None, weight: float = 1.0, reduction: str = "mean") -> None:
-        super().__init__()
-        if weight < 0:
-            raise ConfigurationError(f"objective.weight: found {weight}, allowed: 0 or more")
-        if reduction not in REDUCTIONS:
-            raise ConfigurationError(not_allowed("objective.reduction", reduction, REDUCTIONS))
-        self.objective = objective if objective is not None else Alternating()
-        self.weight = weight
+        super().__init__(objective if objective is not None else Alternating(), weight)
+        check_choice("reduction", reduction, REDUCTIONS)
         self.reduction = reduction
-        self.required_signals = tuple(dict.fromkeys((*self.objective.required_signals, "predicted_error")))
 
-    def bind(self, exit_layers: Sequence[int], num_labels: int) -> None:
-        super().bind(exit_layers, num_labels)
-        self.objective.bind(exit_layers, num_labels)
-
-    def start_step(self, step: int, total_steps: int) -> None:
-        self.objective.start_step(step, total_steps)
-
-    def loss(self, outputs: ExitOutputs, label: Tensor) -> dict[str, Tensor]:
-        inner = self.objective.loss(outputs, label)
+    def term(self, outputs: ExitOutputs, label: Tensor) -> dict[str, Tensor]:
         wrong = exit_error(outputs.logits, label)  # (batch, exits)
         error = mean_over_known((outputs.signals["predicted_error"].float() - wrong) ** 2, label)
-        error = error.mean() if self.reduction == "mean" else error.sum()
-        return {**inner, "loss": inner["loss"] + self.weight * error, "predicted_error": error.detach()}
+        return {"predicted_error": error.mean() if self.reduction == "mean" else error.sum()}

@@ -11,7 +11,7 @@ from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.exits.outputs import ExitOutputs
 from beem_plugin.objectives.cross_entropy import exit_cross_entropy, mean_over_known
 from beem_plugin.objectives.divergence import pairwise_kl
-from beem_plugin.objectives.objective import Objective
+from beem_plugin.objectives.objective import Objective, check_number
 from beem_plugin.objectives.self_distillation import check_has_students
 
 
@@ -41,12 +41,8 @@ class MutualDistillation(Objective):
 
     def __init__(self, temperature: float = 1.0, cross_entropy_share: float = 0.5) -> None:
         super().__init__()
-        if temperature <= 0:
-            raise ConfigurationError(f"objective.temperature: found {temperature}, allowed: above 0")
-        if not 0 < cross_entropy_share < 1:
-            raise ConfigurationError(
-                f"objective.cross_entropy_share: found {cross_entropy_share}, allowed: between 0 and 1"
-            )
+        check_number("temperature", temperature, open_low=True)
+        check_number("cross_entropy_share", cross_entropy_share, high=1, open_low=True, open_high=True)
         self.temperature = temperature
         self.cross_entropy_share = cross_entropy_share
         self.loss_weights: torch.nn.Parameter | None
@@ -87,8 +83,9 @@ class MutualDistillation(Objective):
         log_p = (logits.float() / self.temperature).log_softmax(-1)
         # (student, teacher)
         divergence = mean_over_known(pairwise_kl(log_p.detach(), log_p), label) * self.temperature**2
-        others = ~torch.eye(num_exits, dtype=torch.bool, device=divergence.device)
-        return torch.cat([cross_entropy, divergence[others]])
+        # All entries but the diagonal, in their order; a mask as index would wait for the device.
+        others = divergence.flatten()[1:].view(num_exits - 1, num_exits + 1)[:, :-1].flatten()
+        return torch.cat([cross_entropy, others])
 
     def forward(self, logits: Tensor, label: Tensor) -> dict[str, Tensor]:
         terms, num_exits = self._terms(logits, label), logits.shape[1]

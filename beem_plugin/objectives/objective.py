@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.errors import ConfigurationError, not_allowed
 from beem_plugin.common.registry import Registrable, registered_name
 from beem_plugin.data.vocabulary import Vocabulary
 from beem_plugin.exits.outputs import ExitOutputs
@@ -31,10 +32,19 @@ class Objective(torch.nn.Module, Registrable):
     exit_layers: tuple[int, ...] | None = None
     """The layers with an exit, once bound; `None`: every layer."""
 
+    schedule: Tensor
+    """`(2,)` steps done and planned, updated in place, so that a captured CUDA graph reads the current values."""
+
+    _progress: tuple[int, int] | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("schedule", torch.tensor([0.0, 1.0]), persistent=False)
+
     def bind(self, exit_layers: Sequence[int], num_labels: int) -> None:
         """
         Called once before training with the network's shape: checks the lengths of lists, and creates parameters of
-        which there is one per exit.
+        which there is one per exit. Inner objectives are bound too.
 
         # Parameters
 
@@ -54,21 +64,26 @@ class Objective(torch.nn.Module, Registrable):
                 f"allowed: {', '.join(regression_objectives())}"
             )
         self.exit_layers = tuple(exit_layers)
+        for part in self._inner():
+            part.bind(exit_layers, num_labels)
 
     def start_training(self, vocab: Vocabulary, tokenizer: Any) -> None:
         """
         Called once before training, with the model's labels and the reader's tokenizer (or `None`): loads what training
         needs beside the data. Inner objectives are called too.
         """
-        for part in self.children():
-            if isinstance(part, Objective):
-                part.start_training(vocab, tokenizer)
+        for part in self._inner():
+            part.start_training(vocab, tokenizer)
+
+    def _inner(self) -> list[Objective]:
+        return [part for part in self.children() if isinstance(part, Objective)]
 
     def start_step(self, step: int, total_steps: int) -> None:
         """
         Called in training before each optimizer step's first batch. Schedules depend on these arguments alone, so that
-        a recovered run continues unchanged. In evaluation (`self.training` is false) an objective that alternates
-        should have one loss for all steps.
+        a recovered run continues unchanged. In evaluation (`self.training` is false) an objective that depends on the
+        step has one loss for all steps, so that the validation loss does not depend on the last step. Inner objectives
+        are called too.
 
         # Parameters
 
@@ -77,6 +92,22 @@ class Objective(torch.nn.Module, Registrable):
         total_steps : `int`
             Planned optimizer steps.
         """
+        self._progress = step, total_steps
+        self.schedule[0], self.schedule[1] = step, total_steps
+        for part in self._inner():
+            part.start_step(step, total_steps)
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """Steps done and planned; a `RuntimeError` if no step was started."""
+        if self._progress is None:
+            raise RuntimeError(f"{type(self).__name__} depends on the step: call start_step before each step")
+        return self._progress
+
+    def done(self) -> Tensor:
+        """The share of the steps that is done, a scalar: 0 in the first step, 1 in the last."""
+        _ = self.progress
+        return (self.schedule[0] / (self.schedule[1] - 1).clamp_min(1)).clamp_max(1)
 
     def loss(self, outputs: ExitOutputs, label: Tensor) -> dict[str, Tensor]:
         """
@@ -114,3 +145,21 @@ def regression_objectives() -> list[str]:
     """The registered objectives that serve a regression."""
     names = Objective.list_available()
     return sorted(name for name in names if Objective.resolve_class_name(name)[0].serves_regression)
+
+
+def check_number(
+    key: str, value: float, low: float = 0.0, high: float = math.inf, open_low: bool = False, open_high: bool = False
+) -> None:
+    """Raises a `ConfigurationError` that names the key unless the value is from `low` to `high`, or between them."""
+    if (low < value if open_low else low <= value) and (value < high if open_high else value <= high):
+        return
+    ends = f"{'above' if open_low else 'from'} {low:g}"
+    if high < math.inf:
+        ends += f" {'and below' if open_high else 'to'} {high:g}"
+    raise ConfigurationError(f"objective.{key}: found {value}, allowed: {ends}")
+
+
+def check_choice(key: str, value: str, allowed: Sequence[str]) -> None:
+    """Raises a `ConfigurationError` that names the key if the value is not one of those allowed."""
+    if value not in allowed:
+        raise ConfigurationError(not_allowed(f"objective.{key}", value, allowed))

@@ -8,12 +8,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from beem_plugin.common.errors import ConfigurationError, not_allowed
 from beem_plugin.exits.outputs import ExitOutputs
 from beem_plugin.objectives.cross_entropy import mean_over_known
 from beem_plugin.objectives.divergence import kl_divergence
 from beem_plugin.objectives.exit_loss import exit_loss, loss_name
-from beem_plugin.objectives.objective import Objective
+from beem_plugin.objectives.objective import Objective, check_choice, check_number
 
 DIRECTIONS = ("prior_halting", "halting_prior")
 NEAR_ZERO = 1e-6
@@ -58,14 +57,10 @@ class Pondering(Objective):
         last_halts: bool = True,
     ) -> None:
         super().__init__()
-        if beta < 0:
-            raise ConfigurationError(f"objective.beta: found {beta}, allowed: 0 or more")
-        if not 0 < lambda_p < 1:
-            raise ConfigurationError(f"objective.lambda_p: found {lambda_p}, allowed: between 0 and 1")
-        if not 0 <= epsilon < 1:
-            raise ConfigurationError(f"objective.epsilon: found {epsilon}, allowed: 0 up to, not including, 1")
-        if direction not in DIRECTIONS:
-            raise ConfigurationError(not_allowed("objective.direction", direction, DIRECTIONS))
+        check_number("beta", beta)
+        check_number("lambda_p", lambda_p, high=1, open_low=True, open_high=True)
+        check_number("epsilon", epsilon, high=1, open_high=True)
+        check_choice("direction", direction, DIRECTIONS)
         self.beta = beta
         self.lambda_p = lambda_p
         self.epsilon = epsilon

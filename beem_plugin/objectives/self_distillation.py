@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from beem_plugin.common.errors import ConfigurationError, not_allowed
+from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.objectives.cross_entropy import exit_cross_entropy, mean_over_known
 from beem_plugin.objectives.divergence import DIRECTIONS, distillation_divergence
 from beem_plugin.objectives.exit_weights import REDUCTIONS
-from beem_plugin.objectives.objective import Objective
+from beem_plugin.objectives.objective import Objective, check_choice, check_number
 
 
 @Objective.register("self_distillation")
@@ -47,14 +47,10 @@ class SelfDistillation(Objective):
         cross_entropy_weight: float = 0.0,
     ) -> None:
         super().__init__()
-        if direction not in DIRECTIONS:
-            raise ConfigurationError(not_allowed("objective.direction", direction, DIRECTIONS))
-        if temperature <= 0:
-            raise ConfigurationError(f"objective.temperature: found {temperature}, allowed: above 0")
-        if reduction not in REDUCTIONS:
-            raise ConfigurationError(not_allowed("objective.reduction", reduction, REDUCTIONS))
-        if cross_entropy_weight < 0:
-            raise ConfigurationError(f"objective.cross_entropy_weight: found {cross_entropy_weight}, allowed: from 0")
+        check_choice("direction", direction, DIRECTIONS)
+        check_number("temperature", temperature, open_low=True)
+        check_choice("reduction", reduction, REDUCTIONS)
+        check_number("cross_entropy_weight", cross_entropy_weight)
         self.direction = direction
         self.temperature = temperature
         self.reduction = reduction

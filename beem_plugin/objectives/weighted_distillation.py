@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 from torch.nn import functional
 
-from beem_plugin.common.errors import ConfigurationError, not_allowed
+from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.objectives.cross_entropy import mean_over_known
+from beem_plugin.objectives.curriculum import Curriculum
 from beem_plugin.objectives.divergence import DIRECTIONS, distillation_divergence
 from beem_plugin.objectives.exit_loss import exit_loss, loss_name, squared_distance
-from beem_plugin.objectives.exit_weights import check_exit_weights, exit_weights
-from beem_plugin.objectives.objective import Objective
+from beem_plugin.objectives.exit_weights import WeightedObjective
+from beem_plugin.objectives.objective import Objective, check_choice, check_number
 
 DISTILLATIONS = (*DIRECTIONS, "off")
+TEACHERS = ("last", "next")
 
 
 @Objective.register("weighted_distillation")
-class WeightedDistillation(Objective):
+class WeightedDistillation(WeightedObjective):
     """
     BEEM, section 3.1, Eq. 1-2: with p_i the probabilities of exit i of L,
 
@@ -48,9 +49,13 @@ class WeightedDistillation(Objective):
     temperature : `float`, optional (default = `1.0`)
         Both distributions are softened by it, and the KL multiplied by its square.
     detach_teacher : `bool`, optional (default = `True`)
-        Whether the KL has no gradient to the last exit.
+        Whether the KL has no gradient to the teacher.
     reduction : `str`, optional (default = `"mean"`)
         `"mean"`: the weights are divided by their sum; `"sum"`: as they are.
+    teacher : `str`, optional (default = `"last"`)
+        `"last"`: the last exit teaches the others; `"next"`: each exit is taught by the next one.
+    curriculum : `Curriculum`, optional (default = `None`)
+        Which exits are trained in a step, such as `{"type": "gradual"}`.
     """
 
     serves_regression = True
@@ -63,19 +68,18 @@ class WeightedDistillation(Objective):
         temperature: float = 1.0,
         detach_teacher: bool = True,
         reduction: str = "mean",
+        teacher: str = "last",
+        curriculum: Curriculum | None = None,
     ) -> None:
-        super().__init__()
-        check_exit_weights(layer_weights, reduction)
-        if distillation not in DISTILLATIONS:
-            raise ConfigurationError(not_allowed("objective.distillation", distillation, DISTILLATIONS))
-        if temperature <= 0:
-            raise ConfigurationError(f"objective.temperature: found {temperature}, allowed: above 0")
-        self.layer_weights = layer_weights
+        super().__init__(layer_weights, reduction, curriculum)
+        check_choice("distillation", distillation, DISTILLATIONS)
+        check_choice("teacher", teacher, TEACHERS)
+        check_number("temperature", temperature, open_low=True)
         self.distillation = distillation
         self.distillation_weight = distillation_weight
         self.temperature = temperature
         self.detach_teacher = detach_teacher
-        self.reduction = reduction
+        self.teacher = teacher
 
     def bind(self, exit_layers: Sequence[int], num_labels: int) -> None:
         super().bind(exit_layers, num_labels)
@@ -83,11 +87,6 @@ class WeightedDistillation(Objective):
             raise ConfigurationError(
                 f"objective.temperature: found {self.temperature}, allowed: 1, as values have nothing to soften"
             )
-        self.exit_weights(len(exit_layers), torch.device("cpu"))
-
-    def exit_weights(self, num_exits: int, device: torch.device) -> Tensor:
-        """`(exits,)`, summing to 1 with reduction `"mean"`."""
-        return exit_weights(self.layer_weights, num_exits, device, self.reduction)
 
     def forward(self, logits: Tensor, label: Tensor) -> dict[str, Tensor]:
         logits = logits.float()
@@ -103,16 +102,15 @@ class WeightedDistillation(Objective):
         }
 
     def divergence(self, logits: Tensor) -> Tensor:
-        """`(batch, exits)` the KL term of each exit, or the squared distance from the last; 0 for the last."""
+        """`(batch, exits)` the KL term of each exit, or the squared distance from its teacher; 0 for the last."""
         if self.distillation == "off":
             return logits.new_zeros(logits.shape[:2])
-        if logits.shape[-1] == 1:
-            last = logits[:, -1:].detach() if self.detach_teacher else logits[:, -1:]
-            return functional.pad(squared_distance(logits[:, :-1], last), (0, 1))
-        log_p = (logits / self.temperature).log_softmax(-1)
-        student = log_p[:, :-1]
-        teacher = log_p[:, -1:].expand_as(student)
+        student = logits[:, :-1]
+        teacher = logits[:, 1:] if self.teacher == "next" else logits[:, -1:].expand_as(student)
         if self.detach_teacher:
             teacher = teacher.detach()
+        if logits.shape[-1] == 1:
+            return functional.pad(squared_distance(student, teacher), (0, 1))
+        student, teacher = ((values / self.temperature).log_softmax(-1) for values in (student, teacher))
         value = distillation_divergence(student, teacher, self.distillation)
         return functional.pad(value * self.temperature**2, (0, 1))

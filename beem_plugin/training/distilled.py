@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +10,13 @@ import torch
 from torch import Tensor
 
 from beem_plugin.archival import load_archive
-from beem_plugin.common.errors import BeemError, ConfigurationError, not_allowed
+from beem_plugin.common.errors import BeemError, ConfigurationError
 from beem_plugin.data.vocabulary import Vocabulary
 from beem_plugin.exits.outputs import ExitOutputs
 from beem_plugin.models.multi_exit_model import MultiExitModel
 from beem_plugin.objectives import Objective, WeightedDistillation
 from beem_plugin.objectives.divergence import DIRECTIONS, distillation_divergence
+from beem_plugin.objectives.objective import check_choice, check_number
 
 logger = logging.getLogger(__name__)
 
@@ -62,16 +62,11 @@ class Distilled(Objective):
         hidden_states_weight: float = 0.0,
     ) -> None:
         super().__init__()
-        if not 0 <= weight <= 1:
-            raise ConfigurationError(f"objective.weight: found {weight}, allowed: 0 to 1")
-        if temperature <= 0:
-            raise ConfigurationError(f"objective.temperature: found {temperature}, allowed: above 0")
-        if direction not in DIRECTIONS:
-            raise ConfigurationError(not_allowed("objective.direction", direction, DIRECTIONS))
-        if hidden_states_weight < 0:
-            raise ConfigurationError(f"objective.hidden_states_weight: found {hidden_states_weight}, allowed: from 0")
-        plain = {"layer_weights": "uniform", "distillation": "off"}
-        self.objective = objective if objective is not None else WeightedDistillation(**plain)  # type: ignore[arg-type]
+        check_number("weight", weight, high=1)
+        check_number("temperature", temperature, open_low=True)
+        check_choice("direction", direction, DIRECTIONS)
+        check_number("hidden_states_weight", hidden_states_weight)
+        self.objective = objective if objective is not None else WeightedDistillation("uniform", "off")
         self.required_signals = self.objective.required_signals
         self.teacher = teacher
         self.weight = weight
@@ -80,13 +75,6 @@ class Distilled(Objective):
         self.hidden_states_weight = hidden_states_weight
         # In a list, so that it is no submodule: neither trained nor saved.
         self._loaded: list[MultiExitModel] = []
-
-    def bind(self, exit_layers: Sequence[int], num_labels: int) -> None:
-        super().bind(exit_layers, num_labels)
-        self.objective.bind(exit_layers, num_labels)
-
-    def start_step(self, step: int, total_steps: int) -> None:
-        self.objective.start_step(step, total_steps)
 
     def start_training(self, vocab: Vocabulary, tokenizer: Any) -> None:
         super().start_training(vocab, tokenizer)
