@@ -113,7 +113,8 @@ class MultiExitTagger(Model):
         known = words & (label >= 0)
         logits = outputs.logits.permute(0, 2, 1, 3)[known]  # (words, exits, labels)
         self.metrics.update(logits, label[known])
-        return self.objective.loss(replace(outputs, logits=logits), label[known])
+        vectors = [states[known] for states in outputs.hidden_states]
+        return self.objective.loss(replace(outputs, logits=logits, pooled=vectors), label[known])
 
     def start_step(self, step: int, total_steps: int) -> None:
         self.objective.start_step(step, total_steps)

@@ -1,5 +1,6 @@
 from beem_plugin.objectives.alternating import Alternating
 from beem_plugin.objectives.annealed import Annealed
+from beem_plugin.objectives.contrastive import Contrastive
 from beem_plugin.objectives.diverse import Diverse
 from beem_plugin.objectives.early_exits import EarlyExits
 from beem_plugin.objectives.final_exit import FinalExit
@@ -15,6 +16,7 @@ from beem_plugin.objectives.weighted_distillation import WeightedDistillation
 __all__ = [
     "Alternating",
     "Annealed",
+    "Contrastive",
     "Diverse",
     "EarlyExits",
     "FinalExit",

@@ -32,6 +32,11 @@ CONFIGS: list[dict[str, Any]] = [
     {"type": "diverse", "measure": "kl", "detach_earlier": False},
     {"type": "annealed"},
     {"type": "imitation"},
+    {"type": "imitation", "curriculum": "gradual"},
+    {"type": "weighted_distillation", "curriculum": {"type": "gradual", "fraction": 0.9}, "teacher": "next"},
+    {"type": "early_exits", "curriculum": {"type": "rotational", "period": 3}},
+    {"type": "contrastive"},
+    {"type": "contrastive", "keys": "last", "objective": {"type": "final_exit"}},
 ]
 LABEL_FREE = {"self_distillation"}
 

@@ -1,0 +1,78 @@
+"""Supervised contrastive learning across exits."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.known_labels import known_labels
+from beem_plugin.exits.outputs import ExitOutputs
+from beem_plugin.objectives.extended import ExtendedObjective
+from beem_plugin.objectives.objective import Objective, check_choice, check_number
+from beem_plugin.objectives.weighted_distillation import WeightedDistillation
+
+KEYS = ("all", "last")
+
+
+@Objective.register("contrastive")
+class Contrastive(ExtendedObjective):
+    """
+    Vectors of all exits of samples with the same label attract each other (cross-layer contrastive learning, after
+    ACL-CL, Zhu 2026, with the loss of Khosla et al. 2020, Eq. 2): with z_a the normalised pooled vectors, one of each
+    sample at each exit, and P(a) the keys k with the label of a,
+
+        loss = loss of `objective` + weight * mean_a mean_{p in P(a)} (ln sum_{k != a} e^(z_a z_k / T) - z_a z_p / T).
+
+    ACL-CL's label embeddings and its gate on conflicting gradients are not included. In evaluation the loss is that of
+    `objective`, as the term depends on which samples are in a batch.
+
+    Registered as an `Objective` with name "contrastive".
+
+    # Parameters
+
+    objective : `Objective`, optional (default = `"weighted_distillation"` with uniform weights and distillation off)
+    weight : `float`, optional (default = `0.1`)
+    temperature : `float`, optional (default = `0.1`)
+        T.
+    keys : `str`, optional (default = `"all"`)
+        `"all"`: the vectors of all exits; `"last"`: those of the last exit without gradient, which guides the others,
+        as in ACL-CL.
+    """
+
+    serves_regression = False
+
+    def __init__(
+        self, objective: Objective | None = None, weight: float = 0.1, temperature: float = 0.1, keys: str = "all"
+    ) -> None:
+        super().__init__(objective if objective is not None else WeightedDistillation("uniform", "off"), weight)
+        check_number("temperature", temperature, open_low=True)
+        check_choice("keys", keys, KEYS)
+        self.temperature = temperature
+        self.keys = keys
+
+    def loss(self, outputs: ExitOutputs, label: Tensor) -> dict[str, Tensor]:
+        return super().loss(outputs, label) if self.training else self.objective.loss(outputs, label)
+
+    def term(self, outputs: ExitOutputs, label: Tensor) -> dict[str, Tensor]:
+        vectors, num_exits = outputs.pooled, outputs.logits.shape[1]
+        if len(vectors) != num_exits or len({value.shape for value in vectors}) > 1 or len(vectors[0]) != len(label):
+            raise ConfigurationError(
+                "objective: 'contrastive' needs a pooled vector of each sample at each exit, all of one size; found "
+                f"{[tuple(value.shape) for value in vectors]} for {len(label)} labels"
+            )
+        anchors = functional.normalize(torch.cat(vectors).float(), dim=-1)  # (exits * batch, size), exit by exit
+        keys = anchors if self.keys == "all" else anchors[-len(label) :].detach()
+        of_anchor, of_key = label.repeat(num_exits), label.repeat(len(keys) // max(len(label), 1))
+        with torch.autocast(anchors.device.type, enabled=False):
+            scores = anchors @ keys.T / self.temperature
+        # An anchor is no key of its own; with the last exit's vectors as keys, its sample's is.
+        number = torch.arange(len(anchors), device=label.device)
+        itself = number.unsqueeze(1) == number[-len(keys) :]
+        usable = known_labels(of_key) & ~itself
+        log_p = scores - scores.masked_fill(~usable, -torch.inf).logsumexp(1, keepdim=True).nan_to_num(neginf=0.0)
+        positive = ((of_anchor.unsqueeze(1) == of_key) & usable & known_labels(of_anchor).unsqueeze(1)).float()
+        count = positive.sum(1)
+        losses = -(positive * log_p).sum(1) / count.clamp_min(1)
+        return {"contrastive": losses.sum() / (count > 0).sum().clamp_min(1)}
