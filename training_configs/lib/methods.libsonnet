@@ -47,6 +47,45 @@ local at_speed(policy, speedup=1.5) = policy { thresholds: { type: 'budget', spe
     trainer+: { optimizer+: { heads_lr_factor: 4 } },
   },
 
+  // LayerSkip (Elhoushi et al. 2024): skip blocks at random, deep ones more often; weigh exits by the sum of the layers up
+  // to them, early ones times `scale`, and train the last one first, all from half of the steps on.
+  layer_skip(exits=std.range(1, 12), max_rate=0.2, scale=1.0, curriculum={ type: 'gradual' }):: {
+    model+: {
+      encoder+: own_poolers { exit_layers: exits, layer_dropout: { max_rate: max_rate } },
+      objective: {
+        type: 'weighted_distillation',
+        layer_weights: [(if layer == exits[std.length(exits) - 1] then 1 else scale) * layer * (layer + 1) / 2 for layer in exits],
+        distillation: 'off',
+        curriculum: curriculum,
+      },
+      exit_policy: at_speed({ type: 'max_probability' }),
+    },
+  },
+
+  // After Separate Reverse (2026): one stage an exit, from the deepest to the shallowest; the exits so far are trained on,
+  // each taught by the next deeper one. A difference to other methods too: `methods.recommended() + ...`.
+  separate_reverse(exits=[4, 6, 8], epochs=2):: {
+    local last = std.length(exits) - 1,
+    model+: { encoder+: own_poolers { exit_layers: exits }, exit_policy: at_speed({ type: 'max_probability' }) },
+    trainer+: {
+      type: 'staged',
+      stages: [
+        {
+          name: 'layer_%d' % exits[last - done],
+          objective: {
+            type: 'weighted_distillation',
+            layer_weights: [if index < last - done then 0 else 1 for index in std.range(0, last)],
+            teacher: 'next',
+            reduction: 'sum',
+          },
+          num_epochs: epochs,
+          [if done > 0 then 'validation_metric']: '-loss',
+        }
+        for done in std.range(0, last)
+      ],
+    },
+  },
+
   // PABEE (Zhou et al. 2020): one training, every exit by its depth; leave when `patience` exits in a row change nothing.
   pabee:: {
     model+: {
