@@ -63,4 +63,10 @@ class BertPooler(Seq2VecEncoder):
             vector = tokens.mean(1)
         else:
             vector = masked_mean(tokens, mask.bool().unsqueeze(-1), 1)  # type: ignore[arg-type]
-        return torch.tanh(self.dense(vector.to(self.dense.weight.dtype)))
+        return torch.tanh(self.dense(as_input_of(self.dense, vector)))
+
+
+def as_input_of(module: torch.nn.Module, values: Tensor) -> Tensor:
+    """`values` in the precision of the module's weight; in float32 for a quantised module, whose weight is a method."""
+    weight = module.weight
+    return values.to(weight.dtype) if isinstance(weight, Tensor) else values.float()

@@ -14,6 +14,7 @@ from beem_plugin.data.vocabulary import Vocabulary
 from beem_plugin.exits.heads.head import NO_MEMORY, ExitHead, HeadFamily, HeadSizes
 from beem_plugin.exits.outputs import HeadOutput
 from beem_plugin.exits.policy import ExitPolicy
+from beem_plugin.exits.poolers import as_input_of
 from beem_plugin.models.exit_metrics import ExitMetrics
 from beem_plugin.models.model import Model
 from beem_plugin.models.multi_exit_encoder import MultiExitEncoder
@@ -33,7 +34,7 @@ class TokenHead(ExitHead):
     def forward(
         self, hidden_states: Tensor, attention_mask: Tensor | None = None, memory: Mapping[str, Tensor] = NO_MEMORY
     ) -> HeadOutput:
-        hidden_states = hidden_states.to(self.classifier.weight.dtype)
+        hidden_states = as_input_of(self.classifier, hidden_states)
         return HeadOutput(self.classifier(self.dropout(hidden_states)), hidden_states[:, 0])
 
 

@@ -14,6 +14,7 @@ from beem_plugin.common.errors import ConfigurationError, not_allowed
 from beem_plugin.exits.heads.head import NO_MEMORY, ExitHead, HeadFamily, HeadSizes, new_classifier
 from beem_plugin.exits.heads.pooled import PooledHead
 from beem_plugin.exits.outputs import HeadOutput
+from beem_plugin.exits.poolers import as_input_of
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ class CascadedHead(ExitHead):
     def forward(
         self, hidden_states: Tensor, attention_mask: Tensor | None = None, memory: Mapping[str, Tensor] = NO_MEMORY
     ) -> HeadOutput:
-        pooled = self.pooler(hidden_states, attention_mask).to(self.classifier.weight.dtype)
+        pooled = as_input_of(self.classifier, self.pooler(hidden_states, attention_mask))
         seen = self.dropout(pooled)
         if self.normalization is not None:
             seen = torch.cat([seen, self._normalize(memory["previous_logits"].detach()).to(seen.dtype)], -1)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from beem_plugin.exits.heads.head import NO_MEMORY, ExitHead, HeadFamily, HeadSizes
 from beem_plugin.exits.outputs import HeadOutput
+from beem_plugin.exits.poolers import as_input_of
 
 
 class PastFutureHead(ExitHead):
@@ -44,7 +45,7 @@ class PastFutureHead(ExitHead):
     def forward(
         self, hidden_states: Tensor, attention_mask: Tensor | None = None, memory: Mapping[str, Tensor] = NO_MEMORY
     ) -> HeadOutput:
-        state = self.pooler(hidden_states, attention_mask).to(self.classifier.weight.dtype)
+        state = as_input_of(self.classifier, self.pooler(hidden_states, attention_mask))
         past = memory["past"] + state if "past" in memory else state
         if self.gate is None:
             return HeadOutput(self.classifier(self.dropout(past)), state)

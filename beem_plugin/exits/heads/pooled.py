@@ -10,6 +10,7 @@ from torch import Tensor
 
 from beem_plugin.exits.heads.head import NO_MEMORY, ExitHead, HeadFamily, HeadSizes
 from beem_plugin.exits.outputs import HeadOutput
+from beem_plugin.exits.poolers import as_input_of
 
 
 class PooledHead(ExitHead):
@@ -36,7 +37,7 @@ class PooledHead(ExitHead):
     def pool(self, hidden_states: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """`(batch, pooled_size)`: the input of the classifier, before dropout."""
         # Poolers that divide by a number of tokens return float32 for any precision of the layers.
-        return self.pooler(hidden_states, attention_mask).to(self.classifier.weight.dtype)
+        return as_input_of(self.classifier, self.pooler(hidden_states, attention_mask))
 
     def forward(
         self, hidden_states: Tensor, attention_mask: Tensor | None = None, memory: Mapping[str, Tensor] = NO_MEMORY

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.exits.poolers import as_input_of
 from beem_plugin.exits.signal_modules.signal_module import ExitView, SignalModule
 from beem_plugin.exits.signals import confidence_of, entropy_of, margin_of
 
@@ -34,7 +35,7 @@ class GateModule(SignalModule):
 
     def forward(self, view: ExitView) -> Tensor:
         gate = self.gates[view.exit_number - 1]
-        features = uncertainty_features(view.logits.detach()).to(gate.weight.dtype)  # type: ignore[arg-type]
+        features = as_input_of(gate, uncertainty_features(view.logits.detach()))
         return gate(features).squeeze(-1).float().sigmoid()
 
 
