@@ -47,17 +47,13 @@ def exit_weights(
     `Tensor`
         `(exits,)` float32
     """
-    if not isinstance(layer_weights, str) and len(layer_weights) != num_exits:
-        raise ConfigurationError(
-            f"objective.layer_weights: found {len(layer_weights)} numbers, allowed: {num_exits}, one per exit"
-        )
     number = torch.arange(1, num_exits + 1, dtype=torch.float32, device=device)
-    if layer_weights == "linear":
-        values = number
-    elif layer_weights == "uniform":
-        values = torch.ones_like(number)
-    elif layer_weights == "descending":
-        values = num_exits + 1 - number
+    if not isinstance(layer_weights, str):
+        if len(layer_weights) != num_exits:
+            raise ConfigurationError(
+                f"objective.layer_weights: found {len(layer_weights)} numbers, allowed: {num_exits}, one per exit"
+            )
+        values = constant(layer_weights, device)
     elif layer_weights == "descending_release":
         if num_exits < 2:
             raise ConfigurationError("objective.layer_weights: found 'descending_release' and 1 exit, allowed: 2 exits")
@@ -66,7 +62,8 @@ def exit_weights(
         values[0] = 1
         return values / total if reduction == "mean" else values
     else:
-        values = constant(layer_weights, device)
+        named = {"linear": number, "uniform": torch.ones_like(number), "descending": num_exits + 1 - number}
+        values = named[layer_weights]
     return values / values.sum() if reduction == "mean" else values
 
 
