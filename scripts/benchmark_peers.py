@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +32,7 @@ from beem_plugin.execution.precision import cast_network
 from beem_plugin.execution.stepped_network import SteppedNetwork, device_of
 from beem_plugin.exits.policies import Final
 from beem_plugin.exits.policy import ExitPolicy
-from beem_plugin.tasks.engine_benchmark import batches_by_size, count
-from beem_plugin.tasks.engine_cases import PLAIN, Batches, Case, answers_of, engine_cases, plain_case
+from beem_plugin.tasks.engine_cases import PLAIN, Batches, batches_by_size, engine_cases
 
 
 @torch.inference_mode()
@@ -56,7 +55,7 @@ def layer_by_layer(
         yield exit_number, policy.output(exit_number, signals, memory).argmax(-1).cpu()
 
 
-def peer_cases(network: SteppedNetwork, policy: ExitPolicy, batches: Batches) -> dict[str, Case]:
+def peer_cases(network: SteppedNetwork, policy: ExitPolicy, batches: Batches) -> dict[str, Callable[[], Iterable[Any]]]:
     """The public way at full depth and with the policy, to be timed."""
     return {
         "layer by layer, nobody leaves": lambda: layer_by_layer(network, Final(), batches),
@@ -98,11 +97,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     found: dict[str, Any] = {"archive": str(source), "data": str(data), "dtype": args.dtype}
     for size, engine in ((1, "single"), (args.batch_size, "depth_pools")):
         batches = make_batches(size)
-        decisions, _ = answers_of({"type": engine}, network, policy, batches)
-        counted = count(network, decisions.exits, batches)
-        cases = {PLAIN: plain_case(network, batches), **peer_cases(network, policy, batches)}
-        for kind, case in engine_cases({"type": engine}, network, policy, batches).items():
-            cases[f"{engine}, {kind}"] = case
+        plain, *own = engine_cases(network, policy, batches, [engine])
+        counted = next(case for case in own if case.case == "exits").counts()
+        cases = {PLAIN: plain.run, **peer_cases(network, policy, batches)}
+        cases |= {f"{engine}, {case.case}": case.run for case in own}
         print(
             f"batch size {size}, {args.dtype}, measured, median of {args.repeats}; counted layer speed-up "
             f"{counted['layer_speedup']:.3f}, left at exit 1, 2, ...: {' '.join(map(str, counted['exit_histogram']))}"

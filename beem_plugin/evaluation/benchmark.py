@@ -6,6 +6,7 @@ import argparse
 import logging
 import platform
 import resource
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,23 @@ from beem_plugin.archival import load_archive
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.files import write_json
 from beem_plugin.common.outputs import check_outputs, check_writable
+from beem_plugin.execution.metering.timing import PERCENTILES, measure, percentiles, ratio
 from beem_plugin.rendering.plots import plots_available, rates_plot, save_figure
-from beem_plugin.rendering.tables import write_csv
-from beem_plugin.tasks.task import BenchmarkOptions, task_of_archive
+from beem_plugin.rendering.tables import Column, Table, write_csv
+from beem_plugin.tasks.task import BenchmarkOptions, Case, task_of_archive
 
 logger = logging.getLogger(__name__)
 
+PLAIN = "transformers, full_depth"
 OPTIONAL = ("engines", "skipped_blocks", "num_beams", "max_length")
-LOOKS = {"exits": 0, "full_depth": 1, "nobody_leaves": 2}
+CASES = {"exits": "exits", "full_depth": "full depth", "nobody_leaves": "exits, none used"}
+"""The cases, in the order of the plot's colours, and their names in the table."""
+
+COUNTED = (
+    "samples", "words", "mean_tokens", "layer_speedup", "encoder_layer_speedup", "average_layer", "exit_histogram",
+    "mac_speedup",
+)  # fmt: skip
+"""What is counted once, of the first case with exits."""
 
 
 def benchmark_from_args(args: argparse.Namespace) -> dict[str, Any]:
@@ -30,9 +40,9 @@ def benchmark_from_args(args: argparse.Namespace) -> dict[str, Any]:
     if args.output_file:
         check_benchmark_files(args)
     sizes = numbers(args.batch_sizes, "--batch-sizes")
-    for flag, value in (("repeats", args.repeats), ("max-instances", args.max_instances)):
-        if value is not None and value < 1:
-            raise ConfigurationError(f"--{flag}: found {value}, allowed: 1 or more")
+    for name in ("repeats", "max_instances", "num_beams", "max_length"):
+        if (value := getattr(args, name)) is not None and value < 1:
+            raise ConfigurationError(f"--{name.replace('_', '-')}: found {value}, allowed: 1 or more")
     archive = load_archive(
         args.archive_file, cuda_device=args.cuda_device, overrides=args.overrides, weights_file=args.weights_file
     )
@@ -52,19 +62,11 @@ def benchmark_from_args(args: argparse.Namespace) -> dict[str, Any]:
             "--policy P --output-archive NEW.tar.gz`",
             model.exit_policy.registered_name,
         )
-    lists = {name: names(getattr(args, name)) for name in OPTIONAL[:2] if getattr(args, name) is not None}
-    options = BenchmarkOptions(
-        args.input_file,
-        sizes,
-        args.repeats,
-        args.dtype,
-        args.max_instances,
-        **lists,
-        num_beams=args.num_beams,
-        max_length=args.max_length,
-        time_budget=args.time_budget,
-    )
-    found = task.benchmark(archive, options)
+    chosen = {name: getattr(args, name) for name in OPTIONAL}
+    chosen |= {name: names(chosen[name]) for name in OPTIONAL[:2] if chosen[name] is not None}
+    options = BenchmarkOptions(args.input_file, sizes, args.dtype, args.max_instances, **chosen)
+    model.exit_policy.check_calibrated()
+    found = run_benchmark(task.benchmark_cases(archive, options), args.repeats, model.device, args.time_budget)
     report = {
         "archive": str(args.archive_file),
         "data": args.input_file,
@@ -73,10 +75,98 @@ def benchmark_from_args(args: argparse.Namespace) -> dict[str, Any]:
         **machine(model.device, args.repeats),
         **found,
     }
-    task.benchmark_table(report).print(150)
+    benchmark_table(report, task.benchmark_note(report["counted"])).print(150)
     if args.output_file:
         write_benchmark(report, Path(args.output_file))
     return report
+
+
+def run_benchmark(
+    cases_by_size: Iterable[tuple[int, list[Case]]],
+    repeats: int,
+    device: torch.device,
+    time_budget: float | None = None,
+) -> dict[str, Any]:
+    """
+    # Parameters
+
+    cases_by_size : `Iterable[tuple[int, list[Case]]]`
+        See `Task.benchmark_cases`.
+    repeats, device, time_budget
+        See `timing.measure`; the budget is that of each batch size.
+
+    # Returns
+
+    `dict[str, Any]`
+        `counted` of the first case with exits, and `measured`: a row a batch size and case with its `seconds`, rates,
+        latency of a batch, `measured_speedup` (over full depth of the same engine),
+        `measured_speedup_over_transformers`, `measured_over_layer_speedup`, `measured_cost_of_exits` (of unused exits
+        over full depth, less 1), and the numbers that the case counts.
+    """
+    rows: list[dict[str, Any]] = []
+    counted: dict[str, Any] = {}
+    for size, cases in cases_by_size:
+        runs = {f"{case.engine}, {case.case}": case.run for case in cases}
+        timings = measure(runs, repeats, device, time_budget=time_budget, description=f"batch size {size}")
+        for case, timing in zip(cases, timings.values(), strict=True):
+            counts = case.counts()
+            if not counted and case.case == "exits":
+                counted = {name: counts[name] for name in COUNTED if name in counts}
+            row = {"engine": case.engine, "case": case.case, "batch_size": size, **timing.summary()}
+            row |= {f"{unit}_per_second": amount / timing.median for unit, amount in case.amounts().items()}
+            row |= percentiles(timing.latencies) if case.has_latency else {}
+            row |= {name: value for name, value in counts.items() if not isinstance(value, dict | list)}
+            if case.reference is not None:
+                full = timings[f"{case.reference}, full_depth"]
+                row["measured_speedup"] = ratio(full, timing)
+                row["measured_speedup_over_transformers"] = ratio(timings[PLAIN], timing)
+                never = timings.get(f"{case.engine}, nobody_leaves")
+                if case.case == "exits" and never is not None:
+                    row["measured_cost_of_exits"] = ratio(never, full) - 1
+            if case.case == "exits":
+                row["measured_over_layer_speedup"] = row["measured_speedup"] / row["layer_speedup"]
+            rows.append(row)
+    if not rows:
+        raise ConfigurationError("--engines: found nothing to measure, allowed: names of engines")
+    return {"counted": counted, "measured": rows}
+
+
+def benchmark_table(report: dict[str, Any], note: str) -> Table:
+    """One row a batch size and case; columns without a value are left out. A column is added here."""
+    rows, counted = report["measured"], report["counted"]
+    columns = {
+        "batch_size": Column("batch", digits=0),
+        **{name: Column(name, "text") for name in ("engine", "case", "seconds")},
+        "sentences_per_second": Column("sentences/s", digits=0),
+        "words_per_second": Column("words/s", digits=0),
+        "images_per_second": Column("images/s", digits=1),
+        "latency": Column("ms p50 / p95 / p99 a batch", "text"),
+        "peak_memory_mib": Column("peak MiB", digits=0),
+        "mac_speedup": Column("MACs", digits=3, unit="x"),
+        "measured_speedup": Column("speed-up", digits=3, unit="x"),
+        "measured_over_layer_speedup": Column("/ layer", digits=3),
+        "measured_speedup_over_transformers": Column("vs transformers", unit="x"),
+        "same_as_full_depth": Column("same", digits=0, unit=" %", factor=100),
+    }
+    shown = [row | {"case": CASES[row["case"]]} for row in rows]
+    for row in shown:
+        row["seconds"] = f"{row['seconds']:.3f} ({row['seconds_min']:.3f} - {row['seconds_max']:.3f})"
+        if "latency_ms_p50" in row:
+            row["latency"] = " / ".join(f"{row[f'latency_ms_p{percent}']:.2f}" for percent in PERCENTILES)
+    title = f"measured, median of {report['repeats']} (fastest - slowest); ratios: median of repeats"
+    table = Table.of_records(shown, columns, title)
+    kind = "images" if "images_per_second" in rows[0] else "samples"
+    table.notes = [
+        f"{report['device']}, {report['threads']} threads, {counted['samples']} {kind}",
+        f"counted: {note}; left at exit 1, 2, ...: {' '.join(map(str, counted['exit_histogram']))}",
+        *(
+            f"batch {row['batch_size']}, {row['engine']}: unused exits cost "
+            f"{100 * row['measured_cost_of_exits']:+.1f} %"
+            for row in rows
+            if "measured_cost_of_exits" in row
+        ),
+    ]
+    return table
 
 
 def check_benchmark_files(args: argparse.Namespace) -> None:
@@ -141,13 +231,15 @@ def benchmark_figure(report: dict[str, Any]) -> Any:
     rows, counted = report["measured"], report["counted"]
     what = "images" if "images_per_second" in rows[0] else "sentences"
     labels = [f"{row['engine']}, {row['case'].replace('_', ' ')}, batch {row['batch_size']}" for row in rows]
-    bars = []
-    for row in rows:
-        rate = row[f"{what}_per_second"]
-        bar = {"value": rate, "look": LOOKS[row["case"]], "mark": None}
-        bar |= {"low": counted["samples"] / row["seconds_max"], "high": counted["samples"] / row["seconds_min"]}
-        if row["case"] == "full_depth":
-            bar["mark"] = counted["layer_speedup"] * rate
-        bars.append(bar)
+    bars = [
+        {
+            "value": row[f"{what}_per_second"],
+            "look": list(CASES).index(row["case"]),
+            "low": counted["samples"] / row["seconds_max"],
+            "high": counted["samples"] / row["seconds_min"],
+            "mark": counted["layer_speedup"] * row[f"{what}_per_second"] if row["case"] == "full_depth" else None,
+        }
+        for row in rows
+    ]
     label = f"{what} a second, measured on {report['device']}; marks: times the layer speed-up, counted"
     return rates_plot(labels, bars, label)

@@ -10,6 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as RichTable
+
 from beem_plugin.common.errors import ConfigurationError, not_allowed
 from beem_plugin.common.files import atomic_write, write_json
 
@@ -96,6 +100,12 @@ class Table:
     title: str = ""
     notes: list[str] = field(default_factory=list)
 
+    @classmethod
+    def of_records(cls, records: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], title: str = "") -> Table:
+        """The values of `columns`, by their keys, one row a record; a column without any value is left out."""
+        keys = [key for key in columns if any(record.get(key) is not None for record in records)]
+        return cls([columns[key] for key in keys], [[record.get(key) for key in keys] for record in records], title)
+
     @property
     def heads(self) -> list[str]:
         return [column.name for column in self.columns]
@@ -106,10 +116,6 @@ class Table:
 
     def print(self, width: int = 160, stderr: bool = False) -> None:
         """On the terminal; `width` counts where there is none. Labels are folded, never cut."""
-        from rich.console import Console
-        from rich.markup import escape
-        from rich.table import Table as RichTable
-
         console = Console(stderr=stderr)
         console = console if console.is_terminal else Console(width=width, stderr=stderr)
         table = RichTable(title=escape(self.title) or None)

@@ -1,128 +1,38 @@
-"""What `allennlp benchmark` measures of a captioning model."""
+"""The cases of a benchmark of captions: decoding under a policy, at full depth, and transformers' `generate`."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from torch import Tensor
 
 from beem_plugin.archival import Archive
 from beem_plugin.common.errors import ConfigurationError, not_allowed
-from beem_plugin.decoding import CaptionDecoding, SkippedBlocks
+from beem_plugin.common.registry import registered_name
+from beem_plugin.decoding import CaptionDecoding, Decoded, GeneratedCaption, SkippedBlocks, decoded_speed
+from beem_plugin.decoding.meter import CaptionMacs
+from beem_plugin.exits.policies import Final
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.models import MultiExitCaptioner
-from beem_plugin.rendering.tables import Column, Table, text
 from beem_plugin.tasks.caption_data import one_an_image
-from beem_plugin.tasks.caption_speed import FULL_DEPTH, TRANSFORMERS, caption_speed
-from beem_plugin.tasks.engine_benchmark import seconds_with_range, timing_title
-from beem_plugin.tasks.task import evaluation_loader
+from beem_plugin.tasks.task import Case, evaluation_loader
 
-CAPTION_COUNTS = ("layer_speedup", "encoder_layer_speedup", "average_layer", "exit_histogram", "mac_speedup")
-"""What is counted of the policy's captions; the rest is measured."""
-
-OWN = "decoder"
-"""The engine that captions are decoded by, where a classifier has a choice of them."""
+Images = Sequence[Mapping[str, Tensor]]
+DECODER, TRANSFORMERS = "decoder", "transformers"
+"""The engines of captions: this package's decoding, and `generate`."""
 
 
-def benchmark_captions(
-    model: MultiExitCaptioner,
-    policy: ExitPolicy,
-    make_batches: Callable[[int], Sequence[dict[str, Tensor]]],
-    batch_sizes: Sequence[int],
-    skipped_blocks: Sequence[str] = (),
-    repeats: int = 5,
-    num_beams: int | None = None,
-    max_length: int | None = None,
-    time_budget: float | None = None,
-) -> dict[str, Any]:
-    """
-    # Parameters
-
-    model : `MultiExitCaptioner`
-        On its device, in its precision.
-    policy : `ExitPolicy`
-        Calibrated.
-    make_batches : `Callable[[int], Sequence[dict[str, Tensor]]]`
-        The same images in batches of a given size, on the model's device.
-    batch_sizes : `Sequence[int]`
-    skipped_blocks : `Sequence[str]`, optional (default = the model's own)
-        What becomes of skipped blocks: the policy is measured with each of these.
-    repeats : `int`, optional (default = `5`)
-    num_beams, max_length : `int`, optional (default = the model's)
-    time_budget : `float`, optional
-        Seconds of each batch size.
-
-    # Returns
-
-    `dict[str, Any]`
-        `counted` (of the policy's captions with the first of `skipped_blocks`: `layer_speedup` and its like, over
-        words; `mac_speedup`, greedily: full depth is counted for captions of the same lengths, and what a beam search
-        costs is not what its best caption does; `evaluate` compares two searches) and `measured`, a row a case and
-        batch size; see `caption_speed` for its columns.
-    """
-    decoding = changed(model.decoding, num_beams, max_length)
-    kinds = list(skipped_blocks) or [kind_of(decoding.skipped_blocks)]
-    for kind in kinds:
-        if kind not in SkippedBlocks.list_available():
-            raise ConfigurationError(not_allowed("--skipped-blocks", kind, SkippedBlocks.list_available()))
-    policy.check_calibrated()
-    rows: list[dict[str, Any]] = []
-    counted: dict[str, Any] = {}
-    for size in sorted(set(batch_sizes)):
-        batches = make_batches(size)
-        found = caption_speed(model, batches, {"exits": policy}, kinds, repeats, decoding, time_budget)
-        for row in found:
-            rows.append(as_measured(row, size))
-            if not counted and row["name"] not in (FULL_DEPTH, TRANSFORMERS):
-                counted["samples"] = sum(len(batch["pixel_values"]) for batch in batches)
-                counted["words"] = row["words"]
-                counted.update({name: row[name] for name in CAPTION_COUNTS if name in row})
-    return {"counted": counted, "measured": rows}
-
-
-def as_measured(row: dict[str, Any], size: int) -> dict[str, Any]:
-    """A row of `caption_speed` with the columns that every benchmark starts with; nested values stay in JSON alone."""
-    name, kind = row["name"], row.get("skipped_blocks")
-    first = {
-        "engine": "transformers" if name == TRANSFORMERS else OWN if kind is None else f"{OWN}, {kind}",
-        "case": "full_depth" if name in (FULL_DEPTH, TRANSFORMERS) else "exits",
-        "batch_size": size,
-    }
-    rest = {key: value for key, value in row.items() if key not in ("name", "gmacs", "exit_histogram")}
-    if first["case"] == "exits":
-        rest["measured_over_layer_speedup"] = row["measured_speedup"] / row["layer_speedup"]
-    return {**first, **rest}
-
-
-def changed(decoding: CaptionDecoding, num_beams: int | None, max_length: int | None) -> CaptionDecoding:
-    """The same decoding with other beams or another length."""
-    for flag, value in (("--num-beams", num_beams), ("--max-length", max_length)):
-        if value is not None and value < 1:
-            raise ConfigurationError(f"{flag}: found {value}, allowed: 1 or more")
-    other = copy.copy(decoding)
-    other.num_beams = decoding.num_beams if num_beams is None else num_beams
-    other.max_length = decoding.max_length if max_length is None else max_length
-    return other
-
-
-def kind_of(skipped_blocks: SkippedBlocks) -> str:
-    """The registered name."""
-    names = SkippedBlocks.list_available()
-    return next(name for name in names if type(skipped_blocks) is SkippedBlocks.by_name(name))
-
-
-def image_batches_by_size(
-    archive: Archive, source: str, max_instances: int | None
-) -> Callable[[int], list[dict[str, Tensor]]]:
+def image_batches_by_size(archive: Archive, source: str, max_instances: int | None) -> Callable[[int], Images]:
     """Makes batches of the data's images, each image once, of any size on the model's device."""
     instances = one_an_image(archive.validation_dataset_reader.read(source), source)[:max_instances]
     if not instances:
         raise ConfigurationError(f"{source}: found no image to measure on")
     parameter = next(archive.model.parameters())
 
-    def make(size: int) -> list[dict[str, Tensor]]:
+    def make(size: int) -> Images:
         batches = []
         for batch in evaluation_loader(archive, instances, size):
             pixels = batch["pixel_values"]
@@ -134,30 +44,97 @@ def image_batches_by_size(
     return make
 
 
-def caption_benchmark_table(report: dict[str, Any]) -> Table:
-    """The report of `benchmark_captions`, with what it ran on, as a table."""
-    counted = report["counted"]
-    parts = [f"layer speed-up {counted['layer_speedup']:.3f}x by words"]
-    if "encoder_layer_speedup" in counted:
-        parts.append(f"of the image encoder {counted['encoder_layer_speedup']:.3f}x")
-    if "mac_speedup" in counted:
-        parts.append(f"multiply-accumulates (images and heads included) {counted['mac_speedup']:.3f}x")
-    else:
-        parts.append("multiply-accumulates not compared with beams, of which only the best has a length")
-    columns = [Column("batch", digits=0), *text("engine", "case", "seconds"), Column("words/s", digits=0)]
-    columns += [Column("images/s", digits=1), *text("ms p50 / p95 a batch"), Column("peak MiB", digits=0)]
-    columns += [Column("MACs", digits=3, unit="x"), Column("speed-up", digits=3, unit="x")]
-    columns += [Column("vs transformers", unit="x"), Column("same", digits=0, unit=" %", factor=100)]
-    table = Table(columns, title=timing_title(report))
-    for row in report["measured"]:
-        cells = [row["batch_size"], row["engine"], row["case"].replace("_", " "), seconds_with_range(row)]
-        cells += [row["words_per_second"], row["images_per_second"]]
-        cells += [f"{row['latency_ms_p50']:.1f} / {row['latency_ms_p95']:.1f}", row["peak_memory_mib"]]
-        cells += [row.get("mac_speedup"), row["measured_speedup"], row["measured_speedup_over_transformers"]]
-        table.rows.append([*cells, row["same_as_full_depth"]])
-    histogram = " ".join(map(str, counted["exit_histogram"]))
-    table.notes = [
-        f"{report['device']}, {report['threads']} threads, {counted['samples']} images",
-        f"counted: {', '.join(parts)}; left at exit 1, 2, ...: {histogram}",
+def caption_cases(
+    model: MultiExitCaptioner,
+    policy: ExitPolicy,
+    batches: Images,
+    skipped_blocks: Sequence[str] = (),
+    num_beams: int | None = None,
+    max_length: int | None = None,
+) -> list[Case]:
+    """
+    Full depth, transformers' `generate`, and the policy with each of `skipped_blocks`. Their counts are those of
+    `decoded_speed` and `same_as_full_depth`, the share of captions that are equal.
+
+    # Parameters
+
+    model : `MultiExitCaptioner`
+        In evaluation mode, on its device, in its precision.
+    policy : `ExitPolicy`
+    batches : `Sequence[Mapping[str, Tensor]]`
+        With `pixel_values`, on the model's device.
+    skipped_blocks : `Sequence[str]`, optional (default = the model's own)
+    num_beams, max_length : `int`, optional (default = the model's)
+    """
+    decoding = changed(model.decoding, num_beams=num_beams, max_length=max_length)
+    kinds = list(skipped_blocks) or [registered_name(SkippedBlocks, decoding.skipped_blocks)]
+    for kind in kinds:
+        if kind not in SkippedBlocks.list_available():
+            raise ConfigurationError(not_allowed("--skipped-blocks", kind, SkippedBlocks.list_available()))
+    found: dict[str, list[Decoded]] = {}
+
+    def case(engine: str, decode: Callable[[Mapping[str, Tensor]], Decoded], kind: str | None = None) -> Case:
+        def run() -> Iterator[Decoded]:
+            found[engine] = []
+            for batch in batches:
+                found[engine].append(decode(batch))
+                yield found[engine][-1]
+
+        def amounts() -> dict[str, int]:
+            tokens = tokens_of(found[engine])
+            return {"words": sum(map(len, tokens)), "images": len(tokens)}
+
+        def counts() -> dict[str, Any]:
+            tokens, full = tokens_of(found[engine]), tokens_of(found[DECODER])
+            own = engine != TRANSFORMERS
+            row = {"skipped_blocks": kind, **decoded_speed(model.decoder, found[engine])} if own else {}
+            same = sum(one == other for one, other in zip(tokens, full, strict=True)) / max(len(full), 1)
+            return row | {"samples": len(tokens), "words": sum(map(len, tokens)), "same_as_full_depth": same}
+
+        return Case(engine, "full_depth" if kind is None else "exits", run, amounts, counts, DECODER)
+
+    cases = [
+        case(DECODER, partial(decode, model, Final(), decoding)),
+        case(TRANSFORMERS, partial(generate, model, decoding)),
     ]
-    return table
+    for kind in kinds:
+        cases.append(case(f"{DECODER}, {kind}", partial(decode, model, policy, changed(decoding, kind)), kind))
+    return cases
+
+
+def decode(
+    model: MultiExitCaptioner, policy: ExitPolicy, decoding: CaptionDecoding, batch: Mapping[str, Tensor]
+) -> Decoded:
+    return decoding.run(model.decoder, policy, batch, model.bos_token_id, model.eos_token_id)
+
+
+def tokens_of(decoded: Sequence[Decoded]) -> list[list[int]]:
+    return [caption.tokens for part in decoded for caption in part.captions]
+
+
+def generate(model: MultiExitCaptioner, decoding: CaptionDecoding, batch: Mapping[str, Tensor]) -> Decoded:
+    """The captions of transformers' `generate`."""
+    generator: Any = model.decoder.backbone.transformer_model
+    end = model.eos_token_id
+    rows = generator.generate(
+        pixel_values=batch["pixel_values"],
+        max_new_tokens=decoding.max_length,
+        num_beams=decoding.num_beams,
+        length_penalty=decoding.length_penalty,
+        early_stopping=decoding.early_stopping,
+        do_sample=False,
+        decoder_start_token_id=model.bos_token_id,
+        eos_token_id=end,
+        pad_token_id=end,
+    )[:, 1:].tolist()
+    kept = [row[: row.index(end) + 1] if end in row else row for row in rows]
+    return Decoded([GeneratedCaption(row) for row in kept], CaptionMacs())
+
+
+def changed(decoding: CaptionDecoding, skipped_blocks: str | None = None, **values: int | None) -> CaptionDecoding:
+    """The same decoding with those values that are not `None`."""
+    other = copy.copy(decoding)
+    vars(other).update({name: value for name, value in values.items() if value is not None})
+    if skipped_blocks is not None:
+        other.skipped_blocks = SkippedBlocks.from_params({"type": skipped_blocks})
+    return other

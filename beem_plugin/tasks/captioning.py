@@ -1,9 +1,10 @@
-"""`allennlp evaluate` of a captioning model: captions decoded, each word at its own depth, and scored."""
+"""Captioning: a caption for every image, each token at its own depth, and its scores."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,23 +13,23 @@ from tqdm import tqdm
 
 from beem_plugin.archival import Archive
 from beem_plugin.calibration.token_trace import TokenTrace
-from beem_plugin.common.caption_metrics import DEFAULT_METRICS, check_metrics, score_captions
+from beem_plugin.common.caption_metrics import DEFAULT_METRICS, CaptionScores, check_metrics, score_captions
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.data.caption_tokenizer import CaptionTokenizer
-from beem_plugin.data.instance import Instance
 from beem_plugin.decoding.decoding import Decoded
 from beem_plugin.decoding.generated import GeneratedCaption
 from beem_plugin.decoding.meter import CaptionMacs
 from beem_plugin.decoding.speed import encoder_depth
+from beem_plugin.decoding.word_depth import depths
 from beem_plugin.execution import Engine
 from beem_plugin.execution.precision import cast_network
+from beem_plugin.exits.policies import Final
 from beem_plugin.exits.policy import ExitPolicy
+from beem_plugin.models.caption_trace import trace_captions
 from beem_plugin.models.multi_exit_captioner import MultiExitCaptioner
-from beem_plugin.rendering.tables import Table
-from beem_plugin.tasks.caption_benchmark import benchmark_captions, caption_benchmark_table, image_batches_by_size
-from beem_plugin.tasks.caption_data import check_references, depths, one_an_image, write_captions
-from beem_plugin.tasks.caption_trace import trace_captions
-from beem_plugin.tasks.task import BenchmarkOptions, Task, evaluation_loader
+from beem_plugin.tasks.caption_benchmark import caption_cases, image_batches_by_size
+from beem_plugin.tasks.caption_data import check_references, one_an_image, write_captions
+from beem_plugin.tasks.task import BenchmarkOptions, Case, Task, evaluation_loader
 
 
 @Task.register("captions")
@@ -108,25 +109,35 @@ class Captioning(Task):
         loader = evaluation_loader(archive, instances, batch_size)
         policy: ExitPolicy = model.exit_policy
         policy.check_calibrated()
-        found, parts = self._decode(model, loader, len(instances), policy, "captions")
+
+        def decoded(rule: ExitPolicy, what: str) -> tuple[list[GeneratedCaption], list[Decoded], CaptionScores]:
+            options = {"max_length": self.max_length, "num_beams": self.num_beams, "policy": rule}
+            captions, parts = decode_in_order(partial(decode, model, options), loader, len(instances), what)
+            scores = score_captions(
+                {row: tokenizer.decode(caption.tokens) for row, caption in enumerate(captions)},
+                {row: instance.fields["references"] for row, instance in enumerate(instances)},
+                self.metrics,
+                self.spice_jars,
+                self.scorer_timeout,
+            )
+            return captions, parts, scores
+
+        found, parts, scores = decoded(policy, "captions")
         if predictions_file is not None:
             write_captions(predictions_file, instances, found, tokenizer, model.exit_layers)
-        values, warnings, scored_by = self._score(instances, found, tokenizer)
-        values.update(depths(found, tokenizer, model.exit_layers))
-        values.update(encoder_depth(parts))
+        warnings = list(scores.warnings)
+        values = {**scores.metrics, **depths(found, tokenizer, model.exit_layers), **encoder_depth(parts)}
         if self.full_depth and policy.leaves_early:
-            final = ExitPolicy.from_params({"type": "final"})
-            full, full_parts = self._decode(model, loader, len(instances), final, "captions at full depth")
-            full_scores, full_warnings, _ = self._score(instances, full, tokenizer)
-            values.update({f"full_depth_{name}": value for name, value in full_scores.items()})
+            full, full_parts, full_scores = decoded(Final(), "captions at full depth")
+            values.update({f"full_depth_{name}": value for name, value in full_scores.metrics.items()})
             same = sum(one.tokens == other.tokens for one, other in zip(found, full))
             values["same_as_full_depth"] = same / len(found)
             macs = sum(part.macs.total for part in parts)
             if not math.isnan(macs):  # the model counts
                 values["mac_speedup"] = sum(part.macs.total for part in full_parts) / macs
-            warnings += [warning for warning in full_warnings if warning not in warnings]
+            warnings += [warning for warning in full_scores.warnings if warning not in warnings]
         values["samples"] = len(instances)
-        values["caption_tokenizer"] = scored_by
+        values["caption_tokenizer"] = scores.tokenizer
         values["exit_policy"] = policy.to_config()
         values["calibrated_on"] = archive.calibrated_on
         values["warnings"] = warnings
@@ -143,50 +154,23 @@ class Captioning(Task):
     def trace(self, model: Any, batches: Iterable[dict[str, Tensor]], ids: list[str] | None, source: str) -> TokenTrace:
         return trace_captions(captioner_of(model), batches, source)
 
-    def benchmark(self, archive: Archive, options: BenchmarkOptions) -> dict[str, Any]:
+    def benchmark_cases(self, archive: Archive, options: BenchmarkOptions) -> Iterator[tuple[int, list[Case]]]:
         model = captioner_of(archive.model)
         cast_network(model, options.dtype)
-        return benchmark_captions(
-            model,
-            model.exit_policy,
-            image_batches_by_size(archive, options.source, options.max_instances),
-            options.batch_sizes,
-            options.skipped_blocks or [],
-            options.repeats,
-            options.num_beams,
-            options.max_length,
-            options.time_budget,
-        )
+        batches = image_batches_by_size(archive, options.source, options.max_instances)
+        chosen = options.skipped_blocks or (), options.num_beams, options.max_length
+        for size in sorted(set(options.batch_sizes)):
+            yield size, caption_cases(model, model.exit_policy, batches(size), *chosen)
 
-    def benchmark_table(self, report: dict[str, Any]) -> Table:
-        return caption_benchmark_table(report)
-
-    def _decode(
-        self, model: Any, loader: Any, count: int, policy: ExitPolicy, what: str
-    ) -> tuple[list[GeneratedCaption], list[Decoded]]:
-        """A caption for every instance, in the order of the data, and what each batch cost."""
-        captions: list[GeneratedCaption | None] = [None] * count
-        parts = []
-        with torch.inference_mode(), tqdm(total=count, desc=what, unit=" images", mininterval=0.5) as bar:
-            for batch in loader:
-                rows = batch["index"].tolist()
-                parts.append(decode(model, batch, self.max_length, self.num_beams, policy))
-                for row, caption in zip(rows, parts[-1].captions, strict=True):
-                    captions[row] = caption
-                bar.update(len(rows))
-        return [caption for caption in captions if caption is not None], parts
-
-    def _score(
-        self, instances: Sequence[Instance], captions: Sequence[GeneratedCaption], tokenizer: CaptionTokenizer
-    ) -> tuple[dict[str, Any], list[str], str]:
-        result = score_captions(
-            {row: tokenizer.decode(caption.tokens) for row, caption in enumerate(captions)},
-            {row: instance.fields["references"] for row, instance in enumerate(instances)},
-            self.metrics,
-            self.spice_jars,
-            self.scorer_timeout,
-        )
-        return dict(result.metrics), list(result.warnings), result.tokenizer
+    def benchmark_note(self, counted: dict[str, Any]) -> str:
+        parts = [f"layer speed-up {counted['layer_speedup']:.3f}x by words"]
+        if "encoder_layer_speedup" in counted:
+            parts.append(f"of the image encoder {counted['encoder_layer_speedup']:.3f}x")
+        if "mac_speedup" in counted:
+            parts.append(f"multiply-accumulates (images and heads included) {counted['mac_speedup']:.3f}x")
+        else:
+            parts.append("multiply-accumulates not compared with beams, of which only the best has a length")
+        return ", ".join(parts)
 
 
 def captioner_of(model: Any) -> MultiExitCaptioner:
@@ -211,13 +195,29 @@ def calibration_trace_of(archive: Archive, where: str) -> TokenTrace:
     return trace
 
 
-def decode(
-    model: Any, batch: dict[str, torch.Tensor], max_length: int | None, num_beams: int | None, policy: ExitPolicy
-) -> Decoded:
+def decode(model: Any, options: dict[str, Any], batch: dict[str, Tensor]) -> Decoded:
     """The model's captions of a batch, and what they cost where the model counts that, else NaN."""
     device = next(model.parameters()).device
     inputs = {name: value.to(device) for name, value in batch.items()}
-    options: dict[str, Any] = {"max_length": max_length, "num_beams": num_beams, "policy": policy}
     if not hasattr(model, "decode"):
         return Decoded(model.generate(inputs, **options), CaptionMacs(images=math.nan))
     return model.decode(inputs, **options)
+
+
+@torch.inference_mode()
+def decode_in_order(
+    decode: Callable[[dict[str, Tensor]], Decoded], batches: Iterable[dict[str, Tensor]], count: int, what: str = ""
+) -> tuple[list[GeneratedCaption], list[Decoded]]:
+    """
+    The captions of `count` images in the order of the data, and what `decode` gave for each batch; `index` in a batch
+    is each image's position in the data, `what` the name of the progress bar, if there is one.
+    """
+    rows: list[int] = []
+    parts = []
+    with tqdm(total=count, desc=what, unit=" images", mininterval=0.5, disable=not what) as bar:
+        for batch in batches:
+            rows += batch["index"].tolist()
+            parts.append(decode(batch))
+            bar.update(len(batch["index"]))
+    captions = [caption for part in parts for caption in part.captions]
+    return [caption for _, caption in sorted(zip(rows, captions, strict=True), key=lambda pair: pair[0])], parts

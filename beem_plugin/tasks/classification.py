@@ -30,8 +30,8 @@ from beem_plugin.exits.branches import BranchedHead
 from beem_plugin.models.decision_records import decision_records
 from beem_plugin.models.multi_exit_model import MultiExitModel
 from beem_plugin.rendering.tables import Column, Table, text
-from beem_plugin.tasks.engine_benchmark import batches_by_size, benchmark_table, run_benchmark
-from beem_plugin.tasks.task import BenchmarkOptions, Task
+from beem_plugin.tasks.engine_cases import batches_by_size, cases_by_size
+from beem_plugin.tasks.task import BenchmarkOptions, Case, Task
 
 logger = logging.getLogger(__name__)
 
@@ -122,23 +122,12 @@ class Classification(Task):
     def trace(self, model: Any, batches: Iterable[dict[str, Tensor]], ids: list[str] | None, source: str) -> ExitTrace:
         return trace_model(text_model(model), batches, ids, source)
 
-    def benchmark(self, archive: Archive, options: BenchmarkOptions) -> dict[str, Any]:
+    def benchmark_cases(self, archive: Archive, options: BenchmarkOptions) -> Iterator[tuple[int, list[Case]]]:
         model = text_model(archive.model)
         cast_network(model.encoder, options.dtype)
-        make_batches = batches_by_size(archive, options.source, options.max_instances)
+        batches = batches_by_size(archive, options.source, options.max_instances)
         engines = list(ENGINES) if options.engines is None else options.engines
-        return run_benchmark(
-            model.encoder,
-            model.exit_policy,
-            make_batches,
-            options.batch_sizes,
-            engines,
-            options.repeats,
-            options.time_budget,
-        )
-
-    def benchmark_table(self, report: dict[str, Any]) -> Table:
-        return benchmark_table(report)
+        yield from cases_by_size(model.encoder, model.exit_policy, batches, options.batch_sizes, engines)
 
     def write_predictions(
         self, path: str, instances: Sequence[Instance], decisions: ExitDecisions, model: MultiExitModel

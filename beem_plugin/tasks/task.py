@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -21,40 +21,54 @@ from beem_plugin.rendering.tables import Table
 
 @dataclass
 class BenchmarkOptions:
-    """
-    The arguments of `allennlp benchmark`. Those of other tasks are `None`.
-
-    # Parameters
-
-    source : `str`
-    batch_sizes : `list[int]`
-    repeats : `int`
-    dtype : `str`
-    max_instances : `int`, optional
-    engines, skipped_blocks : `list[str]`, optional
-    num_beams, max_length : `int`, optional
-    time_budget : `float`, optional
-        Seconds after which no further repeat of a batch size begins.
-    """
+    """The arguments of `allennlp benchmark` that a task reads. Those of other tasks are `None`."""
 
     source: str
     batch_sizes: list[int]
-    repeats: int = 5
     dtype: str = "float32"
     max_instances: int | None = None
     engines: list[str] | None = None
     skipped_blocks: list[str] | None = None
     num_beams: int | None = None
     max_length: int | None = None
-    time_budget: float | None = None
+
+
+@dataclass
+class Case:
+    """
+    What a benchmark times.
+
+    # Parameters
+
+    engine : `str`
+    case : `str`
+        `"full_depth"`, `"exits"`, or `"nobody_leaves"`: the policy runs and no sample exits.
+    run : `Callable[[], Iterable]`
+        Yields a result a batch, see `timing.measure`.
+    amounts : `Callable[[], dict[str, int]]`
+        Samples of the last run by their unit: `{"sentences": 100}`.
+    counts : `Callable[[], dict[str, Any]]`, optional
+        What is counted of the last run, not timed.
+    reference : `str`, optional
+        The engine whose full depth is 1x.
+    has_latency : `bool`, optional (default = `True`)
+        Whether results come batch by batch.
+    """
+
+    engine: str
+    case: str
+    run: Callable[[], Iterable[Any]]
+    amounts: Callable[[], dict[str, int]]
+    counts: Callable[[], dict[str, Any]] = dict
+    reference: str | None = None
+    has_latency: bool = True
 
 
 class Task(Registrable):
     """
-    What classification, regression, captioning and other tasks differ in. A model names its task (`Model.task`); the
-    config's block `evaluation` holds the task's options. Commands use a task through this class only.
-
-    A new task is a file with a subclass here, a model and a dataset reader; see `token_classification.py`.
+    The difference between classification, regression, captioning and other tasks. A model names its task
+    (`Model.task`); the config's block `evaluation` holds the task's options. Commands use a task through this class
+    only. A new task is a subclass in a file here, a model and a dataset reader; see `token_classification.py`.
     """
 
     default_implementation = "classification"
@@ -77,6 +91,9 @@ class Task(Registrable):
         predictions_file: str | None = None,
     ) -> dict[str, Any]:
         """
+        The metrics under the archive's policy, JSON-able. Intervals are added for `exit_histogram`, and for `accuracy`
+        over `labelled_samples`.
+
         # Parameters
 
         archive : `Archive`
@@ -85,47 +102,38 @@ class Task(Registrable):
         batch_size : `int`, optional (default = the config's)
         engine : `Engine`, optional (default = the model's)
         predictions_file : `str`, optional
-            Where the predictions go.
-
-        # Returns
-
-        `dict[str, Any]`
-            The metrics under the archive's policy, JSON-able. With `exit_histogram`, and `accuracy` over
-            `labelled_samples` where there is one, intervals are added.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define evaluate")
 
     def trace(self, model: Any, batches: Iterable[dict[str, Tensor]], ids: list[str] | None, source: str) -> ExitTrace:
         """
-        Runs all exits over a data set.
+        Runs all exits over a data set; the trace is in the data set's order.
 
         # Parameters
 
         model : `Model`
         batches : `Iterable[dict[str, Tensor]]`
-            As the reader's collator makes them, in any order; `index` is each sample's position in the data set.
+            From the reader's collator, in any order; `index` is each sample's position in the data set.
         ids : `list[str]`, optional
             The samples' identifiers, in the data set's order.
         source : `str`
-            Which data these are.
-
-        # Returns
-
-        `ExitTrace`
-            In the data set's order.
+            Name of the data, for reports.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define trace")
 
-    def benchmark(self, archive: Archive, options: BenchmarkOptions) -> dict[str, Any]:
-        """`counted` (layers and multiply-accumulates of the policy) and `measured` (one row a case and batch size)."""
+    def benchmark_cases(self, archive: Archive, options: BenchmarkOptions) -> Iterator[tuple[int, list[Case]]]:
+        """The cases of one batch size after the other; the engine `transformers` at full depth is among them."""
         raise ConfigurationError(
             f"benchmark: found a model {type(archive.model).__name__}, allowed: one of a task "
             "with a benchmark, such as multi_exit_classifier"
         )
 
-    def benchmark_table(self, report: dict[str, Any]) -> Table:
-        """The report of `benchmark` as a table with notes."""
-        raise NotImplementedError(f"{type(self).__name__} does not define benchmark_table")
+    def benchmark_note(self, counted: dict[str, Any]) -> str:
+        """The counted speed-ups, under the table of `benchmark`."""
+        return (
+            f"layer speed-up {counted['layer_speedup']:.3f}x, multiply-accumulates (heads included) "
+            f"{counted['mac_speedup']:.3f}x"
+        )
 
     def tables(self, metrics: dict[str, Any]) -> list[Table]:
         """Further tables of the metrics that `evaluate` gave, such as one a class."""
@@ -133,15 +141,7 @@ class Task(Registrable):
 
 
 def task_of(model: Model, config: dict[str, Any] | None = None) -> Task:
-    """
-    The task of a model.
-
-    # Parameters
-
-    model : `Model`
-    config : `dict[str, Any]`, optional
-        An archive's, whose block `evaluation` has the task's options, and its `type` where the model names none.
-    """
+    """The task of a model; the block `evaluation` of an archive's config has its options, and its `type` by default."""
     block = (config or {}).get("evaluation") or {}
     if not isinstance(block, dict):
         raise ConfigurationError(f"evaluation: found {block!r}, allowed: a block")

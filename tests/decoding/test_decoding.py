@@ -13,7 +13,7 @@ from beem_plugin.common.errors import ConfigurationError, NotCalibratedError
 from beem_plugin.decoding import CaptionDecoding, SkippedBlocks
 from beem_plugin.decoding.meter import full_depth
 from beem_plugin.models import MultiExitCaptioner
-from beem_plugin.tasks.caption_trace import trace_captions
+from beem_plugin.models.caption_trace import trace_captions
 from tests.decoding.slow_decoder import slow_caption
 from tests.tiny_captioner import BOS, EOS, captioner, images, policy
 

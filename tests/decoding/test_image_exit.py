@@ -13,7 +13,7 @@ from beem_plugin.backbones.image_blocks import image_stages
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.decoding.image_exit import ImageExit, image_block_macs, image_macs
 from beem_plugin.models import MultiExitCaptioner
-from beem_plugin.tasks.caption_trace import trace_captions
+from beem_plugin.models.caption_trace import trace_captions
 from tests.tiny_captioner import batch, captioner, images, policy
 
 SHAPE = {"image_size": 16, "patch_size": 4, "intermediate_size": 32, "hidden_size": 24, "num_attention_heads": 2}

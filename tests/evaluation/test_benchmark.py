@@ -18,12 +18,12 @@ from beem_plugin.data.ragged_batch import RaggedBatch
 from beem_plugin.evaluation.benchmark import names, numbers
 from beem_plugin.execution import Compaction
 from beem_plugin.execution.engine import Engine, ExecutedBatch
+from beem_plugin.execution.metering.computed import checked_decisions
 from beem_plugin.execution.metering.timing import Timing, measure, percentiles, ratio
 from beem_plugin.execution.stepped_network import SteppedNetwork
 from beem_plugin.exits.policies import FixedExit, MaxProbability
 from beem_plugin.exits.policy import ExitPolicy
-from beem_plugin.tasks.engine_benchmark import run_benchmark
-from beem_plugin.tasks.engine_cases import answers_of
+from beem_plugin.tasks.engine_cases import engine_cases
 from tests.execution.worlds import World, make_batches
 from tests.tiny_project import run
 
@@ -66,7 +66,7 @@ class Simulates(Engine):
 def test_simulated_seconds_are_refused() -> None:
     Engine.register("simulates", exist_ok=True)(Simulates)
     with pytest.raises(ConfigurationError, match="simulates early exit"):
-        run_benchmark(World(), MaxProbability(0.9), lambda size: make_batches(6, size), [3], ["simulates"], 1)
+        engine_cases(World(), MaxProbability(0.9), make_batches(6, 3), ["simulates"])
 
 
 class Pretends(Engine):
@@ -89,7 +89,7 @@ def test_samples_that_stay_do_not_hide_a_simulation(size: int) -> None:
     world, batches = World(), make_batches(20, size)
     policy = next(policy for policy in MIXED if is_mixed(world, policy, batches))
     with pytest.raises(ConfigurationError, match="'pretends' computes the layers of samples that have left"):
-        answers_of({"type": "pretends"}, world, policy, batches)
+        checked_decisions("pretends", world, policy, batches)
 
 
 MIXED = [MaxProbability(share / 40) for share in range(14, 40)]
@@ -97,7 +97,7 @@ MIXED = [MaxProbability(share / 40) for share in range(14, 40)]
 
 def is_mixed(world: World, policy: ExitPolicy, batches: list[dict[str, Tensor]]) -> bool:
     """Whether some samples leave early, and others stay to the end."""
-    exits = answers_of({"type": "single"}, world, policy, batches)[0].exits
+    exits = checked_decisions("single", world, policy, batches)[0].exits
     staying = int((exits == world.num_exits).sum())
     return 4 <= staying <= 14
 
@@ -109,9 +109,9 @@ def test_real_engines_are_never_refused(engine: str, exit_layers: list[int]) -> 
     for seed, (count, size) in enumerate([(1, 1), (2, 2), (9, 4), (30, 7), (30, 30)]):
         batches = make_batches(count, size, seed)
         for policy in MIXED[::3]:
-            answers_of({"type": engine}, world, policy, batches)
+            checked_decisions(engine, world, policy, batches)
         policy_of_all: ExitPolicy = FixedExit(1)
-        assert answers_of({"type": engine}, world, policy_of_all, batches)[1] > 1
+        assert checked_decisions(engine, world, policy_of_all, batches)[1] > 1
 
 
 def test_each_engine_once() -> None:

@@ -10,7 +10,7 @@ import torch
 from beem_plugin.calibration.replay import replay
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.decoding import CaptionDecoding
-from beem_plugin.tasks.caption_trace import trace_captions
+from beem_plugin.models.caption_trace import trace_captions
 from tests.tiny_captioner import BOS, batch, captioner, images, policy
 
 ADAPTER = {"type": "adapter", "width": 8}

@@ -5,13 +5,18 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import beem_plugin.components  # noqa: F401
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.registry import Params
-from beem_plugin.tasks.caption_benchmark import benchmark_captions, caption_benchmark_table, kind_of
+from beem_plugin.evaluation.benchmark import benchmark_table, run_benchmark
+from beem_plugin.exits.policy import ExitPolicy
+from beem_plugin.models import MultiExitCaptioner
+from beem_plugin.tasks.caption_benchmark import Images, caption_cases
+from beem_plugin.tasks.captioning import Captioning
 from beem_plugin.training.train import train_model
 from tests.tiny_caption_configs import tiny
 from tests.tiny_captioner import captioner, images, policy
@@ -61,18 +66,39 @@ def test_options_of_the_other_kind_of_model_are_named(archive: Path, trained: Pa
     assert refused.returncode == 1 and "--skipped-blocks: found 'forget'" in refused.stderr
 
 
+def measured(model: MultiExitCaptioner, rule: ExitPolicy, batches: Images, **options: Any) -> dict[str, Any]:
+    return run_benchmark([(3, caption_cases(model, rule, batches, **options))], 1, model.device)
+
+
 def test_beams_are_measured_without_comparing_multiply_accumulates(capsys: pytest.CaptureFixture[str]) -> None:
     model = captioner(decoding={"max_length": 6, "skipped_blocks": "copy"})
-    assert kind_of(model.decoding.skipped_blocks) == "copy"
-    rule = policy(type="fixed_exit", exit=3)
-    report = benchmark_captions(model, rule, lambda size: [{"pixel_values": images(size)}], [2], repeats=1, num_beams=3)
+    report = measured(model, policy(type="fixed_exit", exit=3), [{"pixel_values": images(2)}], num_beams=3)
     assert [row["engine"] for row in report["measured"]] == ["decoder", "transformers", "decoder, copy"]
     assert report["measured"][1]["same_as_full_depth"] == 1.0
     assert "mac_speedup" not in report["counted"] and report["counted"]["layer_speedup"] == 2.0
-    caption_benchmark_table({"device": "cpu", "threads": 1, "repeats": 1, **report}).print(150)
+    note = Captioning().benchmark_note(report["counted"])
+    benchmark_table({"device": "cpu", "threads": 1, "repeats": 1, **report}, note).print(150)
     assert "multiply-accumulates not compared with beams" in " ".join(capsys.readouterr().out.split())
+
+
+def test_every_case_has_its_own_figures() -> None:
+    model = captioner(decoding={"max_length": 8})
+    batches = [{"pixel_values": images(3)}, {"pixel_values": images(2)}]
+    kinds = ("propagate", "recompute")
+    half, never = (
+        {row["engine"]: row for row in measured(model, rule, batches, skipped_blocks=kinds)["measured"]}
+        for rule in (policy(type="fixed_exit", exit=3), policy(type="patience", patience=6))
+    )
+    assert list(half) == ["decoder", "transformers", "decoder, propagate", "decoder, recompute"]
+    assert half["decoder"]["measured_speedup"] == half["decoder"]["mac_speedup"] == 1.0
+    assert half["decoder, propagate"]["layer_speedup"] == pytest.approx(2.0)
+    assert half["decoder, propagate"]["mac_speedup"] < half["decoder, propagate"]["decoder_mac_speedup"]
+    assert never["decoder, recompute"]["same_as_full_depth"] == 1.0
+    # Heads are computed at every exit and no sample exits: slower than full depth.
+    assert never["decoder, recompute"]["layer_speedup"] == 1.0 and never["decoder, recompute"]["mac_speedup"] < 1
+    assert all(row["seconds"] > 0 for rows in (half, never) for row in rows.values())
 
 
 def test_an_unknown_way_to_fill_in_skipped_blocks_is_named() -> None:
     with pytest.raises(ConfigurationError, match="--skipped-blocks: found 'no'"):
-        benchmark_captions(captioner(), policy(type="final"), lambda size: [], [1], ["no"])
+        caption_cases(captioner(), policy(type="final"), [], ["no"])

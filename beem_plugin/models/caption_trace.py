@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,20 +16,7 @@ from beem_plugin.models.multi_exit_captioner import MultiExitCaptioner
 def trace_captions(model: MultiExitCaptioner, batches: Iterable[dict[str, Tensor]], source: str) -> TokenTrace:
     """
     Teacher forcing: every exit predicts each token from the preceding tokens of the reference. Images exit the image
-    encoder as in decoding.
-
-    # Parameters
-
-    model : `MultiExitCaptioner`
-    batches : `Iterable[dict[str, Tensor]]`
-        Batches of the captions collator, in any order; `index` is the position of each caption in the data set.
-    source : `str`
-        Name of the data, for reports.
-
-    # Returns
-
-    `TokenTrace`
-        In the data set's order.
+    encoder as in decoding. Parameters and result are those of `Task.trace`; there is a batch at least.
     """
     was_training = model.training
     model.eval()
@@ -42,25 +28,17 @@ def trace_captions(model: MultiExitCaptioner, batches: Iterable[dict[str, Tensor
         parts.append(trace_batch(model, batch, index))
         num_captions += size
     model.train(was_training)
-    meta: dict[str, Any] = {
+    columns = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    order = (columns["caption"] * (int(columns["position"].max()) + 1) + columns["position"]).argsort()
+    columns = {name: value[order] for name, value in columns.items()}
+    named = {name: columns.pop(name) for name in (*SUMMARIES, "target", "caption", "position")}
+    meta = {
         "exit_layers": model.exit_layers,
         "metric": model.metric,
         "source": source,
         "calibration_target": model.calibration_target,
     }
-    if not parts:
-        values, empty = torch.zeros(0, model.num_exits), torch.zeros(0, dtype=torch.int64)
-        return TokenTrace(
-            values.long(), values, values, values, empty, empty, empty, model.decoder.num_labels, meta=meta
-        )
-    columns = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-    order = (columns["caption"] * (int(columns["position"].max()) + 1) + columns["position"]).argsort()
-    columns = {name: value[order] for name, value in columns.items()}
-    fields = (*SUMMARIES, "target", "caption", "position")
-    signals = {name: value for name, value in columns.items() if name not in fields}
-    return TokenTrace(
-        **{name: columns[name] for name in fields}, num_words=model.decoder.num_labels, signals=signals, meta=meta
-    )
+    return TokenTrace(**named, num_words=model.decoder.num_labels, signals=columns, meta=meta)
 
 
 def trace_batch(model: MultiExitCaptioner, batch: dict[str, Tensor], index: Tensor) -> dict[str, Tensor]:
