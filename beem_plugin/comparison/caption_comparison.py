@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,17 +9,16 @@ from typing import Any
 
 from beem_plugin.common.caption_metrics import DEFAULT_METRICS, CaptionScores
 from beem_plugin.common.errors import DataError
-from beem_plugin.comparison.caption_table import cider_difference, score_rows
-from beem_plugin.comparison.caption_table_output import METRIC_NAMES, SPEEDS, hundredths, table_lines, times
-from beem_plugin.tasks.caption_speed import FULL_DEPTH
+from beem_plugin.common.strict_json import read_json
+from beem_plugin.comparison.caption_scores import SPEEDS, cider_difference, score_rows
+from beem_plugin.comparison.caption_table import FULL_DEPTH
 
 FILE_NAME = "captions.json"
 KEYS = ("method", "seed", "exit_layers", "rows", "references")
 REFERENCE = "final"
 """The method whose full depth the others are compared with: the network that was trained without exits."""
 
-MIXED_UP = "other images"
-CONTROL = f"final, captions of {MIXED_UP}"
+CONTROL = "final, captions of other images"
 
 
 def caption_run(
@@ -34,21 +32,8 @@ def caption_run(
     seconds: float,
 ) -> dict[str, Any]:
     """
-    What is kept of a training, enough to be scored without its model.
-
-    # Parameters
-
-    method : `str`
-    seed : `int`
-    source : `str`
-        Which images these are.
-    exit_layers : `Sequence[int]`
-    rows, references
-        As `decoded_rows` makes them.
-    trained : `Mapping[str, Any]`
-        metrics.json of the training.
-    seconds : `float`
-        Of the training.
+    The content of `captions.json`, enough to be scored without the model: `rows` and `references` of `decoded_rows`,
+    the source and the exit layers, the numbers of the training's `metrics.json` (`trained`) and its `seconds`.
     """
     return {
         "method": method,
@@ -69,30 +54,19 @@ def read_caption_runs(folder: Path) -> list[dict[str, Any]]:
         raise DataError(f"{folder}: holds no METHOD/SEED/{FILE_NAME}")
     runs = []
     for path in paths:
-        try:
-            run = json.loads(path.read_text(encoding="utf-8"))
-        except json.JSONDecodeError as error:
-            raise DataError(f"{path}:{error.lineno}: not valid JSON: {error.msg}") from None
+        run = read_json(path)
         missing = [key for key in KEYS if not isinstance(run, dict) or key not in run]
         if missing:
             raise DataError(f"{path}: lacks {', '.join(missing)}")
         runs.append(run)
-    order = (REFERENCE, "reduced")
-    return sorted(runs, key=lambda run: order.index(run["method"]) if run["method"] in order else len(order))
+    return sorted(runs, key=lambda run: {REFERENCE: 0, "reduced": 1}.get(run["method"], 2))
 
 
 def compared_rows(
     runs: Sequence[Mapping[str, Any]], metrics: Sequence[str] = DEFAULT_METRICS, spice_jars: str | None = None
 ) -> list[dict[str, Any]]:
     """
-    A row for each method and rule, means over seeds.
-
-    # Parameters
-
-    runs : `Sequence[Mapping[str, Any]]`
-        See `read_caption_runs`.
-    metrics, spice_jars
-        See `score_captions`.
+    A row for each method and rule, means over seeds; see `read_caption_runs` and `score_captions`.
 
     # Returns
 
@@ -100,14 +74,16 @@ def compared_rows(
         `method`, `name`, `seeds`, `metrics`, `layer_speedup` and its like; `full_difference` and `final_difference`:
         CIDEr less that of the same network at full depth, and less that of the network trained without exits with the
         same seed, each with `..._error`, over images the standard error of the mean difference, over seeds the mean of
-        these. A row "final, captions of other images" gives each image the caption of the next: what a captioner is
-        worth that writes well and does not look.
+        these. The row "final, captions of other images" gives each image the caption of the next.
     """
     scored: list[tuple[Mapping[str, Any], list[dict[str, Any]], list[CaptionScores]]] = []
     for run in runs:
         rows = [dict(row) for row in run["rows"]]
         if run["method"] == REFERENCE:
-            rows.append(mixed_up(rows[0]))
+            captions = rows[0]["captions"]
+            pairs = zip(captions, captions[1:] + captions[:1])
+            moved = [{**one, "caption": other["caption"]} for one, other in pairs]
+            rows.append({**rows[0], "name": CONTROL, "captions": moved})
         scored.append((run, rows, score_rows(rows, run["references"], metrics, spice_jars)))
     finals = {run["seed"]: (run, found[0]) for run, _, found in scored if run["method"] == REFERENCE}
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
@@ -117,21 +93,14 @@ def compared_rows(
             # A network of fewer blocks is faster than the whole one, which its own full depth cannot tell.
             speeds = speeds_of(row, 1.0 if final is None else final["exit_layers"][-1] / run["exit_layers"][-1])
             made = {"metrics": scores.metrics, **speeds, "distinct_captions": row["distinct_captions"]}
-            made |= renamed(cider_difference(scores, found[0]), "full")
+            made |= cider_difference(scores, found[0], "full")
             if final_scores is not None and final is not None and final["references"] == run["references"]:
-                made |= renamed(cider_difference(scores, final_scores), REFERENCE)
+                made |= cider_difference(scores, final_scores, REFERENCE)
             groups.setdefault((run["method"], row["name"]), []).append(made)
     return [
         {"method": method, "name": name, "seeds": len(found), **mean_of(found)}
         for (method, name), found in groups.items()
     ]
-
-
-def mixed_up(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The row with each image given the caption of the next."""
-    captions = row["captions"]
-    moved = [{**one, "caption": other["caption"]} for one, other in zip(captions, [*captions[1:], captions[0]])]
-    return {**row, "name": CONTROL, "captions": moved}
 
 
 def speeds_of(row: Mapping[str, Any], depth: float) -> dict[str, float]:
@@ -149,10 +118,6 @@ def speeds_of(row: Mapping[str, Any], depth: float) -> dict[str, float]:
     return found
 
 
-def renamed(difference: Mapping[str, float], against: str) -> dict[str, float]:
-    return {name.replace("cider_difference", f"{against}_difference"): value for name, value in difference.items()}
-
-
 def mean_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Each number's mean over the rows that have it, blocks of numbers alike."""
     found: dict[str, Any] = {}
@@ -161,32 +126,3 @@ def mean_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         is_block = isinstance(values[0], Mapping)
         found[name] = mean_of(values) if is_block else statistics.fmean(values)
     return found
-
-
-def comparison_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Metrics times 100, differences of CIDEr with their standard error, and speed-ups."""
-    metrics = [name for name in METRIC_NAMES if any(name in row["metrics"] for row in rows)]
-    speeds = [name for name in SPEEDS if any(name in row for row in rows)]
-    head = ["training", "rule", *(METRIC_NAMES[name] for name in metrics), "CIDEr - full", f"CIDEr - {REFERENCE}"]
-    body = [
-        [
-            row["method"],
-            row["name"],
-            *(hundredths(row["metrics"].get(name)) for name in metrics),
-            *(with_error(row, f"{against}_difference") for against in ("full", REFERENCE)),
-            f"{row['distinct_captions']:.0f}",
-            *(times(row.get(name)) for name in speeds),
-        ]
-        for row in rows
-    ]
-    return "\n".join([*table_lines([*head, "distinct", *(SPEEDS[name] for name in speeds)], body), ""])
-
-
-def with_error(row: Mapping[str, Any], name: str) -> str:
-    return f"{100 * row[name]:+.1f} ± {100 * row[f'{name}_error']:.1f}" if name in row else "-"
-
-
-def flat_comparison(row: Mapping[str, Any]) -> dict[str, Any]:
-    """One line of a CSV file."""
-    line = {name: value for name, value in row.items() if name != "metrics"}
-    return {**line, **{f"metrics.{name}": value for name, value in row["metrics"].items()}}

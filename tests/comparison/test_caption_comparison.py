@@ -14,9 +14,9 @@ from beem_plugin.comparison.caption_comparison import (
     CONTROL,
     caption_run,
     compared_rows,
-    comparison_markdown,
     read_caption_runs,
 )
+from beem_plugin.comparison.caption_scores import scores_table
 from tests.tiny_project import ROOT
 
 REFERENCES = [
@@ -64,7 +64,7 @@ def test_rows_are_compared_with_their_own_full_depth_and_with_no_exits(folder: P
     assert shorter["layer_speedup"] == pytest.approx(4 / 3)
     assert shorter["decoder_mac_speedup"] == pytest.approx((4 / 3 * 6 + 1) / 7)
     assert shorter["mac_speedup"] == pytest.approx((10 + 4 / 3 * 6 + 1) / 17)
-    table = comparison_markdown(list(rows.values()))
+    table = scores_table(list(rows.values()), method="training", name="rule").to_markdown()
     assert "| beem | BEEM-A |" in table and "1.50x" in table and "METEOR" not in table
 
 

@@ -14,11 +14,11 @@ from beem_plugin.archival import load_archive
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.params import evaluate_document
 from beem_plugin.common.registry import Params
+from beem_plugin.comparison.caption_scores import markdown
 from beem_plugin.comparison.caption_table import caption_table, table_cases
-from beem_plugin.comparison.caption_table_output import markdown
 from beem_plugin.data.caption_tokenizer import CaptionTokenizer
 from beem_plugin.decoding.generated import GeneratedCaption
-from beem_plugin.tasks.caption_data import exits_by_class
+from beem_plugin.decoding.word_depth import exits_by_class
 from beem_plugin.training.train import train_model
 from tests.tiny_caption_configs import tiny
 from tests.tiny_project import CONFIGS, ROOT
