@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from beem_plugin.archival import Calibration, load_archive, with_calibration
 from beem_plugin.calibration.report import CalibrationReport
@@ -16,6 +15,7 @@ from beem_plugin.common.params import load_config
 from beem_plugin.common.registry import Params
 from beem_plugin.comparison.evidence import CalibrationEvidence, calibration_evidence
 from beem_plugin.comparison.policy_files import errors_at
+from beem_plugin.comparison.result import check_same_network
 from beem_plugin.evaluation.trace import trace_archive
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.rendering.pages.calibration import calibration_page, exits_table
@@ -67,13 +67,7 @@ def trace_for(args: argparse.Namespace) -> ExitTrace:
                 f"{args.archive_file}: the archive holds no calibration trace; give --data or --trace"
             )
         return archive.calibration.trace
-    network: Any = archive.model.exit_network
-    for what, here, there in (
-        ("exits", trace.exit_layers, list(network.exit_layers)),
-        ("labels", trace.num_labels, network.num_labels),
-    ):
-        if here != there:
-            raise ConfigurationError(f"--trace: {args.trace} has {what} {here}, found {there} in {args.archive_file}")
+    check_same_network("--trace", args.trace, trace, args.archive_file, archive.model.exit_network)
     return trace
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from beem_plugin.calibration.curves import SPEEDS, Curve, metric_curve, native
-from beem_plugin.calibration.replay import replay_many
+from beem_plugin.calibration.outcomes import Outcome, outcome_of
+from beem_plugin.calibration.replay import ExitDecisions, replay, replay_many
 from beem_plugin.calibration.report import CalibrationReport
 from beem_plugin.calibration.thresholds import NEVER
 from beem_plugin.calibration.thresholds.grid import ThresholdGrid
@@ -17,10 +18,20 @@ from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.comparison.policy_files import NamedPolicy
 from beem_plugin.comparison.policy_grid import Quantiles, Setting, describe
-from beem_plugin.comparison.result import ON_ITSELF, PolicyResult, build, measure, measure_outcome, result_of
+from beem_plugin.comparison.result import (
+    ON_ITSELF,
+    PolicyResult,
+    build,
+    intervals_of,
+    measure,
+    measure_outcome,
+    right_of,
+)
 from beem_plugin.exits.policy import ExitPolicy
 
 CURVE_POINTS = 200
+Fitted = tuple[Setting, ExitPolicy, CalibrationReport | None]
+"""A setting without `Quantiles`, its fitted policy, and the report if it was fitted alone."""
 
 
 @dataclass
@@ -29,32 +40,15 @@ class Family:
     # Parameters
 
     name : `str`
-    settings : `list[Setting]`
-        Without `Quantiles`.
-    policies : `list[ExitPolicy]`
-        Fitted, one a setting.
-    reports : `list[CalibrationReport | None]`
-        Of settings that were calibrated one by one.
-    """
-
-    name: str
-    settings: list[Setting]
-    policies: list[ExitPolicy]
-    reports: list[CalibrationReport | None]
-
-
-@dataclass
-class FamilyResult:
-    """
-    # Parameters
-
-    name : `str`
     results : `list[PolicyResult]`
+    policy : `ExitPolicy`
+        Any of its policies, fitted.
     curve : `Curve`, optional (default = `None`)
     """
 
     name: str
     results: list[PolicyResult]
+    policy: ExitPolicy
     curve: Curve | None = None
 
     def summary(self, metric: str) -> dict[str, Any]:
@@ -70,119 +64,131 @@ class FamilyResult:
 
 @dataclass
 class TraceResult:
-    """
-    # Parameters
-
-    name : `str | None`
-        `None` if it is the only one.
-    trace : `ExitTrace`
-    families : `list[FamilyResult]`
-    """
+    """All policies on one trace; its `name` is `None` if it is the only one."""
 
     name: str | None
     trace: ExitTrace
-    families: list[FamilyResult]
+    families: list[Family]
 
 
-def fit_families(policy: NamedPolicy, trace: ExitTrace, calibration: ExitTrace | None) -> list[Family]:
-    """Builds the settings of `policy`; a fit that several settings share is made once a family."""
-    groups: dict[str, list[Setting]] = {}
-    for setting in policy.settings:
-        groups.setdefault(describe(setting.apart), []).append(setting)
-    families = []
-    for label, settings in groups.items():
-        fitting = _Fitting(trace, calibration)
-        resolved = [one for setting in settings for one in fitting.without_quantiles(setting)]
-        fitted = [fitting.fit(setting) for setting in resolved]
-        name = f"{policy.name} {label}" if label else policy.name
-        families.append(Family(name, resolved, [one for one, _ in fitted], [report for _, report in fitted]))
-    return families
-
-
-def judge_families(
-    families: Sequence[Family], trace: ExitTrace, calibration: ExitTrace | None, metrics: Sequence[str] = ()
-) -> list[FamilyResult]:
-    """Replays every setting of every family on `trace`, in one pass."""
-    places = [(number, index) for number, family in enumerate(families) for index in range(len(family.settings))]
-    policies = [families[number].policies[index] for number, index in places]
-    final = measure(trace, trace.predictions[:, -1], metrics)
-    itself = [ON_ITSELF] if calibration is not None and calibration.same_data(trace) else []
-    found: dict[tuple[int, int], PolicyResult] = {}
-    for place, outcome in replay_many(policies, trace):
-        number, index = places[place]
-        family, policy = families[number], policies[place]
-        setting = family.settings[index]
-        found[number, index] = result_of(
-            f"{family.name}{', ' if setting.apart and setting.along else ' '}{describe(setting.along)}".rstrip(),
-            trace,
-            policy,
-            outcome,
-            measure_outcome(trace, outcome, metrics),
-            trace.histogram_depth(outcome.exit_histogram),
-            final,
-            family.reports[index],
-            [*itself, *policy.out_of_reach(with_ends=False)],
-            setting.swept,
-        )
-    return [
-        FamilyResult(family.name, [found[number, index] for index in range(len(family.settings))])
-        for number, family in enumerate(families)
-    ]
-
-
-def family_curve(
-    policy: ExitPolicy, results: Sequence[PolicyResult], trace: ExitTrace, metric: str, sweep: bool
-) -> Curve | None:
+class TraceJudge:
     """
-    The curve of a family: through its settings and full depth, or, with `sweep`, of every limit that makes a difference
-    where the rule has a score. `None` without labels, or if there is nothing to draw.
+    Fits policies on one trace and measures them on another.
 
     # Parameters
 
-    policy : `ExitPolicy`
-        Any of the family's, fitted.
-    results : `Sequence[PolicyResult]`
-        Those of its settings.
     trace : `ExitTrace`
-    metric : `str`
-        The number to be drawn: `accuracy`, `matthews`, ...
-    sweep : `bool`
+    calibration : `ExitTrace`, optional (default = `None`)
+        What parameters that are not set are fitted on.
+    metrics : `Sequence[str]`, optional (default = `()`)
+        Beside accuracy and the task's own.
     """
-    known = trace.known.nonzero().flatten()
-    if len(known) == 0:
-        return None
-    if sweep and policy.score_key() is not None and trace.num_exits > 1:
-        labelled = trace if len(known) == len(trace) else trace.select(known)
-        return metric_curve(policy.scores(labelled), metric)
-    if len({result.layer_speedup for result in results}) < 2:
-        return None
-    ordered = sorted(results, key=lambda result: result.layer_speedup)
-    curve = Curve(
-        np.array([result.metrics[metric] for result in ordered], dtype=np.float64),
-        np.array([result.layer_speedup for result in ordered], dtype=np.float64),
-        [result.name for result in ordered],
-    )
-    return curve.with_full_depth(ordered[0].final_metrics[metric])
 
-
-class _Fitting:
-    """Builds and fits the settings of one family."""
-
-    def __init__(self, trace: ExitTrace, calibration: ExitTrace | None) -> None:
+    def __init__(self, trace: ExitTrace, calibration: ExitTrace | None = None, metrics: Sequence[str] = ()) -> None:
         self.trace = trace
         self.calibration = calibration
-        self.prototype: ExitPolicy | None = None
+        self.metrics = metrics
+        self.final_metrics = measure(trace, trace.predictions[:, -1], metrics)
+        self.warnings = [ON_ITSELF] if calibration is not None and calibration.same_data(trace) else []
 
-    def fit(self, setting: Setting) -> tuple[ExitPolicy, CalibrationReport | None]:
-        policy = build(setting.config, self.trace)
-        if self.calibration is None:
-            return policy, None
-        if not policy.shares_fit:
-            return policy, policy.calibrate(self.calibration)
-        policy.adopt(self._fitted(setting.config))
-        return policy, None
+    def single(self, config: dict[str, Any], name: str = "policy") -> tuple[Family, ExitDecisions]:
+        """One policy, with the intervals of all metrics and `right`, and its decisions."""
+        policy = build(config, self.trace)
+        report = None if self.calibration is None else policy.calibrate(self.calibration)
+        decisions = replay(policy, self.trace)
+        outcome = outcome_of(decisions.exits, decisions.predictions, self.trace.labels, self.trace.num_exits)
+        measured = measure(self.trace, decisions.predictions, self.metrics)
+        result = self._result(name, policy, outcome, measured, report)
+        result.right = right_of(self.trace, decisions)
+        return Family(name, [result], policy), decisions
 
-    def without_quantiles(self, setting: Setting) -> list[Setting]:
+    def families(self, policy: NamedPolicy) -> list[Family]:
+        """All settings of a policy, measured in one pass. What the settings of a family share is fitted once."""
+        groups: dict[str, list[Setting]] = {}
+        for setting in policy.settings:
+            groups.setdefault(describe(setting.apart), []).append(setting)
+        families, fitted = [], []
+        for label, settings in groups.items():
+            own = self._fit(settings)
+            families.append(Family(f"{policy.name} {label}" if label else policy.name, [], own[0][1]))
+            fitted += [(families[-1], *one) for one in own]
+        results: dict[int, PolicyResult] = {}
+        for place, outcome in replay_many([one for _, _, one, _ in fitted], self.trace):
+            family, setting, one, report = fitted[place]
+            name = f"{family.name}{', ' if setting.apart and setting.along else ' '}{describe(setting.along)}".rstrip()
+            measured = measure_outcome(self.trace, outcome, self.metrics)
+            results[place] = self._result(name, one, outcome, measured, report, setting.swept)
+        for place, (family, *_) in enumerate(fitted):
+            family.results.append(results[place])
+        return families
+
+    def curve(self, family: Family, metric: str, sweep: bool) -> Curve | None:
+        """
+        The curve of a family for `metric` (`accuracy`, `matthews`, ...): through its settings and full depth, or, with
+        `sweep`, of every limit that makes a difference where the policy has a score. `None` without labels, or for one
+        point.
+        """
+        known = self.trace.known.nonzero().flatten()
+        if len(known) == 0:
+            return None
+        if sweep and family.policy.score_key() is not None and self.trace.num_exits > 1:
+            labelled = self.trace if len(known) == len(self.trace) else self.trace.select(known)
+            return metric_curve(family.policy.scores(labelled), metric)
+        ordered = sorted(family.results, key=lambda result: result.layer_speedup)
+        if ordered[0].layer_speedup == ordered[-1].layer_speedup:
+            return None
+        curve = Curve(
+            np.array([result.metrics[metric] for result in ordered], dtype=np.float64),
+            np.array([result.layer_speedup for result in ordered], dtype=np.float64),
+            [result.name for result in ordered],
+        )
+        return curve.with_full_depth(self.final_metrics[metric])
+
+    def _result(
+        self,
+        name: str,
+        policy: ExitPolicy,
+        outcome: Outcome,
+        measured: dict[str, float],
+        report: CalibrationReport | None,
+        setting: dict[str, Any] | None = None,
+    ) -> PolicyResult:
+        alone = setting is None
+        return PolicyResult(
+            name=name,
+            n=len(self.trace),
+            num_exits=self.trace.num_exits,
+            metrics=measured,
+            final_metrics=dict(self.final_metrics),
+            depth=self.trace.histogram_depth(outcome.exit_histogram),
+            policy=policy.to_config(),
+            warnings=[
+                *([] if report is None else report.warnings),
+                *self.warnings,
+                *policy.out_of_reach(with_ends=alone),
+            ],
+            calibration=None if report is None else report.to_json(),
+            setting=setting,
+            intervals=intervals_of(self.trace, outcome, measured, every=alone),
+        )
+
+    def _fit(self, settings: Sequence[Setting]) -> list[Fitted]:
+        """The policies of a family."""
+        found: list[Fitted] = []
+        prototype: ExitPolicy | None = None
+        for setting in (one for given in settings for one in self._without_quantiles(given)):
+            policy, report = build(setting.config, self.trace), None
+            if self.calibration is not None and not policy.shares_fit:
+                report = policy.calibrate(self.calibration)
+            elif self.calibration is not None:
+                if prototype is None:
+                    prototype = build(setting.config, self.trace)
+                    prototype.calibrate(self.calibration)
+                policy.adopt(prototype)
+            found.append((setting, policy, report))
+        return found
+
+    def _without_quantiles(self, setting: Setting) -> list[Setting]:
         """`setting`, or one for each of the thresholds that its `Quantiles` stand for."""
         open_keys = [key for key, value in setting.along.items() if isinstance(value, Quantiles)]
         if not open_keys:
@@ -198,19 +204,11 @@ class _Fitting:
                 'allowed: {"grid": [..]} or {"linspace": [from, to, count]}'
             )
         table = policy.scores(self.trace if self.calibration is None else self.calibration)
-        values = [
-            native(table, value) for value in ThresholdGrid(count).candidates(table, table.scores[:, :-1].flatten())
-        ]
+        candidates = ThresholdGrid(count).candidates(table, table.scores[:, :-1].flatten())
+        values = [native(table, value) for value in candidates]
         return [
             Setting(_with(setting.config, key, value), {**setting.along, key: value}, setting.apart) for value in values
         ]
-
-    def _fitted(self, config: dict[str, Any]) -> ExitPolicy:
-        if self.prototype is None:
-            assert self.calibration is not None
-            self.prototype = build(config, self.trace)
-            self.prototype.calibrate(self.calibration)
-        return self.prototype
 
 
 def _with(config: dict[str, Any], key: str, value: Any) -> dict[str, Any]:

@@ -17,16 +17,7 @@ from beem_plugin.comparison.policy_grid import Setting, expand
 
 @dataclass
 class NamedPolicy:
-    """
-    # Parameters
-
-    name : `str`
-        As tables show it.
-    where : `str`
-        The file, and the entry in it, as errors name it.
-    settings : `list[Setting]`
-        One, or those of its grids.
-    """
+    """A policy's `name` in tables; `where`, the file and entry that errors name; one setting, or those of its grids."""
 
     name: str
     where: str
@@ -48,17 +39,15 @@ def load_policies(policies: Sequence[str], files: Sequence[str], overrides: str)
     overrides : `str`
         Changes to every block.
     """
-    found = [
-        _named(name, path, load_config_dict(path, overrides))
-        for name, path in zip(shortest_names(policies), policies, strict=True)
-    ]
+    found = []
+    for name, path in zip(shortest_names(policies), policies, strict=True):
+        block = load_config_dict(path, overrides)
+        with errors_at(path):
+            found.append(NamedPolicy(name, path, expand(block)))
     for path in files:
         for name, block in _blocks(path).items():
-            where = f"{path}: {name}"
-            try:
-                found.append(_named(name, where, apply_overrides(block, overrides)))
-            except BeemError as error:
-                raise error if str(error).startswith(path) else error_at(where, error) from None
+            with errors_at(f"{path}: {name}"):
+                found.append(NamedPolicy(name, f"{path}: {name}", expand(apply_overrides(block, overrides))))
     if not found:
         raise ConfigurationError("--policy: found no policy, allowed: one --policy FILE or --policies FILE or more")
     return found
@@ -86,10 +75,8 @@ def trace_paths(traces: Sequence[str], calibrations: Sequence[str]) -> tuple[lis
         if (real := os.path.realpath(path)) in seen:
             raise ConfigurationError(f"{path}: found twice among the traces, allowed: once (it would count twice)")
         seen.add(real)
-    if not calibrations:
-        return traces, [None] * len(traces)
-    if len(calibrations) == 1:
-        return traces, [calibrations[0] for _ in traces]
+    if len(calibrations) in (0, 1):
+        return traces, [calibrations[0] if calibrations else None for _ in traces]
     if len(calibrations) != len(traces):
         raise ConfigurationError(
             f"--calibrate-on: found {len(calibrations)} files for {len(traces)} trace(s), allowed: one for all, "
@@ -108,25 +95,14 @@ def shortest_names(paths: Sequence[str]) -> list[str]:
     return list(paths)
 
 
-def error_at(where: str, error: BeemError) -> BeemError:
-    """`error` with the place in front of its message."""
-    kinds = (NotCalibratedError, DataError, ConfigurationError)
-    kind = next((kind for kind in kinds if isinstance(error, kind)), BeemError)
-    return kind(f"{where}: {error}")
-
-
 @contextmanager
 def errors_at(where: str) -> Iterator[None]:
     """Puts the name of a file in front of errors."""
     try:
         yield
     except BeemError as error:
-        raise error_at(where, error) from None
-
-
-def _named(name: str, where: str, block: dict[str, Any]) -> NamedPolicy:
-    with errors_at(where):
-        return NamedPolicy(name, where, expand(block))
+        kinds = (NotCalibratedError, DataError, ConfigurationError, BeemError)
+        raise next(kind for kind in kinds if isinstance(error, kind))(f"{where}: {error}") from None
 
 
 def _blocks(path: str) -> dict[str, dict[str, Any]]:

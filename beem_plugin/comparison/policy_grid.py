@@ -48,16 +48,9 @@ class Quantiles:
 @dataclass
 class Setting:
     """
-    One of the settings of a block.
-
-    # Parameters
-
-    config : `dict[str, Any]`
-        The block without grids; a `Quantiles` may stand where a threshold belongs.
-    along : `dict[str, Any]`
-        The swept values, by dotted key, that move the rule along its accuracy-speed curve.
-    apart : `dict[str, Any]`
-        Those that make another rule of it. Settings that agree in these are one family, and one curve.
+    One of the settings of a block: its `config`, without grids, in which a `Quantiles` may stand for a threshold; and
+    the swept values by dotted key, `along` the policy's accuracy-speed curve, or `apart`: settings that agree in these
+    are one family with one curve.
     """
 
     config: dict[str, Any]
@@ -71,12 +64,12 @@ class Setting:
 
 def expand(block: dict[str, Any]) -> list[Setting]:
     """
-    All settings of a policy's block: one, without anything swept, if it holds no grid.
+    All settings of a policy's block; one if it has no grid.
 
     # Raises
 
     `ConfigurationError`
-        If a grid is none, names its key first; also for more settings than 100,000.
+        For a wrong grid, with its key, and for more than 100,000 settings.
     """
     settings = list(itertools.islice(_alternatives(block, ExitPolicy, "", False), MAX_SETTINGS + 1))
     if len(settings) > MAX_SETTINGS:
@@ -90,7 +83,7 @@ def describe(swept: dict[str, Any]) -> str:
 
 
 def _alternatives(value: Any, annotation: Any, path: str, along: bool) -> Iterator[Setting]:
-    """What `value`, the value of the key `path`, may be; `along` says whether that key belongs to the curve."""
+    """The settings of `value`, the value of the key `path`; `along`: whether that key belongs to the curve."""
     items = _swept_items(value, annotation, path)
     if items is not None:
         for item in items:
@@ -166,18 +159,15 @@ def _swept_items(value: Any, annotation: Any, path: str) -> list[Any] | None:
 
 
 def _linspace(given: Any, path: str) -> list[float]:
-    error = ConfigurationError(f"{path}: found {describe_value(given)}, allowed: [from, to, count]")
-    if not isinstance(given, list) or len(given) != 3:
-        raise error
-    if any(
-        isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) for value in given
-    ):
-        raise error
-    low, high, count = given
-    if count != int(count) or not 1 <= count <= MAX_SETTINGS:
-        raise error
-    values: list[float] = np.linspace(low, high, int(count)).tolist()
+    is_valid = isinstance(given, list) and len(given) == 3 and all(map(_is_number, given))
+    if not is_valid or given[2] != int(given[2]) or not 1 <= given[2] <= MAX_SETTINGS:
+        raise ConfigurationError(f"{path}: found {describe_value(given)}, allowed: [from, to, count]")
+    values: list[float] = np.linspace(given[0], given[1], int(given[2])).tolist()
     return values
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _members(annotation: Any) -> list[Any]:

@@ -15,18 +15,11 @@ from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError, not_allowed
 from beem_plugin.common.files import atomic_write, write_json
 from beem_plugin.common.outputs import check_outputs
-from beem_plugin.comparison.operating_curve import (
-    CURVE_POINTS,
-    FamilyResult,
-    TraceResult,
-    family_curve,
-    fit_families,
-    judge_families,
-)
+from beem_plugin.comparison.operating_curve import CURVE_POINTS, Family, TraceJudge, TraceResult
 from beem_plugin.comparison.policy_files import NamedPolicy, errors_at, load_policies, shortest_names, trace_paths
 from beem_plugin.comparison.replay_tables import csv_records, curves_table, pairs_table, results_table, speed_panels
-from beem_plugin.comparison.result import measure, replay_policy
-from beem_plugin.evaluation.statistics import Difference, mcnemar
+from beem_plugin.comparison.result import check_same_network
+from beem_plugin.evaluation.statistics import mcnemar
 from beem_plugin.rendering.plots import need_plots, save_figure, speed_plot
 from beem_plugin.rendering.tables import write_csv
 
@@ -43,9 +36,11 @@ class Replay:
 
     traces : `list[TraceResult]`
     metric : `str`
-        What curves and the order of tables are about.
+        The metric of curves and of the order of tables.
     with_points : `bool`
         Whether curves go into JSON with their points.
+    decisions : `dict[str, ExitDecisions]`
+        Of policies without a grid on the last trace, by name.
     """
 
     traces: list[TraceResult]
@@ -68,7 +63,7 @@ class Replay:
             rows.append(row)
         return rows
 
-    def pairs(self) -> list[tuple[str | None, str, str, Difference]]:
+    def pairs(self) -> list[dict[str, Any]]:
         """Single policies of each trace, two by two, and each against the last exit: accuracy on the same samples."""
         found = []
         for trace in self.traces:
@@ -76,10 +71,12 @@ class Replay:
             right = {result.name: result.right for result in first if result.right is not None}
             if not right or len(right) > MAX_PAIRED:
                 continue
-            last = (trace.trace.predictions[:, -1] == trace.trace.labels)[trace.trace.known]
-            found += [(trace.name, name, "last exit", mcnemar(one, last.numpy())) for name, one in right.items()]
-            for (name, one), (other_name, other) in itertools.combinations(right.items(), 2):
-                found.append((trace.name, name, other_name, mcnemar(one, other)))
+            last = ((trace.trace.predictions[:, -1] == trace.trace.labels)[trace.trace.known]).numpy()
+            tests = [(name, one, "last exit", last) for name, one in right.items()]
+            tests += [(*pair[0], *pair[1]) for pair in itertools.combinations(right.items(), 2)]
+            label = {} if trace.name is None else {"trace": trace.name}
+            for name, one, other_name, other in tests:
+                found.append({**label, "first": name, "second": other_name, **mcnemar(one, other).to_json()})
         return found
 
     def to_json(self) -> dict[str, Any]:
@@ -90,17 +87,9 @@ class Replay:
             for family in trace.families
             for result in family.results
         ]
-        curves = self.curves()
-        pairs = [
-            {**({} if trace is None else {"trace": trace}), "first": first, "second": second, **difference.to_json()}
-            for trace, first, second, difference in self.pairs()
-        ]
-        output: dict[str, Any] = results[0] if len(results) == 1 and not curves else {"results": results}
-        if curves:
-            output["curves"] = curves
-        if pairs:
-            output["paired_tests"] = pairs
-        return output
+        more = {"curves": self.curves(), "paired_tests": self.pairs()}
+        output: dict[str, Any] = results[0] if len(results) == 1 and not more["curves"] else {"results": results}
+        return output | {name: rows for name, rows in more.items() if rows}
 
 
 def replay_from_args(args: argparse.Namespace) -> dict[str, Any]:
@@ -127,10 +116,10 @@ def replay_from_args(args: argparse.Namespace) -> dict[str, Any]:
     if args.table:
         results_table(found.traces, found.metric, max_rows=None).write(args.table)
     table.print()
-    if curves := found.curves():
-        curves_table(curves, found.metric).print()
-    if pairs := found.pairs():
-        pairs_table(pairs).print()
+    if "curves" in output:
+        curves_table(output["curves"], found.metric).print()
+    if "paired_tests" in output:
+        pairs_table(output["paired_tests"]).print()
     return output
 
 
@@ -147,7 +136,7 @@ def replay_traces(
     paths : `Sequence[str]`
         Trace files.
     calibrations : `Sequence[str | None]`
-        For each of them the trace that weights and thresholds are fitted on.
+        For each of them the trace that parameters which are not set are fitted on.
     policies : `Sequence[NamedPolicy]`
     metric : `str`, optional (default = accuracy, or a regression's own)
     sweep : `bool`, optional (default = `False`)
@@ -158,34 +147,23 @@ def replay_traces(
         trace = ExitTrace.load(path)
         calibration = ExitTrace.load(other) if other else None
         if calibration is not None:
-            check_same_network(trace, calibration, path, str(other))
+            check_same_network("--calibrate-on", str(other), calibration, path, trace)
         found.metric = metric_for(trace, metric or found.metric or None, path)
         with errors_at(path):  # not every metric is defined for every number of labels
-            measure(trace, trace.predictions[:, -1], [found.metric])
-        families: list[FamilyResult] = []
+            judge = TraceJudge(trace, calibration, [found.metric])
+        families: list[Family] = []
         for policy in policies:
             with errors_at(policy.where):
-                families += _judge(policy, trace, calibration, sweep, found)
+                if policy.is_sweep:
+                    judged = judge.families(policy)
+                else:
+                    one, found.decisions[policy.name] = judge.single(policy.settings[0].config, policy.name)
+                    judged = [one]
+                for family in judged:
+                    family.curve = judge.curve(family, found.metric, sweep)
+            families += judged
         found.traces.append(TraceResult(name if len(paths) > 1 else None, trace, families))
     return found
-
-
-def _judge(
-    policy: NamedPolicy, trace: ExitTrace, calibration: ExitTrace | None, sweep: bool, found: Replay
-) -> list[FamilyResult]:
-    """All settings of `policy` on `trace`, with their curves."""
-    if policy.is_sweep:
-        fitted = fit_families(policy, trace, calibration)
-        judged = judge_families(fitted, trace, calibration, [found.metric])
-        pairs = [(family.policies[0], result) for family, result in zip(fitted, judged, strict=True)]
-    else:
-        config = policy.settings[0].config
-        one, result, decisions = replay_policy(config, trace, calibration, [found.metric], policy.name)
-        found.decisions[policy.name] = decisions
-        pairs = [(one, FamilyResult(policy.name, [result]))]
-    for one, judged_family in pairs:
-        judged_family.curve = family_curve(one, judged_family.results, trace, found.metric, sweep)
-    return [judged_family for _, judged_family in pairs]
 
 
 def check_arguments(args: argparse.Namespace, paths: Sequence[str], policies: Sequence[NamedPolicy]) -> None:
@@ -212,26 +190,13 @@ def metric_for(trace: ExitTrace, wanted: str | None, path: str) -> str:
     return wanted or allowed[0]
 
 
-def check_same_network(trace: ExitTrace, calibration: ExitTrace, path: str, other: str) -> None:
-    """Raises a `ConfigurationError` if the two traces cannot come from one network."""
-    for what, here, there in (
-        ("exits", trace.exit_layers, calibration.exit_layers),
-        ("labels", trace.num_labels, calibration.num_labels),
-        ("label names", trace.meta.get("label_names"), calibration.meta.get("label_names")),
-    ):
-        # A trace that was made elsewhere may have no names.
-        if here != there and None not in (here, there):
-            raise ConfigurationError(f"--calibrate-on: {other} has {what} {there}, found {here} in {path}")
-
-
 def write_predictions(path: str, decisions: dict[str, ExitDecisions]) -> None:
     """JSON lines with `index`, `exit`, `label` (or `value`) and `score`; of several policies with `policy` first."""
     with atomic_write(path) as file:
         for policy, found in decisions.items():
             first = {} if len(decisions) == 1 else {"policy": policy}
             name = "value" if found.predictions.is_floating_point() else "label"
-            columns = {"exit": found.exits.tolist(), name: found.predictions.tolist()}
-            if found.scores is not None:
-                columns["score"] = found.scores.tolist()
-            for index, values in enumerate(zip(*columns.values(), strict=True)):
-                file.write(json.dumps({**first, "index": index, **dict(zip(columns, values, strict=True))}) + "\n")
+            columns = {"exit": found.exits, name: found.predictions, "score": found.scores}
+            given = {name: column.tolist() for name, column in columns.items() if column is not None}
+            for index, values in enumerate(zip(*given.values(), strict=True)):
+                file.write(json.dumps({**first, "index": index, **dict(zip(given, values, strict=True))}) + "\n")

@@ -7,16 +7,13 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from beem_plugin.calibration.curves import Curve
-from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.comparison.operating_curve import FamilyResult, TraceResult
-from beem_plugin.comparison.result import DEPTH, PolicyResult, measure
-from beem_plugin.evaluation.statistics import Difference, mean_and_error
+from beem_plugin.comparison.operating_curve import Family, TraceResult
+from beem_plugin.comparison.result import DEPTH, PolicyResult, fixed_exits
+from beem_plugin.evaluation.statistics import mean_and_error
 from beem_plugin.rendering.plots import FARTHEST, Series, SpeedPanel
-from beem_plugin.rendering.tables import Column, Estimate, Table, text
+from beem_plugin.rendering.tables import Column, Estimate, Table
 
 MAX_ROWS = 40
 """Longer tables are cut on the terminal, evenly, so that both ends of a sweep are seen; files have all rows."""
@@ -28,83 +25,71 @@ def results_table(traces: Sequence[TraceResult], metric: str, max_rows: int | No
     One row a setting. Rules with a curve come first, the largest area before the others, their settings from slow to
     fast; then the others by `metric`. A column is added here: its head, and its cell of a `PolicyResult`.
     """
-    several = len(traces) > 1
-    rows: list[tuple[str | None, PolicyResult]] = []
-    for trace in traces:
-        for family in sorted(trace.families, key=lambda family: _rank(family, metric)):
-            rows += [(trace.name, result) for result in sorted(family.results, key=lambda one: one.layer_speedup)]
-    names = list(dict.fromkeys(name for _, result in rows for name in result.metrics))
-    columns = [*text(*["trace"] * several, "policy")]
-    for name in names:
-        columns += [Column(name, factor=100, better="up"), Column("last exit", factor=100)]
-    columns += [
-        Column("layer speed-up", unit="x", better="up"),
-        Column("average exit"),
-        *text("left at exit 1, 2, ..."),
+    rows = [
+        (trace.name, result)
+        for trace in traces
+        for family in sorted(trace.families, key=lambda family: _rank(family, metric))
+        for result in sorted(family.results, key=lambda one: one.layer_speedup)
     ]
+    columns = {name: Column(name, "text") for name in ("trace", "policy")}
+    for name in dict.fromkeys(name for _, result in rows for name in result.metrics):
+        columns[name] = Column(name, factor=100, better="up")
+        columns[f"final {name}"] = Column("last exit", factor=100)
+    columns["layer_speedup"] = Column("layer speed-up", unit="x", better="up")
+    columns["average_exit"] = Column("average exit")
+    columns["exit_histogram"] = Column("left at exit 1, 2, ...", "text")
     visible = rows if max_rows is None else thinned(rows, max_rows)
-    table = Table(columns, notes=_warnings([result for _, result in rows]))
-    if any(result.intervals for _, result in rows):
-        table.notes.insert(0, "[..]: 95 % intervals over samples")
-    if len(visible) < len(rows):
-        table.notes.insert(0, f"{len(visible)} of {len(rows)} settings; --csv and --output-file have all")
+    records = []
     for trace_name, result in visible:
-        cells: list[Any] = [str(trace_name)] * several + [result.name]
-        for name in names:
-            cells += [_estimate(result, name, result.metrics.get(name)), result.final_metrics.get(name)]
-        cells += [_estimate(result, "layer_speedup", result.layer_speedup), result.depth["average_exit"]]
-        table.rows.append([*cells, " ".join(map(str, result.depth["exit_histogram"]))])
+        values = {**result.metrics, "layer_speedup": result.layer_speedup}
+        record = {"trace": trace_name, "policy": result.name, "average_exit": result.depth["average_exit"]}
+        record |= {name: Estimate(value, bounds=result.intervals.get(name)) for name, value in values.items()}
+        record |= {f"final {name}": value for name, value in result.final_metrics.items()}
+        records.append(record | {"exit_histogram": " ".join(map(str, result.depth["exit_histogram"]))})
+    table = Table.of_records(records, columns)
+    if len(visible) < len(rows):
+        table.notes.append(f"{len(visible)} of {len(rows)} settings; --csv and --output-file have all")
+    if any(result.intervals for _, result in rows):
+        table.notes.append("[..]: 95 % intervals over samples")
+    table.notes += _warnings([result for _, result in rows])
     return table
 
 
 def curves_table(curves: Sequence[dict[str, Any]], metric: str) -> Table:
     """
-    One row a curve, the largest area first: area from 1x to 3x, the value at 1.5x, 2x and 2.5x, and the last exit's.
-    Of a rule that was judged on several traces, the mean over them and its standard error come first.
-
-    # Parameters
-
-    curves : `Sequence[dict[str, Any]]`
-        As `Replay.curves` gives them.
-    metric : `str`
+    One row a curve of `Replay.curves`, the largest area first: area from 1x to 3x, the value at 1.5x, 2x and 2.5x, and
+    the last exit's. Over several traces these are means with their standard error.
     """
     groups: dict[str, list[dict[str, Any]]] = {}
     for curve in curves:
         groups.setdefault(curve["name"], []).append(curve)
     several = any(len(group) > 1 for group in groups.values())
-    speeds = list(curves[0]["at"])
-    columns = text("policy") + [Column(name, digits=0) for name in ["traces"] * several + ["settings"]]
-    columns += [Column("area, 1x to 3x", better="up")]
-    columns += [Column(f"at {speed}x", factor=100, better="up") for speed in speeds] + [Column("last exit", factor=100)]
-    title = f"{metric} against layer speed-up" + (", mean ± standard error over traces" if several else "")
-    rows: list[list[Any]] = []
+    columns = {"policy": Column("policy", "text"), "traces": Column("traces", digits=0)}
+    columns |= {"settings": Column("settings", digits=0), "area": Column("area, 1x to 3x", better="up")}
+    columns |= {speed: Column(f"at {speed}x", factor=100, better="up") for speed in curves[0]["at"]}
+    columns["final"] = Column("last exit", factor=100)
+    records = []
     for name, group in groups.items():
-        first: list[Any] = [name, *[len(group)] * several, group[0]["settings"]]
-        values = [_mean([curve["area"] for curve in group])]
-        values += [_mean([curve["at"][speed] for curve in group]) for speed in speeds]
-        rows.append([*first, *values, _mean([curve["final"] for curve in group])])
-    place = 2 + several
-    rows.sort(key=lambda row: math.inf if row[place] is None else -row[place].value)
-    return Table(columns, rows, title)
+        record: dict[str, Any] = {"policy": name, "settings": group[0]["settings"]}
+        record["traces"] = len(group) if several else None
+        record |= {key: _mean([curve[key] for curve in group]) for key in ("area", "final")}
+        records.append(record | {speed: _mean([curve["at"][speed] for curve in group]) for speed in curves[0]["at"]})
+    records.sort(key=lambda record: math.inf if record["area"] is None else -record["area"].value)
+    title = f"{metric} against layer speed-up" + (", mean ± standard error over traces" if several else "")
+    return Table.of_records(records, columns, title)
 
 
-def pairs_table(pairs: Sequence[tuple[str | None, str, str, Difference]]) -> Table:
-    """Paired tests of single policies, as `Replay.pairs` gives them."""
-    several = any(trace is not None for trace, *_ in pairs)
-    columns = [*text(*["trace"] * several, "policy", "against"), Column("accuracy difference", factor=100, sign=True)]
-    columns += [Column("p (McNemar)", digits=3), *text("")]
-    rows = [
-        [
-            *[str(trace)] * several,
-            first,
-            second,
-            Estimate(difference.difference, bounds=difference.interval),
-            difference.p_value,
-            "within noise" if difference.within_noise else "",
-        ]
-        for trace, first, second, difference in pairs
-    ]
-    return Table(columns, rows, "paired on the same samples, 95 % intervals")
+def pairs_table(pairs: Sequence[dict[str, Any]]) -> Table:
+    """The paired tests of `Replay.pairs`."""
+    heads = {"trace": "trace", "first": "policy", "second": "against"}
+    columns = {name: Column(head, "text") for name, head in heads.items()}
+    columns["difference"] = Column("accuracy difference", factor=100, sign=True)
+    columns |= {"p_value": Column("p (McNemar)", digits=3), "noise": Column("", "text")}
+    records = []
+    for pair in pairs:
+        estimate = Estimate(pair["difference"], bounds=pair["interval"])
+        records.append(pair | {"difference": estimate, "noise": "within noise" if pair["within_noise"] else ""})
+    return Table.of_records(records, columns, "paired on the same samples, 95 % intervals")
 
 
 def csv_records(traces: Sequence[TraceResult], metric: str) -> list[dict[str, Any]]:
@@ -158,15 +143,6 @@ def speed_panels(traces: Sequence[TraceResult], metric: str) -> list[SpeedPanel]
     return panels
 
 
-def fixed_exits(trace: ExitTrace, metric: str) -> Curve:
-    """All samples at one exit, from the last exit to the first."""
-    predictions, layers = trace.predictions, trace.exit_layers
-    columns = range(trace.num_exits - 1, -1, -1)
-    values = [measure(trace, predictions[:, column], [metric])[metric] for column in columns]
-    speeds = [layers[-1] / layers[column] for column in columns]
-    return Curve(np.array(values), np.array(speeds), [column + 1 for column in columns])
-
-
 def thinned(rows: list[Any], count: int) -> list[Any]:
     """At most `count` of the rows, evenly, both ends included."""
     return rows if len(rows) <= count else [rows[round(i * (len(rows) - 1) / (count - 1))] for i in range(count)]
@@ -179,10 +155,6 @@ def _line(curve: Curve) -> tuple[list[float], list[float]]:
     return speed[inside].tolist(), (100 * value[inside]).tolist()
 
 
-def _estimate(result: PolicyResult, name: str, value: float | None) -> Estimate | None:
-    return None if value is None else Estimate(value, bounds=result.intervals.get(name))
-
-
 def _mean(values: Sequence[float | None]) -> Estimate | None:
     """The mean, and its standard error if there are two values or more; `None` if any is missing."""
     found = [value for value in values if value is not None]
@@ -192,7 +164,7 @@ def _mean(values: Sequence[float | None]) -> Estimate | None:
     return Estimate(mean, error if len(found) > 1 else None)
 
 
-def _rank(family: FamilyResult, metric: str) -> tuple[bool, float]:
+def _rank(family: Family, metric: str) -> tuple[bool, float]:
     area = None if family.curve is None else family.curve.area()
     if area is not None:
         return False, -area

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from beem_plugin.calibration.outcomes import Outcome, outcome_of
-from beem_plugin.calibration.replay import ExitDecisions, replay
-from beem_plugin.calibration.report import CalibrationReport
+from beem_plugin.calibration.curves import Curve
+from beem_plugin.calibration.outcomes import Outcome
+from beem_plugin.calibration.replay import ExitDecisions
 from beem_plugin.calibration.trace import ExitTrace
+from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.metrics import compute_metrics, count_metrics, metric_with_key
 from beem_plugin.common.registry import Params
 from beem_plugin.evaluation.statistics import (
@@ -39,12 +40,12 @@ class PolicyResult:
     metrics, final_metrics : `dict[str, float]`
         Under the policy, and of the last exit; empty without labels.
     depth : `dict[str, Any]`
-        As `depth_summary` gives it.
+        See `depth_summary`.
     policy : `dict[str, Any]`
-        The config, every number resolved.
+        The config with all fitted values.
     warnings : `list[str]`
     calibration : `dict[str, Any]`, optional
-        The calibration report's JSON.
+        The calibration report as JSON.
     setting : `dict[str, Any]`, optional
         The swept values, by dotted key; `None` for a policy without a grid.
     intervals : `dict[str, tuple[float, float]]`, optional
@@ -92,97 +93,24 @@ class PolicyResult:
         }
 
 
-def result_of(
-    name: str,
-    trace: ExitTrace,
-    policy: ExitPolicy,
-    outcome: Outcome,
-    measured: dict[str, float],
-    depth: dict[str, Any],
-    final_metrics: dict[str, float],
-    report: CalibrationReport | None = None,
-    warnings: Sequence[str] = (),
-    setting: dict[str, Any] | None = None,
-) -> PolicyResult:
-    """
-    # Parameters
-
-    policy : `ExitPolicy`
-        Fitted.
-    outcome : `Outcome`
-        Of the policy on `trace`.
-    measured, depth : `dict[str, Any]`
-        Its metrics, and its depth as `depth_summary` gives it.
-    final_metrics : `dict[str, float]`
-        `measure` of the last exit.
-    report : `CalibrationReport`, optional
-    warnings : `Sequence[str]`, optional (default = `()`)
-    setting : `dict[str, Any]`, optional
-    """
-    return PolicyResult(
-        name=name,
-        n=len(trace),
-        num_exits=trace.num_exits,
-        metrics=measured,
-        final_metrics=dict(final_metrics),
-        depth=depth,
-        policy=policy.to_config(),
-        warnings=[*([] if report is None else report.warnings), *warnings],
-        calibration=None if report is None else report.to_json(),
-        setting=setting,
-        intervals=intervals_of(trace, outcome, measured, every=setting is None),
-    )
-
-
-def build(config: dict[str, Any], trace: ExitTrace) -> ExitPolicy:
-    """The policy of `config`, bound to the network of `trace`."""
-    policy = ExitPolicy.from_params(Params(copy.deepcopy(config)))
-    policy.bind(trace.exit_layers, trace.num_labels)
+def build(config: Mapping[str, Any], network: Any) -> ExitPolicy:
+    """The policy of `config`, bound to a network or a trace: what has `exit_layers` and `num_labels`."""
+    policy = ExitPolicy.from_params(Params(copy.deepcopy(dict(config))))
+    policy.bind(network.exit_layers, network.num_labels)
     return policy
 
 
-def replay_policy(
-    config: dict[str, Any],
-    trace: ExitTrace,
-    calibration: ExitTrace | None,
-    metrics: Sequence[str] = (),
-    name: str = "policy",
-) -> tuple[ExitPolicy, PolicyResult, ExitDecisions]:
-    """
-    # Parameters
-
-    config : `dict[str, Any]`
-        An exit policy's config.
-    trace : `ExitTrace`
-        What is judged on.
-    calibration : `ExitTrace`, optional
-        What open weights and thresholds are fitted on.
-    metrics : `Sequence[str]`, optional (default = `()`)
-        Beside accuracy and the task's own.
-    name : `str`, optional
-
-    # Returns
-
-    `tuple[ExitPolicy, PolicyResult, ExitDecisions]`
-        The fitted policy, its result, and its decisions.
-    """
-    policy = build(config, trace)
-    report = None if calibration is None else policy.calibrate(calibration)
-    itself = [ON_ITSELF] if calibration is not None and calibration.same_data(trace) else []
-    decisions = replay(policy, trace)
-    result = result_of(
-        name,
-        trace,
-        policy,
-        outcome_on(trace, decisions),
-        measure(trace, decisions.predictions, metrics),
-        trace.depth(decisions.exits),
-        measure(trace, trace.predictions[:, -1], metrics),
-        report,
-        [*itself, *policy.out_of_reach()],
-    )
-    result.right = right_of(trace, decisions)
-    return policy, result, decisions
+def check_same_network(flag: str, path: str, trace: ExitTrace, other_path: str, network: Any) -> None:
+    """Raises a `ConfigurationError` if a trace cannot come from a network, or that of another trace."""
+    names = getattr(network, "meta", {}).get("label_names")
+    for what, found, expected in (
+        ("exits", trace.exit_layers, list(network.exit_layers)),
+        ("labels", trace.num_labels, network.num_labels),
+        ("label names", trace.meta.get("label_names"), names),
+    ):
+        # A trace that was made elsewhere may have no names.
+        if found != expected and None not in (found, expected):
+            raise ConfigurationError(f"{flag}: {path} has {what} {found}, found {expected} in {other_path}")
 
 
 def intervals_of(trace: ExitTrace, outcome: Outcome, measured: dict[str, float], every: bool) -> dict[str, Interval]:
@@ -207,11 +135,6 @@ def _resampled(outcome: Outcome) -> Iterator[tuple[np.ndarray, np.ndarray, np.nd
     for counts in resampled_counts(outcome.counts, draws=200):
         some = counts > 0
         yield outcome.labels[some], outcome.predictions[some], counts[some]
-
-
-def outcome_on(trace: ExitTrace, decisions: ExitDecisions) -> Outcome:
-    """Decisions on `trace`, counted."""
-    return outcome_of(decisions.exits, decisions.predictions, trace.labels, trace.num_exits)
 
 
 def right_of(trace: ExitTrace, decisions: ExitDecisions) -> np.ndarray | None:
@@ -241,6 +164,14 @@ def measure_outcome(trace: ExitTrace, outcome: Outcome, metrics: Sequence[str] =
         return {}
     cells = outcome.labels, outcome.predictions, outcome.counts
     return {key: value for name in _names(trace, metrics) for key, value in count_metrics(name, *cells).items()}
+
+
+def fixed_exits(trace: ExitTrace, metric: str) -> Curve:
+    """All samples at one exit, from the last exit to the first."""
+    columns = range(trace.num_exits - 1, -1, -1)
+    values = [measure(trace, trace.predictions[:, column], [metric])[metric] for column in columns]
+    speeds = [trace.exit_layers[-1] / trace.exit_layers[column] for column in columns]
+    return Curve(np.array(values), np.array(speeds), [column + 1 for column in columns])
 
 
 def _names(trace: ExitTrace, metrics: Sequence[str]) -> list[str]:

@@ -10,10 +10,9 @@ import torch
 
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.comparison.operating_curve import fit_families, judge_families
+from beem_plugin.comparison.operating_curve import TraceJudge
 from beem_plugin.comparison.policy_files import NamedPolicy
 from beem_plugin.comparison.policy_grid import expand
-from beem_plugin.comparison.result import replay_policy
 from beem_plugin.exits.policies import ExitPolicy
 
 
@@ -84,10 +83,11 @@ def test_ends_of_a_range_are_what_a_grid_has() -> None:
 
 def test_replay_warns_of_a_policy_and_of_a_sweep() -> None:
     trace = ExitTrace(torch.randn(20, 4, 2), torch.zeros(20, dtype=torch.int64))
-    policy, result, _ = replay_policy({"type": "max_probability", "thresholds": 80}, trace, None)
+    judged, _ = TraceJudge(trace).single({"type": "max_probability", "thresholds": 80})
+    policy, (result,) = judged.policy, judged.results
     assert result.layer_speedup == 1 and result.warnings == policy.out_of_reach() != []
     variant = NamedPolicy("rule", "here", expand({"type": "entropy", "thresholds": {"grid": [-1, 0, 0.5]}}))
-    (family,) = judge_families(fit_families(variant, trace, None), trace, None)
+    (family,) = TraceJudge(trace).families(variant)
     assert [len(result.warnings) for result in family.results] == [1, 0, 0]
 
 

@@ -16,10 +16,9 @@ from beem_plugin.calibration.replay import replay
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError, DataError
 from beem_plugin.comparison.ablation.judging import judge
-from beem_plugin.comparison.operating_curve import fit_families, judge_families
+from beem_plugin.comparison.operating_curve import TraceJudge
 from beem_plugin.comparison.policy_files import NamedPolicy
 from beem_plugin.comparison.policy_grid import expand
-from beem_plugin.comparison.result import replay_policy
 from beem_plugin.data import Instance, Vocabulary
 from beem_plugin.data.ragged_batch import ragged_batches
 from beem_plugin.evaluation.trace import trace_archive
@@ -32,7 +31,7 @@ from beem_plugin.models import HashExitEncoder, Model, MultiExitClassifier, Mult
 from beem_plugin.models.token_depth import AllTokens
 from beem_plugin.models.token_hash import TokenHash
 from beem_plugin.tasks.classification import trace_model
-from beem_plugin.tasks.engine_benchmark import tokens_of
+from beem_plugin.tasks.engine_cases import tokens_of
 from beem_plugin.training.callbacks.calibrate_exits import figures
 from tests.backbones.tiny_models import CONFIGS
 from tests.execution.captured_worlds import GraphsOnHost
@@ -295,11 +294,11 @@ def test_the_shipped_config_counts_its_training_data_and_reports_by_token(
     trace = trace_archive(archive, "validation")
     trace.save(tmp_path / "dev.npz")
     loaded = ExitTrace.load(tmp_path / "dev.npz")
-    _, replayed, _ = replay_policy({"type": "final"}, loaded, None)
+    (replayed,) = TraceJudge(loaded).single({"type": "final"})[0].results
     for key in ("layer_speedup", "layers_saved", "average_layer", "mac_speedup", "token_exit_histogram"):
         assert replayed.depth[key] == pytest.approx(metrics[key], rel=1e-12)
     variant = NamedPolicy("final", "here", expand({"type": "final"}))
-    (family,) = judge_families(fit_families(variant, loaded, None), loaded, None)
+    (family,) = TraceJudge(loaded).families(variant)
     assert family.results[0].layer_speedup == replayed.layer_speedup
     # Half of the samples are half of the tokens, and a trace of older days has samples' depths alone.
     assert loaded.token_depth is not None
@@ -309,7 +308,7 @@ def test_the_shipped_config_counts_its_training_data_and_reports_by_token(
     loaded.save(tmp_path / "old.npz")
     old = ExitTrace.load(tmp_path / "old.npz")
     assert old.token_depth is None
-    assert replay_policy({"type": "final"}, old, None)[1].layer_speedup == 1
+    assert TraceJudge(old).single({"type": "final"})[0].results[0].layer_speedup == 1
 
 
 def test_an_ablation_reports_the_speed_up_of_tokens_as_evaluate_does() -> None:
