@@ -7,6 +7,7 @@ for prints in grey.
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import math
 from collections.abc import Sequence
@@ -41,48 +42,29 @@ FARTHEST = 3.5
 """Panels end at this speed-up unless told otherwise."""
 
 
+Points = tuple[Sequence[float], Sequence[float]]
+"""Speed-ups, and values in percent."""
+
+
 @dataclass
 class Series:
     """
-    One rule of a panel.
-
-    # Parameters
-
-    label : `str`
-    look : `int`
-        Its place among the colours, line styles and markers; -1 is the grey of a reference.
-    line : `tuple[Sequence[float], Sequence[float]]`, optional
-        Speed-ups and values in percent, joined.
-    dots : `tuple[Sequence[float], Sequence[float]]`, optional
-        The same of single settings.
-    bars : `tuple[list[list[float]] | None, list[list[float]] | None]`, optional
-        How far the first dot's speed-up and value reach down and up.
-    note : `str`, optional
-        Beside the first dot.
+    One rule of a panel: a `line` and single `dots`. `look` is its place among the colours, line styles and markers; -1
+    is the grey of a reference. `bars` are how far the first dot's speed-up and value reach down and up; `note` is
+    beside it.
     """
 
     label: str
     look: int
-    line: tuple[Sequence[float], Sequence[float]] | None = None
-    dots: tuple[Sequence[float], Sequence[float]] | None = None
+    line: Points | None = None
+    dots: Points | None = None
     bars: tuple[Any, Any] = (None, None)
     note: str = ""
 
 
 @dataclass
 class SpeedPanel:
-    """
-    Quality against layer speed-up.
-
-    # Parameters
-
-    ylabel : `str`
-    last_exit : `float`
-        In percent, drawn as a dashed line.
-    series : `list[Series]`
-    title : `str`, optional (default = `""`)
-    farthest : `float`, optional (default = `3.5`)
-    """
+    """Quality against layer speed-up, up to the speed-up `farthest`; `last_exit`, in percent, is a dashed line."""
 
     ylabel: str
     last_exit: float
@@ -93,11 +75,7 @@ class SpeedPanel:
 
 def plots_available() -> bool:
     """Whether matplotlib is installed."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        return False
-    return True
+    return importlib.util.find_spec("matplotlib") is not None
 
 
 def need_plots(flag: str) -> None:
@@ -125,59 +103,49 @@ def speed_plot(panels: Sequence[SpeedPanel]) -> Any:
 def _draw(axes: Any, panel: SpeedPanel) -> None:
     axes.axhline(panel.last_exit, color=GREY, linewidth=1, linestyle=(0, (4, 3)), label="last exit")
     seen = [panel.last_exit]
+
+    def inside(points: Points) -> tuple[list[float], list[float]]:
+        kept = [(x, y) for x, y in zip(*points, strict=True) if x <= panel.farthest]
+        seen.extend(y for _, y in kept)
+        return [x for x, _ in kept], [y for _, y in kept]
+
     for series in panel.series:
-        colour = GREY if series.look < 0 else COLOURS[series.look % len(COLOURS)]
-        mark = "o" if series.look < 0 else MARKERS[series.look % len(MARKERS)]
+        grey = series.look < 0
+        colour = GREY if grey else COLOURS[series.look % len(COLOURS)]
         label: str | None = series.label
         if series.line is not None:
-            points = [(x, y) for x, y in zip(*series.line, strict=True) if x <= panel.farthest]
-            style = "-" if series.look < 0 else STYLES[series.look % len(STYLES)]
-            axes.plot(*_split(points), style, color=colour, linewidth=1 if series.look < 0 else 1.8, label=label)
-            seen += [y for _, y in points]
+            style = "-" if grey else STYLES[series.look % len(STYLES)]
+            axes.plot(*inside(series.line), style, color=colour, linewidth=1 if grey else 1.8, label=label)
             label = None
         if series.dots is not None:
-            points = [(x, y) for x, y in zip(*series.dots, strict=True) if x <= panel.farthest]
-            x, y = _split(points)
-            size = 3.5 if series.look < 0 else 9 if series.note else 5.5
+            x, y = inside(series.dots)
+            mark, size = ("o", 3.5) if grey else (MARKERS[series.look % len(MARKERS)], 9 if series.note else 5.5)
             axes.plot(x, y, mark, color=colour, markersize=size, markeredgecolor="white", label=label, zorder=4)
-            if points and any(bar is not None for bar in series.bars):
+            if x and series.bars != (None, None):
                 xerr, yerr = series.bars
                 axes.errorbar(x[:1], y[:1], xerr=xerr, yerr=yerr, fmt="none", ecolor=colour, elinewidth=1.2, zorder=3)
-            if points and series.note:
+            if x and series.note:
                 place = {"xytext": (8, 9), "textcoords": "offset points"}
-                axes.annotate(series.note, points[0], color=colour, fontweight="bold", **place)
-            seen += [value for _, value in points]
+                axes.annotate(series.note, (x[0], y[0]), color=colour, fontweight="bold", **place)
     low, high = min(seen), max(seen)
     margin = max(0.08 * (high - low), 0.5)
-    axes.set_ylim(low - margin, high + 1.5 * margin)
-    axes.set_xlim(0.97, panel.farthest)
-    axes.set_xlabel("layer speed-up")
-    axes.set_ylabel(panel.ylabel)
+    axes.set(ylim=(low - margin, high + 1.5 * margin), xlim=(0.97, panel.farthest))
+    axes.set(xlabel="layer speed-up", ylabel=panel.ylabel)
     if panel.title:
         axes.set_title(panel.title, fontsize=9.5, loc="left")
-
-
-def _split(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
-    return [x for x, _ in points], [y for _, y in points]
 
 
 def exits_plot(share: Sequence[float], wrong: Sequence[float] | None) -> Any:
     """Bars of the share of samples in percent that leaves at each exit, the wrong ones apart if they are known."""
     figure, (axes,) = new_figure(8.2, 2.9)
     exits = list(range(1, len(share) + 1))
-    axes.bar(exits, share, color=BLUE, width=0.72, label="left here")
+    bars = axes.bar(exits, share, color=BLUE, width=0.72, label="left here")
+    axes.bar_label(bars, [f"{value:.1f}" if value > 0 else "" for value in share], padding=2, fontsize=8)
     if wrong is not None:
         axes.bar(exits, wrong, color=ORANGE, width=0.72, hatch="//", edgecolor="white", label="of which wrong")
         axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2)
-    for number, value in zip(exits, share, strict=True):
-        if value > 0:
-            place = {"xytext": (0, 2), "textcoords": "offset points", "ha": "center", "fontsize": 8}
-            axes.annotate(f"{value:.1f}", (number, value), **place)
-    axes.set_xticks(exits)
     axes.grid(axis="x", visible=False)
-    axes.set_ylim(0, 1.18 * max([*share, 1]))
-    axes.set_xlabel("exit")
-    axes.set_ylabel("samples (%)")
+    axes.set(xticks=exits, ylim=(0, 1.18 * max([*share, 1])), xlabel="exit", ylabel="samples (%)")
     return figure
 
 

@@ -34,12 +34,5 @@ def environment() -> Environment:
 
 
 def render_page(template: str, **values: Any) -> str:
-    """
-    # Parameters
-
-    template : `str`
-        A file in this folder.
-    values
-        What the template uses. Text is escaped.
-    """
+    """A file of this folder with the values that it uses; text is escaped."""
     return environment().get_template(template).render(**values)

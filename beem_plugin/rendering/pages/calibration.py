@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
-from beem_plugin.rendering.pages import data_uri, percent, render_page
+from beem_plugin.rendering.pages import data_uri, render_page
 from beem_plugin.rendering.plots import (
     BLUE,
     GREY,
@@ -26,17 +27,7 @@ ANSWERS = {True: "yes", False: "no", None: "-"}
 
 
 def calibration_page(evidence: dict[str, Any]) -> str:
-    """
-    # Parameters
-
-    evidence : `dict[str, Any]`
-        As `CalibrationEvidence.to_json` gives it, or as read from `report.json`.
-
-    # Returns
-
-    `str`
-        HTML. Without matplotlib it has the tables and a hint.
-    """
+    """HTML of `CalibrationEvidence.to_json`, or of what `report.json` holds; without matplotlib only tables."""
     report, rows, theory = evidence["calibration"], evidence["reliability"], evidence["theory"]
     plots = plots_available()
     return render_page(
@@ -71,22 +62,23 @@ def policy_name(policy: dict[str, Any]) -> str:
 def exits_table(report: dict[str, Any]) -> Table:
     """One row an exit of a `CalibrationReport`: threshold, samples that left, errors with interval."""
     columns = [
-        *(Column(name, digits=0) for name in ("exit",)),
+        Column("exit", digits=0),
         Column("threshold", digits=4),
-        *(Column(name, digits=0) for name in ("left here", "errors")),
+        Column("left here", digits=0),
+        Column("errors", digits=0),
         Column("error rate", digits=1, unit=" %", factor=100),
         Column("95 % interval"),
         Column("last exit's errors on the same", digits=0),
     ]
-    rows = []
+    title = f"{report['policy'].get('type')} on {report['samples']} samples {report['source']}"
+    table = Table(columns, title=title.strip())
     for entry in report["evidence"]:
         threshold, interval = entry["threshold"], entry["interval"]
         shown = f"{threshold:.4g}" if isinstance(threshold, float | int) else threshold
         bounds = None if interval is None else f"{100 * interval[0]:.1f} - {100 * interval[1]:.1f} %"
         numbers = [entry["samples"], entry["errors"], entry["error_rate"]]
-        rows.append([entry["exit"], shown, *numbers, bounds, entry["final_errors"]])
-    title = f"{report['policy'].get('type')} on {report['samples']} samples {report['source']}".strip()
-    return Table(columns, rows, title)
+        table.rows.append([entry["exit"], shown, *numbers, bounds, entry["final_errors"]])
+    return table
 
 
 def curve_figure(evidence: dict[str, Any]) -> Any:
@@ -172,14 +164,22 @@ def _reliability_table(rows: Sequence[dict[str, Any]]) -> Table:
 
 
 def _theory_table(theory: dict[str, Any]) -> Table:
-    shown = ["error", "a", "b", "bound", "holds", "leaving_error", "leaving_final_error"]
-    shown += ["overthinking", "underthinking"]
-    names = ["exit", "error q", "a", "b", "bound", "q below it", "error of those that leave", "last exit's on the same"]
-    names += ["right here, wrong at the end", "wrong here, right at the end"]
+    rate = partial(Column, digits=1, unit=" %", factor=100)
+    columns = {
+        "exit": Column("exit", digits=0),
+        "error": rate("error q"),
+        "a": Column("a"),
+        "b": Column("b"),
+        "bound": rate("bound"),
+        "holds": Column("q below it"),
+        "leaving_error": rate("error of those that leave"),
+        "leaving_final_error": rate("last exit's on the same"),
+        "overthinking": rate("right here, wrong at the end"),
+        "underthinking": rate("wrong here, right at the end"),
+    }
     rows = []
     for entry in theory["exits"]:
-        cells = [percent(entry[key]) for key in shown]
-        cells[1:3] = ["-" if entry[key] is None else f"{entry[key]:.3g}" for key in ("a", "b")]
-        cells[4] = ANSWERS[entry["holds"]]
-        rows.append([str(entry["exit"]), *cells])
-    return Table([Column(name) for name in names], rows)
+        shown = {key: None if entry[key] is None else f"{entry[key]:.3g}" for key in ("a", "b")}
+        row = {**entry, **shown, "holds": ANSWERS[entry["holds"]]}
+        rows.append([row[key] for key in columns])
+    return Table(list(columns.values()), rows)
