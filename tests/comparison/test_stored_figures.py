@@ -15,11 +15,16 @@ from typing import Any
 
 import pytest
 
+import beem_plugin.components  # noqa: F401
+from beem_plugin.archival import load_archive
 from beem_plugin.calibration.trace import ExitTrace
+from beem_plugin.comparison.caption_table import decoded_rows, table_cases
 from tests.tiny_project import ROOT, run
 
 FOLDER = ROOT / "tests" / "fixtures" / "figures"
+ARCHIVES = ROOT / "tests" / "fixtures" / "release_0_1"
 EXPECTED: dict[str, Any] = json.loads(gzip.decompress((FOLDER / "expected.json.gz").read_bytes()))
+CAPTIONS: dict[str, Any] = json.loads((FOLDER / "captions.json").read_text())
 NAMES = ("mrpc-0", "rte-0", "rte-1")
 METHODS = ("final", "reduced", "beem", "pabee", "deebert", "fastbert", "ztw", "eeic", "shallow_deep")
 SPEED_UPS = {"reduced": {"layer_speedup": 4 / 3}}
@@ -123,3 +128,19 @@ def test_table_of_methods(tmp_path: Path) -> None:
     assert_holds(json.loads((tmp_path / "m.json").read_text()), EXPECTED["methods"])
     rows, before = (text.splitlines()[2:] for text in ((tmp_path / "m.md").read_text(), EXPECTED["methods_md"]))
     assert [row.replace("**", "") for row in rows] == before
+
+
+def test_captions_under_policies() -> None:
+    """Counts and captions; scores depend on whether Java is installed."""
+    archive = load_archive(ARCHIVES / "captioner.tar.gz")
+    rows, references = decoded_rows(archive, "test", table_cases(CAPTIONS["entries"], archive, "entries"))
+    found = [{**row, "captions": [caption["caption"] for caption in row["captions"]]} for row in rows]
+    assert_holds(found, CAPTIONS["rows"])
+    assert len(references) == len(found[0]["captions"])
+
+
+@pytest.mark.parametrize(("model", "data"), [("classifier", str(ARCHIVES / "texts.csv")), ("captioner", "test")])
+def test_counts_of_a_benchmark(tmp_path: Path, model: str, data: str) -> None:
+    files = [str(ARCHIVES / f"{model}.tar.gz"), data, "--output-file", str(tmp_path / "b.json")]
+    run("benchmark", *files, "--batch-sizes", "4", "--repeats", "1")
+    assert_holds(json.loads((tmp_path / "b.json").read_text())["counted"], CAPTIONS["counted"][model])
