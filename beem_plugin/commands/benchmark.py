@@ -10,12 +10,12 @@ from beem_plugin.commands.subcommand import Subcommand, add_overrides
 
 @Subcommand.register("benchmark")
 class Benchmark(Subcommand):
-    """Measures how fast a trained model really is."""
+    """Measures the speed of a trained model."""
 
     def add_subparser(self, parser: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
         description = (
-            "Measure an archived model in seconds: each engine with its exits, with exits off and with exits that "
-            "nobody uses, and transformers at full depth, in turns, beside layers and multiply-accumulates counted; "
+            "Measure an archived model in seconds: each engine with its exits, at full depth and with exits at which "
+            "no sample exits, and transformers, in turns, beside layers and multiply-accumulates counted; "
             "of a captioning model: decoding under its policy, at full depth, and transformers' generate."
         )
         subparser = parser.add_parser(self.name, description=description, help="measure the speed of a trained model")
@@ -31,17 +31,19 @@ class Benchmark(Subcommand):
         subparser.add_argument(
             "--skipped-blocks",
             metavar="S,S",
-            help="of a captioning model: what becomes of skipped blocks (default: the model's own); the policy is "
+            help="of a captioning model: how skipped blocks are filled in (default: the model's own); the policy is "
             "measured with each of these",
         )
         subparser.add_argument("--num-beams", type=int, metavar="N", help="of a captioning model: 1 is greedy")
-        subparser.add_argument("--max-length", type=int, metavar="N", help="of a captioning model: the most words")
+        subparser.add_argument(
+            "--max-length", type=int, metavar="N", help="of a captioning model: maximum number of tokens"
+        )
         subparser.add_argument("--repeats", type=int, default=5, metavar="N", help="timed runs of each case")
         subparser.add_argument(
             "--time-budget",
             type=float,
             metavar="SECONDS",
-            help="of each batch size: no further repeat begins after so long (at least one is made)",
+            help="of each batch size: no further repeat begins after this time (at least one is made)",
         )
         subparser.add_argument("--max-instances", type=int, metavar="N", help="read no more of the data than this")
         subparser.add_argument(

@@ -10,7 +10,7 @@ from beem_plugin.commands.subcommand import Subcommand, add_file_friendly_loggin
 
 @Subcommand.register("calibrate")
 class Calibrate(Subcommand):
-    """Fits an exit policy's open numbers, and says on what evidence."""
+    """Fits an exit policy and shows the evidence."""
 
     def add_subparser(self, parser: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
         description = (

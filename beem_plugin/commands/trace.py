@@ -10,11 +10,13 @@ from beem_plugin.commands.subcommand import Subcommand, add_file_friendly_loggin
 
 @Subcommand.register("trace")
 class Trace(Subcommand):
-    """Stores what every exit says about every sample."""
+    """Stores the outputs of every exit for every sample."""
 
     def add_subparser(self, parser: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
-        description = "Run an archived model once at full depth and store what each exit says: the input of `replay`."
-        subparser = parser.add_parser(self.name, description=description, help="store what every exit says")
+        description = (
+            "Run an archived model once at full depth and store the outputs of all exits: the input of `replay`."
+        )
+        subparser = parser.add_parser(self.name, description=description, help="store the outputs of every exit")
         subparser.add_argument("archive_file", metavar="ARCHIVE", help="model.tar.gz, or the directory of a run")
         subparser.add_argument("input_file", metavar="INPUT", help="what the archive's dataset reader reads")
         subparser.add_argument("--output-file", required=True, metavar="T.npz", help="where the trace goes")
