@@ -113,7 +113,7 @@ def run_benchmark(
             if not counted and case.case == "exits":
                 counted = {name: counts[name] for name in COUNTED if name in counts}
             row = {"engine": case.engine, "case": case.case, "batch_size": size, **timing.summary()}
-            row |= {f"{unit}_per_second": amount / timing.median for unit, amount in case.amounts().items()}
+            row |= {f"{unit}_per_second": counts[name] / timing.median for unit, name in case.rates.items()}
             row |= percentiles(timing.latencies) if case.has_latency else {}
             row |= {name: value for name, value in counts.items() if not isinstance(value, dict | list)}
             if case.reference is not None:

@@ -21,6 +21,7 @@ from beem_plugin.tasks.caption_data import one_an_image
 from beem_plugin.tasks.task import Case, evaluation_loader
 
 Images = Sequence[Mapping[str, Tensor]]
+RATES = {"words": "words", "images": "samples"}
 DECODER, TRANSFORMERS = "decoder", "transformers"
 """The engines of captions: this package's decoding, and `generate`."""
 
@@ -80,10 +81,6 @@ def caption_cases(
                 found[engine].append(decode(batch))
                 yield found[engine][-1]
 
-        def amounts() -> dict[str, int]:
-            tokens = tokens_of(found[engine])
-            return {"words": sum(map(len, tokens)), "images": len(tokens)}
-
         def counts() -> dict[str, Any]:
             tokens, full = tokens_of(found[engine]), tokens_of(found[DECODER])
             own = engine != TRANSFORMERS
@@ -91,7 +88,7 @@ def caption_cases(
             same = sum(one == other for one, other in zip(tokens, full, strict=True)) / max(len(full), 1)
             return row | {"samples": len(tokens), "words": sum(map(len, tokens)), "same_as_full_depth": same}
 
-        return Case(engine, "full_depth" if kind is None else "exits", run, amounts, counts, DECODER)
+        return Case(engine, "full_depth" if kind is None else "exits", run, counts, RATES, DECODER)
 
     cases = [
         case(DECODER, partial(decode, model, Final(), decoding)),

@@ -61,13 +61,9 @@ def engine_cases(network: SteppedNetwork, policy: ExitPolicy, batches: Batches, 
     transformers, and each of the `engines` at full depth, with unused exits, and with exits. The network is on its
     device, in its precision. Each case has an engine of its own, with its own captured graphs.
     """
-    samples = sum(len(batch["input_ids"]) for batch in batches)
+    samples = {"samples": sum(len(batch["input_ids"]) for batch in batches)}
     ragged = list(ragged_batches(batches, pad_token_of(network)))
-
-    def amounts() -> dict[str, int]:
-        return {"sentences": samples}
-
-    cases = [Case(PLAIN, "full_depth", functools.partial(run_plain, network, batches), amounts)]
+    cases = [Case(PLAIN, "full_depth", functools.partial(run_plain, network, batches), samples.copy)]
     for name in engines:
         decisions, computed = checked_decisions(name, network, policy, batches)
         counts = {**count(network, decisions.exits, batches), "computed_layer_speedup": computed}
@@ -78,9 +74,8 @@ def engine_cases(network: SteppedNetwork, policy: ExitPolicy, batches: Batches, 
         }
         for kind, (part, rule) in runs.items():
             run = functools.partial(Engine.from_params({"type": name}).run, part, rule, ragged)
-            case = Case(name, kind, run, amounts, reference=name, has_latency=name not in WHOLE_WINDOWS)
-            case.counts = functools.partial(dict, counts if kind == "exits" else {})
-            cases.append(case)
+            found = counts if kind == "exits" else samples
+            cases.append(Case(name, kind, run, found.copy, reference=name, has_latency=name not in WHOLE_WINDOWS))
     return cases
 
 

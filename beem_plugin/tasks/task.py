@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -45,10 +45,10 @@ class Case:
         `"full_depth"`, `"exits"`, or `"nobody_leaves"`: the policy runs and no sample exits.
     run : `Callable[[], Iterable]`
         Yields a result a batch, see `timing.measure`.
-    amounts : `Callable[[], dict[str, int]]`
-        Samples of the last run by their unit: `{"sentences": 100}`.
-    counts : `Callable[[], dict[str, Any]]`, optional
-        What is counted of the last run, not timed.
+    counts : `Callable[[], dict[str, Any]]`
+        What is counted of the last run, not timed: `samples` at least.
+    rates : `dict[str, str]`, optional (default = `{"sentences": "samples"}`)
+        Rates are given for these units; the value is the name of their count.
     reference : `str`, optional
         The engine whose full depth is 1x.
     has_latency : `bool`, optional (default = `True`)
@@ -58,8 +58,8 @@ class Case:
     engine: str
     case: str
     run: Callable[[], Iterable[Any]]
-    amounts: Callable[[], dict[str, int]]
-    counts: Callable[[], dict[str, Any]] = dict
+    counts: Callable[[], dict[str, Any]]
+    rates: dict[str, str] = field(default_factory=lambda: {"sentences": "samples"})
     reference: str | None = None
     has_latency: bool = True
 
