@@ -19,7 +19,6 @@ from beem_plugin.comparison.result import check_same_network
 from beem_plugin.evaluation.trace import trace_archive
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.rendering.pages.calibration import calibration_page, exits_table
-from beem_plugin.rendering.tables import Table
 
 
 def calibrate_from_args(args: argparse.Namespace) -> CalibrationEvidence:
@@ -42,13 +41,25 @@ def calibrate_from_args(args: argparse.Namespace) -> CalibrationEvidence:
     with errors_at(args.policy):
         policy = ExitPolicy.from_params(Params(dict(config)))
         evidence = calibration_evidence(policy, policy.calibrate(trace), trace)
-    written = write_outputs(evidence, args.output_policy, report)
+    content = evidence.to_json()
+    written = []
+    if args.output_policy:
+        write_json(args.output_policy, content["calibration"]["policy"])
+        written.append(args.output_policy)
+    if report:
+        write_json(report / "report.json", content)
+        with atomic_write(report / "report.html") as file:
+            file.write(calibration_page(content))
+        written += [str(report / "report.json"), str(report / "report.html")]
     if args.output_archive:
-        content = evidence.calibration.to_json()
-        calibration = Calibration(content["policy"], config, content, trace)
+        calibration = Calibration(content["calibration"]["policy"], config, content["calibration"], trace)
         with_calibration(args.archive_file, args.output_archive, calibration)
         written.append(args.output_archive)
-    evidence_table(evidence, written).print(140)
+    table = exits_table(content["calibration"])
+    table.notes = [headline(evidence.calibration)]
+    table.notes += [f"warning: {warning}" for warning in evidence.calibration.warnings]
+    table.notes += [f"wrote {path}" for path in written]
+    table.print(140)
     return evidence
 
 
@@ -69,29 +80,6 @@ def trace_for(args: argparse.Namespace) -> ExitTrace:
         return archive.calibration.trace
     check_same_network("--trace", args.trace, trace, args.archive_file, archive.model.exit_network)
     return trace
-
-
-def write_outputs(evidence: CalibrationEvidence, output_policy: str | None, folder: Path | None) -> list[str]:
-    """The policy file and the report; returns their paths."""
-    written, content = [], evidence.to_json()
-    if output_policy:
-        write_json(output_policy, content["calibration"]["policy"])
-        written.append(output_policy)
-    if folder:
-        write_json(folder / "report.json", content)
-        with atomic_write(folder / "report.html") as file:
-            file.write(calibration_page(content))
-        written += [str(folder / "report.json"), str(folder / "report.html")]
-    return written
-
-
-def evidence_table(evidence: CalibrationEvidence, written: list[str]) -> Table:
-    """The thresholds with their evidence; below them the result on the calibration data, warnings and files."""
-    table = exits_table(evidence.calibration.to_json())
-    table.notes = [headline(evidence.calibration)]
-    table.notes += [f"warning: {warning}" for warning in evidence.calibration.warnings]
-    table.notes += [f"wrote {path}" for path in written]
-    return table
 
 
 def headline(report: CalibrationReport) -> str:
