@@ -46,20 +46,8 @@ def java_command(arguments: Sequence[str]) -> list[str]:
 
 def run_java(arguments: Sequence[str], what: str, timeout: float) -> str:
     """
-    Runs a Java program and returns its standard output.
-
-    # Parameters
-
-    arguments : `Sequence[str]`
-        Arguments of `java`; paths must be absolute.
-    what : `str`
-        Name of the scorer, for errors.
-    timeout : `float`
-        Seconds after which the program is stopped.
-
-    # Raises
-
-    `ScorerError` if it fails or does not finish in time.
+    The standard output of a Java program, run in any folder. Raises a `ScorerError` that names the scorer `what` if the
+    program fails or does not finish within `timeout` seconds.
     """
     try:
         done = subprocess.run(

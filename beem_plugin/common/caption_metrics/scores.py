@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -47,11 +47,6 @@ def check_metrics(metrics: Sequence[str], spice_jars: str | Path | None = None) 
     """
     Returns the folder of SPICE's jars if SPICE is requested. Raises a `ConfigurationError` if pycocoevalcap is not
     installed, a metric is unknown or the jars are missing; called before captions are decoded.
-
-    # Parameters
-
-    metrics, spice_jars
-        As in `score_captions`.
     """
     for name in metrics:
         if name not in METRICS:
@@ -100,18 +95,17 @@ def score_captions(
     for key, kept in zip(keys, texts):
         if not kept:
             raise DataError(f"image {key!r}: its references contain only punctuation")
-    scorers: dict[str, Callable[[], None]] = {
-        "bleu": lambda: _python_scores(result, "bleu", captions, texts),
-        "meteor": lambda: _add(result, "meteor", *meteor(captions, texts, timeout)),
-        "rouge_l": lambda: _python_scores(result, "rouge_l", captions, texts),
-        "cider": lambda: _python_scores(result, "cider", captions, texts),
-        "spice": lambda: _add(result, "spice", *spice(captions, texts, jars, timeout)) if jars is not None else None,
-    }
     for name in METRICS:
         if name not in metrics or (name in NEEDS_JAVA and result.tokenizer != "ptb"):
             continue
         try:
-            scorers[name]()
+            if name == "meteor":
+                _add(result, name, *meteor(captions, texts, timeout))
+            elif name == "spice":
+                assert jars is not None
+                _add(result, name, *spice(captions, texts, jars, timeout))
+            else:
+                _python_scores(result, name, captions, texts)
         except ScorerError as error:
             result.warnings.append(f"{name} is omitted: {error}")
     if "cider" in metrics and len(keys) == 1:
@@ -138,20 +132,19 @@ def _tokenized(
 ) -> tuple[list[str], list[list[str]]]:
     """Tokenized captions and references; references without tokens are removed."""
     flat = captions + [text for texts in references for text in texts]
-    if not has_java():
-        result.tokenizer = "simple"
-        result.warnings.append(
+    try:
+        tokens = treebank_tokens(flat, timeout) if has_java() else None
+        reason = (
             "`java` is not installed: METEOR and SPICE are omitted, and captions are tokenized without the Penn "
             f"Treebank tokenizer, so other metrics differ slightly from published values; {INSTALL_JAVA}"
         )
+    except ScorerError as error:
+        tokens = None
+        reason = f"METEOR and SPICE are omitted, and captions are tokenized without Java: {error}"
+    if tokens is None:
+        result.tokenizer = "simple"
+        result.warnings.append(reason)
         tokens = simple_tokens(flat)
-    else:
-        try:
-            tokens = treebank_tokens(flat, timeout)
-        except ScorerError as error:
-            result.tokenizer = "simple"
-            result.warnings.append(f"METEOR and SPICE are omitted, and captions are tokenized without Java: {error}")
-            tokens = simple_tokens(flat)
     rest = iter(tokens[len(captions) :])
     return tokens[: len(captions)], [[text for text in (next(rest) for _ in texts) if text] for texts in references]
 

@@ -37,18 +37,8 @@ def spice(
     candidates: Sequence[str], references: Sequence[Sequence[str]], jars: Path, timeout: float
 ) -> tuple[float, list[float]]:
     """
-    The mean score, and the score of each caption.
-
-    # Parameters
-
-    candidates : `Sequence[str]`
-        Tokenized captions.
-    references : `Sequence[Sequence[str]]`
-        Tokenized references of each.
-    jars : `Path`
-        See `check_spice_jars`.
-    timeout : `float`
-        Seconds.
+    The mean score, and the score of each caption, from tokenized captions, the tokenized references of each, and the
+    folder of `check_spice_jars`.
     """
     records = [
         {"image_id": number, "test": caption, "refs": list(texts)}
@@ -58,7 +48,11 @@ def spice(
     # folder lacks two jars and may be read-only.
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        program = _assemble(folder, jars)
+        library, program = folder / "lib", folder / "spice-1.0.jar"
+        library.mkdir()
+        for jar in [*package_file("spice", "lib").glob("*.jar"), *(jars / name for name in JARS)]:
+            (library / jar.name).symlink_to(jar)
+        shutil.copyfile(package_file("spice", program.name), program)
         (folder / "cache").mkdir()
         (folder / "in.json").write_text(json.dumps(records), encoding="utf-8")
         opened = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED]
@@ -72,13 +66,3 @@ def spice(
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ScorerError(f"SPICE wrote no readable result: {type(error).__name__} {error}") from None
     return (sum(scores) / len(scores) if scores else math.nan), scores
-
-
-def _assemble(folder: Path, jars: Path) -> Path:
-    library = folder / "lib"
-    library.mkdir()
-    for jar in [*package_file("spice", "lib").glob("*.jar"), *(jars / name for name in JARS)]:
-        (library / jar.name).symlink_to(jar)
-    program = folder / "spice-1.0.jar"
-    shutil.copyfile(package_file("spice", "spice-1.0.jar"), program)
-    return program

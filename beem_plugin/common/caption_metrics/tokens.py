@@ -27,10 +27,7 @@ def one_line(caption: str) -> str:
 
 
 def treebank_tokens(captions: Sequence[str], timeout: float) -> list[str]:
-    """
-    The tokens of each caption, separated by spaces, from the Penn Treebank tokenizer in pycocoevalcap, which is used
-    for published scores.
-    """
+    """The tokens of each caption from the Penn Treebank tokenizer in pycocoevalcap, as for published scores."""
     if not captions:
         return []
     jar = package_file(*_JAR)
@@ -51,9 +48,7 @@ def treebank_tokens(captions: Sequence[str], timeout: float) -> list[str]:
 
 
 def simple_tokens(captions: Sequence[str]) -> list[str]:
-    """
-    Approximates `treebank_tokens` without Java: equal for plain words, different for abbreviations, currencies etc.
-    """
+    """`treebank_tokens` without Java: equal for plain words, different for abbreviations, currencies etc."""
     words = (_WORD.findall(one_line(caption).lower()) for caption in captions)
     return [_without_punctuation([_RENAMED.get(word, word) for word in found]) for found in words]
 
