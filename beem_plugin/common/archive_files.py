@@ -33,12 +33,12 @@ BEST_WEIGHTS = "best.th"
 PARTS = ("vocabulary", "tokenizer", "image_processor", "backbone", "calibration")
 
 _DIGESTED = (WEIGHTS_NAME, "vocabulary", "calibration")
-"""What belongs together: labels and calibration are those of the weights."""
+"""Files that belong together: labels and calibration depend on the weights."""
 
 
 @contextmanager
 def opened_archive(path: str | Path) -> Iterator[Path]:
-    """The folder with an archive's parts: a temporary one for `model.tar.gz`, or a serialization directory."""
+    """A folder with an archive's files: a temporary one for `model.tar.gz`, or a serialization directory."""
     path = Path(path)
     if path.is_dir():
         if not (path / CONFIG_NAME).exists():
@@ -76,19 +76,8 @@ def check_json_files(folder: Path) -> None:
 
 def verify_digests(folder: Path, meta: Mapping[str, Any], without: str | None = None) -> None:
     """
-    Compares weights, labels and calibration with the digests in `meta.json`.
-
-    # Parameters
-
-    folder : `Path`
-    meta : `dict[str, Any]`
-        An archive of an older release has no digests: a note is logged.
-    without : `str`, optional
-        A file that is not used.
-
-    # Raises
-
-    `DataError` for a file that was changed, added or removed.
+    Compares weights, labels and calibration with the digests in `meta.json`, without the unused file `without`. Raises
+    `DataError` for a file that was changed, added or removed. Archives of older releases have no digests.
     """
     expected = meta.get("digests")
     if expected is None:
@@ -116,7 +105,7 @@ def digests(members: Mapping[str, Path]) -> dict[str, str]:
                 with file.open("rb") as opened:
                     while chunk := opened.read(1 << 20):
                         digest.update(chunk)
-                found[name if file == path else f"{name}/{file.relative_to(path).as_posix()}"] = digest.hexdigest()
+                found[Path(name, file.relative_to(path)).as_posix()] = digest.hexdigest()
     return found
 
 
@@ -163,7 +152,7 @@ def save_state(state: dict[str, torch.Tensor], path: Path) -> None:
 
 
 def read_state(path: Path) -> dict[str, torch.Tensor]:
-    """A state dict from safetensors, or from what `torch.save` wrote; nothing but tensors is unpickled."""
+    """A state dict from a file of safetensors or of `torch.save`; only tensors are unpickled."""
     if path.suffix != ".safetensors":
         return torch.load(path, map_location="cpu", weights_only=True)
     with safe_open(str(path), framework="pt") as file:

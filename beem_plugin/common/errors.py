@@ -1,4 +1,4 @@
-"""Errors that a user can mend: in a config, an input file or a command. Imports nothing heavy."""
+"""Errors that a user can correct: in a config, an input file or a command. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable
 
 _SHOWN = 80
-"""A message shows at most so many characters of a value."""
+"""Maximum number of characters of a value in a message."""
 
 
 class BeemError(Exception):
@@ -26,14 +26,14 @@ class NotCalibratedError(BeemError):
 
 
 def nearest_first(found: object, allowed: Iterable[object]) -> list[str]:
-    """`allowed` as strings, the names closest to `found` first, so that a typo's correction comes first."""
+    """`allowed` as strings, the names closest to `found` first."""
     names = [str(name) for name in allowed]
     close = difflib.get_close_matches(str(found)[:_SHOWN], names, n=3, cutoff=0.5)
     return close + sorted(name for name in names if name not in close)
 
 
 def not_allowed(what: str, found: object, allowed: Iterable[object]) -> str:
-    """One line: what is wrong, what was found, what is allowed (nearest name first)."""
+    """One line: the key, what was found, what is allowed (nearest name first)."""
     shown = repr(found)
     shown = shown if len(shown) <= _SHOWN else f"{shown[: _SHOWN - 4]} ..."
     return f"{what}: found {shown}, allowed: {', '.join(nearest_first(found, allowed))}"

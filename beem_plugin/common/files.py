@@ -27,10 +27,10 @@ except ImportError:  # not on Windows, where leftovers of killed runs stay
 @contextmanager
 def atomic_write(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
     """
-    A file object for `path`. Output goes to a temporary file in the same directory, which is renamed to `path` when the
-    block ends and removed when it raises, so that a reader never sees a partial file. A device or a pipe, such as
+    A file object for `path`. Output goes to a temporary file in the same directory, which is renamed to `path` at the
+    end of the block and removed on an error, so that a reader never sees a partial file. A device or a pipe, such as
     /dev/null, is written directly; a symbolic link is kept and its target replaced. Temporary files of the same name
-    that killed processes left behind are removed.
+    that killed processes left are removed.
 
     # Parameters
 
@@ -39,9 +39,7 @@ def atomic_write(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
     mode : `str`, optional (default = `"w"`)
         `"w"` (UTF-8 text) or `"wb"`.
 
-    # Raises
-
-    `OSError` with the path as `filename` if the file cannot be written.
+    Raises `OSError` with the path as `filename` if the file cannot be written.
     """
     if mode not in ("w", "wb"):
         raise ValueError(f"mode is {mode!r}, not 'w' or 'wb'")
@@ -100,7 +98,7 @@ def remove_leftovers(folder: Path, name: str = "") -> None:
 
 @contextmanager
 def write_errors_named(path: str | Path) -> Iterator[None]:
-    """An `OSError` inside gets `path` as its file name; libraries' own errors for a full disk become one."""
+    """Sets `path` as the file name of an `OSError`; errors of libraries for a full disk become one."""
     try:
         yield
     except OSError as error:
@@ -118,7 +116,7 @@ def write_errors_named(path: str | Path) -> Iterator[None]:
 
 
 def write_json(path: str | Path, obj: Any) -> None:
-    """`obj` as indented JSON. Numbers that JSON does not know (NaN) are a `ValueError`, not an unreadable file."""
+    """Writes indented JSON. NaN and infinity are a `ValueError`."""
     text = json.dumps(obj, indent=2, allow_nan=False)
     with atomic_write(path) as file:
         file.write(text + "\n")
@@ -127,15 +125,8 @@ def write_json(path: str | Path, obj: Any) -> None:
 @contextmanager
 def open_text(path: str | Path, encoding: str = "utf-8", newline: str | None = None) -> Iterator[IO[str]]:
     """
-    Text to read from a file or standard input (`-`), gzipped or not.
-
-    # Parameters
-
-    path : `str` or `Path`
-    encoding : `str`, optional (default = `"utf-8"`)
-        Of UTF-8 a byte order mark is dropped.
-    newline : `str`, optional (default = `None`)
-        As of `open`: `None` makes every line end `\n`, `""` keeps line ends as they are.
+    Text from a file or standard input (`-`), gzipped or not. A byte order mark of UTF-8 is dropped; `newline` is that
+    of `open`.
     """
     if str(path) == "-":
         if not hasattr(sys.stdin, "buffer"):  # replaced by a program
@@ -152,11 +143,13 @@ def open_text(path: str | Path, encoding: str = "utf-8", newline: str | None = N
     try:
         is_gzip = binary.peek(2)[:2] == b"\x1f\x8b"
         raw: Any = gzip.GzipFile(fileobj=binary) if is_gzip else binary
-        text = io.TextIOWrapper(raw, encoding=_with_byte_order_mark(encoding), newline=newline)
+        is_utf8 = codecs.lookup(encoding).name == "utf-8"
+        text = io.TextIOWrapper(raw, encoding="utf-8-sig" if is_utf8 else encoding, newline=newline)
         try:
             yield text
         except UnicodeError as error:
-            raise DataError(f"{_undecodable(path, encoding)}: not {encoding.upper()} text: {error}") from error
+            line = _undecodable_line(path, is_gzip) if is_utf8 and str(path) != "-" else ""
+            raise DataError(f"{path}{line}: not {encoding.upper()} text: {error}") from error
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise DataError(f"{path}: a damaged gzip file: {error}") from error
         finally:
@@ -175,30 +168,19 @@ def check_encoding(encoding: str, key: str = "encoding") -> None:
         raise ConfigurationError(f"{key}: found {encoding!r}, allowed: utf-8, latin-1, cp1252, utf-16, ...") from None
 
 
-def _with_byte_order_mark(encoding: str) -> str:
-    return "utf-8-sig" if codecs.lookup(encoding).name == "utf-8" else encoding
-
-
-def _undecodable(path: str | Path, encoding: str) -> str:
-    """The path, with the number of the first line that cannot be decoded where lines can be told apart by bytes."""
-    if str(path) != "-" and codecs.lookup(encoding).name == "utf-8":
-        opener = gzip.open if _is_gzip(path) else open
-        with opener(path, "rb") as lines:
-            for number, line in enumerate(lines, 1):
-                try:
-                    line.decode("utf-8")
-                except UnicodeDecodeError:
-                    return f"{path}:{number}"
-    return str(path)
-
-
-def _is_gzip(path: str | Path) -> bool:
-    with open(path, "rb") as file:
-        return file.read(2) == b"\x1f\x8b"
+def _undecodable_line(path: str | Path, is_gzip: bool) -> str:
+    """`:N` for the number of the first line that is not UTF-8."""
+    with (gzip.open if is_gzip else open)(path, "rb") as lines:
+        for number, line in enumerate(lines, 1):
+            try:
+                line.decode("utf-8")
+            except UnicodeDecodeError:
+                return f":{number}"
+    return ""
 
 
 def _permissions(path: Path) -> int:
-    """Those of the file that is replaced, or those a new file would get; a temporary file is private."""
+    """The permissions of the replaced file, or the default ones of a new file."""
     with suppress(FileNotFoundError):
         return path.stat().st_mode & 0o777
     mask = os.umask(0)

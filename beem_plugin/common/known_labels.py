@@ -6,15 +6,5 @@ from torch import Tensor
 
 
 def known_labels(labels: Tensor) -> Tensor:
-    """
-    # Parameters
-
-    labels : `Tensor`
-        `(samples,)` int64, -1 where unknown; or the values of a regression, floating, NaN where unknown.
-
-    # Returns
-
-    `Tensor`
-        `(samples,)` bool.
-    """
+    """`(samples,)` bool. Unknown labels are -1 in int64 tensors, NaN in floating tensors of regression values."""
     return ~labels.isnan() if labels.is_floating_point() else labels >= 0

@@ -32,7 +32,7 @@ def prepare_logging(
     # Parameters
 
     serialization_dir : `str` or `Path`, optional
-        Messages also go to `out.log` in it, or to `out_worker{rank}.log` if there are several processes.
+        Folder of `out.log`, or of `out_worker{rank}.log` with several processes.
     file_friendly : `bool`, optional (default = `False`)
         See `is_file_friendly`.
     rank, world_size : `int`, optional
@@ -45,7 +45,8 @@ def prepare_logging(
     for handler in _installed:
         root.removeHandler(handler)
         handler.close()
-    level = _level()
+    named = logging.getLevelName(os.environ.get("ALLENNLP_LOG_LEVEL", "INFO").upper())
+    level = logging.DEBUG if debugging() else named if isinstance(named, int) else logging.INFO
     console = logging.StreamHandler(sys.stderr)
     console.setLevel(level if rank == 0 else logging.ERROR)
     _installed[:] = [console]
@@ -59,11 +60,3 @@ def prepare_logging(
     root.setLevel(level)
     for noisy in _NOISY:
         logging.getLogger(noisy).setLevel(max(level, logging.WARNING))
-
-
-def _level() -> int:
-    if debugging():
-        return logging.DEBUG
-    name = os.environ.get("ALLENNLP_LOG_LEVEL", "INFO").upper()
-    level = logging.getLevelName(name)
-    return level if isinstance(level, int) else logging.INFO

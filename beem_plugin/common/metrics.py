@@ -1,8 +1,8 @@
 """
 The metrics of GLUE, by scikit-learn and scipy: functions of labels and predictions that return named floats.
 
-Every function takes two `(samples,)` arrays. For degenerate input (constant predictions, one class only) the value is
-0.0 without a warning, so that metrics of untrained exits are defined. The caller must exclude samples without a label.
+Every function takes two `(samples,)` arrays without unknown labels. For degenerate input (constant predictions, one
+class only) the value is 0.0 without a warning, so that metrics of untrained exits are defined.
 """
 
 from __future__ import annotations
@@ -72,12 +72,11 @@ METRICS: dict[str, Metric] = {
     "pearson_spearman": pearson_spearman,
 }
 
-# The value of each metric that is used to compare exits and thresholds.
 MAIN_SCORE = {name: name for name in METRICS} | {"f1": "accuracy_f1"}
-
+"""The value of each metric that is used to compare exits and thresholds."""
 
 REGRESSION_METRICS = ("pearson_spearman",)
-"""Metrics of values; all others compare labels."""
+"""Metrics of values; the others compare labels."""
 
 
 def check_metric(key: str, name: str, is_regression: bool) -> None:
@@ -88,14 +87,7 @@ def check_metric(key: str, name: str, is_regression: bool) -> None:
 
 
 def compute_metrics(name: str, labels: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
-    """
-    # Parameters
-
-    name : `str`
-        A key of `METRICS`.
-    labels, predictions : `np.ndarray`
-        `(samples,)`, at least one sample: label indices, or values for `pearson_spearman`.
-    """
+    """Metric `name` of at least one sample: label indices, or values for `pearson_spearman`."""
     if name not in METRICS:
         raise ConfigurationError(not_allowed("metric", name, METRICS))
     labels, predictions = np.asarray(labels), np.asarray(predictions)
@@ -105,16 +97,7 @@ def compute_metrics(name: str, labels: np.ndarray, predictions: np.ndarray) -> d
 
 
 def count_metrics(name: str, labels: np.ndarray, predictions: np.ndarray, counts: np.ndarray) -> dict[str, float]:
-    """
-    `compute_metrics` from a confusion matrix.
-
-    # Parameters
-
-    name : `str`
-        A key of `METRICS`.
-    labels, predictions, counts : `np.ndarray`
-        `(cells,)`: label, prediction, and number of samples (1 or more) of each cell.
-    """
+    """`compute_metrics` from `(cells,)` of a confusion matrix: label, prediction, and number of samples (1 or more)."""
     if name in METRICS and "weights" in inspect.signature(METRICS[name]).parameters:
         return METRICS[name](labels, predictions, weights=counts)
     return compute_metrics(name, np.repeat(labels, counts), np.repeat(predictions, counts))

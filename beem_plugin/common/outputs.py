@@ -1,4 +1,4 @@
-"""No command's output takes the place of what it reads. Imports nothing heavy: it is asked before any work."""
+"""Checks that a command's outputs are writable and do not replace its inputs. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -11,26 +11,25 @@ from beem_plugin.common.errors import ConfigurationError
 
 ARCHIVE_FILES = ("config.json", "meta.json", "weights.safetensors", "best.th", "model.tar.gz")
 ARCHIVE_FOLDERS = ("vocabulary", "tokenizer", "image_processor", "backbone", "calibration")
-"""What is read of a serialization directory."""
+"""The inputs in a serialization directory."""
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
-"""What is read of any other folder."""
+"""The inputs in any other folder."""
 
 _SLICE = re.compile(r"\[[^\[\]]*\]$")
 
 
 def check_outputs(outputs: Mapping[str, str | None], inputs: Sequence[str | None]) -> None:
     """
-    Raises a `ConfigurationError` if two outputs are one file, or if one of them is a file that is read, by whatever
-    link: it would be lost.
+    Raises a `ConfigurationError` if two outputs are one file, or if one of them is an input, through any link.
 
     # Parameters
 
     outputs : `Mapping[str, str]`
-        By option, as errors name them.
+        By option, for errors.
     inputs : `Sequence[str]`
-        Files; folders, of which the parts of an archive and images are read; what a dataset reader reads, slices in
-        brackets and all; `-`. What is no file is passed over.
+        Files; folders, of which the parts of an archive and images count; sources of a dataset reader, with or without
+        a slice in brackets; `-`. Other values are ignored.
     """
     taken = {path: "read as well" for source in inputs for path in _files(source)}
     folders = [os.path.realpath(source) for source in inputs if source is not None and _is_folder_of_images(source)]
@@ -48,14 +47,7 @@ def check_outputs(outputs: Mapping[str, str | None], inputs: Sequence[str | None
 
 
 def check_writable(outputs: Mapping[str, str | None]) -> None:
-    """
-    Raises a `ConfigurationError` if an output, a file, cannot be written where it is to be. Makes nothing.
-
-    # Parameters
-
-    outputs : `Mapping[str, str]`
-        By option, as errors name them.
-    """
+    """Raises a `ConfigurationError` if an output file, by option, is not writable. Creates nothing."""
     for option, path in outputs.items():
         if path is None:
             continue
@@ -64,7 +56,7 @@ def check_writable(outputs: Mapping[str, str | None]) -> None:
         if os.path.exists(path) and not os.path.isfile(path):
             is_writable = os.access(path, os.W_OK)
         else:
-            # A new file takes the place of an old one, and missing directories are made.
+            # The file is replaced, and missing directories are created.
             folder = next(parent for parent in Path(os.path.realpath(path)).parents if parent.exists())
             if not folder.is_dir():
                 raise ConfigurationError(f"{option}: {path}: {folder} is a file, a directory is needed there")
@@ -74,7 +66,7 @@ def check_writable(outputs: Mapping[str, str | None]) -> None:
 
 
 def _files(source: str | None) -> Iterator[str]:
-    """The real paths of the files that are known to be read of `source`."""
+    """The real paths of the files in `source` that count as inputs."""
     if source is None or source == "-":
         return
     if not os.path.isdir(source):

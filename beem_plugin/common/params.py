@@ -1,4 +1,4 @@
-"""Configs: jsonnet, json or yaml in, plain data out, with AllenNLP's overrides. Only here is jsonnet evaluated."""
+"""Configs from jsonnet, json or yaml files as plain data, with AllenNLP's overrides."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from beem_plugin.common.errors import ConfigurationError, nearest_first
 if TYPE_CHECKING:
     from beem_plugin.common.registry import Params
 
-#: What `diff_configs` gives for the side on which a key is missing.
+#: Stands in `diff_configs` for a missing key.
 ABSENT: Any = type("Absent", (), {"__repr__": lambda self: "(absent)", "__bool__": lambda self: False})()
 
-# Python keeps the bytes of an environment variable that are no UTF-8 as lone surrogates, which jsonnet refuses. They
-# travel through it as private characters.
+# Bytes of an environment variable that are not UTF-8 are lone surrogates in Python, which jsonnet refuses. They are
+# replaced by private characters for jsonnet.
 _SURROGATES = {0xDC80 + i: 0x10DC80 + i for i in range(128)}
 _BACK_TO_SURROGATES = {private: surrogate for surrogate, private in _SURROGATES.items()}
 _PLACE = re.compile(r"^\t?(?P<place>\S[^\t\n]*?:(?:\(\d+:\d+\)-\(\d+:\d+\)|\d+:\d+(?:-\d+)?))", re.MULTILINE)
@@ -33,7 +33,7 @@ OPTIONAL_VARIABLES = {
     "CAPTION_LM": "",
     "IMAGE_ENCODER": "",
 }
-"""What the shipped configs read from the environment, and what it is where the environment has none."""
+"""Environment variables of the shipped configs, with their defaults."""
 
 
 def load_config(
@@ -83,7 +83,7 @@ def check_numbers(config: Any, what: str = "") -> None:
 
 
 def evaluate_jsonnet(path: str | Path, ext_vars: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The content of a jsonnet, json or yaml file. `std.extVar` reads `ext_vars` and the environment."""
+    """The object in a jsonnet, json or yaml file. `std.extVar` reads `ext_vars` and the environment."""
     config = evaluate_document(path, ext_vars)
     if not isinstance(config, dict):
         raise ConfigurationError(f"config {path}: found a {type(config).__name__}, expected an object {{...}}")
@@ -91,27 +91,28 @@ def evaluate_jsonnet(path: str | Path, ext_vars: Mapping[str, str] | None = None
 
 
 def evaluate_document(path: str | Path, ext_vars: Mapping[str, str] | None = None) -> Any:
-    """Like `evaluate_jsonnet`, of a file that may hold a list, or anything else."""
+    """The value in a jsonnet, json or yaml file."""
     path = Path(path)
     if not path.is_file():
         what = "is a directory" if path.is_dir() else "no such file"
         raise ConfigurationError(f"config {path}: {what}")
-    return _evaluate_yaml(path) if path.suffix in (".yml", ".yaml") else _evaluate_json(path, ext_vars)
+    if path.suffix in (".yml", ".yaml"):
+        return _evaluate_yaml(path)
+    if path.suffix == ".json":
+        try:  # an archived config may hold escapes that jsonnet refuses, and needs no evaluation
+            return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_each_key_once)
+        except ValueError:
+            pass  # jsonnet's message names the place
+    return _evaluate("evaluate_file", str(path), ext_vars)
 
 
 def parse_overrides(overrides: str | Mapping[str, Any], ext_vars: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Overrides as a dict; a string is jsonnet itself."""
+    """Overrides as a dict; a string is evaluated as jsonnet."""
     if isinstance(overrides, Mapping):
         return dict(overrides)
     if not overrides.strip():
         return {}
-    import _jsonnet
-
-    try:
-        text = _jsonnet.evaluate_snippet("overrides", overrides, ext_vars=_external_variables(ext_vars))
-    except RuntimeError as error:
-        raise ConfigurationError(_jsonnet_message(str(error), "overrides")) from None
-    parsed = json.loads(text.translate(_BACK_TO_SURROGATES))
+    parsed = _evaluate("evaluate_snippet", "overrides", ext_vars, overrides)
     if not isinstance(parsed, dict):
         raise ConfigurationError(f"overrides: found {overrides!r}, expected an object like {{'trainer.num_epochs': 3}}")
     return parsed
@@ -121,8 +122,8 @@ def apply_overrides(
     config: dict[str, Any], overrides: str | Mapping[str, Any], ext_vars: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
     """
-    AllenNLP's semantics: `{"trainer.num_epochs": 3}` changes or adds one key, `{"model": {...}}` replaces a whole
-    block, `{"trainer.callbacks.0.type": "..."}` reaches into a list. The parent of a key must exist.
+    AllenNLP's semantics: `{"trainer.num_epochs": 3}` changes or adds one key, `{"model": {...}}` replaces a block,
+    `{"trainer.callbacks.0.type": "..."}` changes an item of a list. The parent of a key must exist.
     """
     changes = parse_overrides(overrides, ext_vars)
     if not changes:
@@ -146,26 +147,21 @@ def apply_overrides(
 
 def diff_configs(a: Any, b: Any, key: str = "") -> list[tuple[str, Any, Any]]:
     """
-    What differs between two configs, key by key: `(key, value in a, value in b)`, `ABSENT` on the side that lacks the
-    key. Items of a list that holds blocks are compared one by one, as `key.0`, the form that overrides take.
+    The differences between two configs by key: `(key, value in a, value in b)`, with `ABSENT` for a missing key. Items
+    of lists of blocks are compared one by one, as `key.0`, the form of overrides.
     """
-    if isinstance(a, dict) and isinstance(b, dict):
-        names = [*a, *(name for name in b if name not in a)]
-        return _diff_items(key, ((str(name), a.get(name, ABSENT), b.get(name, ABSENT)) for name in names))
-    if _is_block_list(a) and _is_block_list(b) and (a or b):
-        count = max(len(a), len(b))
-        get = lambda items, i: items[i] if i < len(items) else ABSENT  # noqa: E731
-        return _diff_items(key, ((str(i), get(a, i), get(b, i)) for i in range(count)))
     if a is ABSENT and isinstance(b, dict) and b:
-        return diff_configs({}, b, key)
+        a = {}
     if b is ABSENT and isinstance(a, dict) and a:
-        return diff_configs(a, {}, key)
-    return [] if _equal(a, b) else [(key, a, b)]
-
-
-def _diff_items(key: str, items: Any) -> list[tuple[str, Any, Any]]:
+        b = {}
+    if _is_block_list(a) and _is_block_list(b):
+        a, b = ({str(number): item for number, item in enumerate(items)} for items in (a, b))
+    if not (isinstance(a, dict) and isinstance(b, dict)):
+        return [] if _equal(a, b) else [(key, a, b)]
     prefix = f"{key}." if key else ""
-    return [difference for name, a, b in items for difference in diff_configs(a, b, prefix + name)]
+    names = {**a, **b}
+    found = (diff_configs(a.get(name, ABSENT), b.get(name, ABSENT), f"{prefix}{name}") for name in names)
+    return [difference for differences in found for difference in differences]
 
 
 def _equal(a: Any, b: Any) -> bool:
@@ -189,23 +185,19 @@ def _key_paths(config: Any, prefix: str = "") -> list[str]:
     return paths
 
 
-def _evaluate_json(path: Path, ext_vars: Mapping[str, str] | None) -> Any:
-    if path.suffix == ".json":
-        try:  # an archived config may hold escapes that jsonnet refuses, and needs no evaluation
-            return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_each_key_once)
-        except ValueError:
-            pass  # jsonnet says what is wrong, and where
+def _evaluate(function: str, name: str, ext_vars: Mapping[str, str] | None, *code: str) -> Any:
+    """The value of a jsonnet file or snippet."""
     import _jsonnet
 
     try:
-        text = _jsonnet.evaluate_file(str(path), ext_vars=_external_variables(ext_vars))
+        text = getattr(_jsonnet, function)(name, *code, ext_vars=_external_variables(ext_vars))
     except RuntimeError as error:
-        raise ConfigurationError(_jsonnet_message(str(error), str(path))) from None
+        raise ConfigurationError(_jsonnet_message(str(error), name)) from None
     return json.loads(text.translate(_BACK_TO_SURROGATES))
 
 
 def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The object of these keys and values; of a key that stands twice, json would silently drop the first."""
+    """A dict without duplicate keys, of which json would drop the first."""
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("duplicate field")
@@ -216,7 +208,7 @@ def _evaluate_yaml(path: Path) -> Any:
     import yaml
 
     class Loader(yaml.SafeLoader):
-        """Refuses a key that stands twice, of which yaml would silently drop the first."""
+        """Refuses duplicate keys, of which yaml would drop the first."""
 
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
             seen = set()
@@ -243,7 +235,7 @@ def _external_variables(ext_vars: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def _jsonnet_message(text: str, source: str) -> str:
-    """jsonnet's error in one line, its place (file:line:column) first."""
+    """jsonnet's error in one line, beginning with its place (file:line:column)."""
     kind, _, rest = text.partition(": ")
     place = _PLACE.search(rest)
     where = place["place"] if place else source

@@ -8,7 +8,6 @@ import os
 import pkgutil
 import sys
 import traceback
-from collections.abc import Iterator
 from pathlib import Path
 
 from beem_plugin.common.errors import BeemError, ConfigurationError
@@ -33,28 +32,18 @@ def import_plugins() -> None:
             logger.error("plugin %s could not be loaded: %s", name, _reason(error))
 
 
-def discover_plugins() -> Iterator[str]:
+def discover_plugins() -> list[str]:
     """The unique module names in the plugin files."""
-    seen = set()
-    for file in (LOCAL_PLUGINS, GLOBAL_PLUGINS.expanduser()):
-        if not file.is_file():
-            continue
-        for line in file.read_text(encoding="utf-8").splitlines():
-            name = line.partition("#")[0].strip()
-            if name and name not in seen:
-                seen.add(name)
-                yield name
+    files = [file for file in (LOCAL_PLUGINS, GLOBAL_PLUGINS.expanduser()) if file.is_file()]
+    lines = [line for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+    names = (line.partition("#")[0].strip() for line in lines)
+    return list(dict.fromkeys(filter(None, names)))
 
 
 def import_package(name: str) -> None:
     """
-    Imports a package and all its submodules, so that configs can use the components they register. Submodules whose
-    names begin with `_` or `test` are skipped.
-
-    # Parameters
-
-    name : `str`
-        A module or package, installed or in the working directory. `my-package` finds `my_package`.
+    Imports an installed package or one in the working directory with all its submodules, so that configs can use their
+    components. Submodules whose names begin with `_` or `test` are skipped. `my-package` finds `my_package`.
 
     Raises `ConfigurationError` if the package or a submodule cannot be imported.
     """
@@ -86,15 +75,13 @@ def _import(name: str) -> object:
         return importlib.import_module(name)
     except BeemError:
         raise
-    except ModuleNotFoundError as error:
-        missing = error.name or ""
-        if missing and (name == missing or name.startswith(f"{missing}.")):
-            raise ConfigurationError(
-                f"package {name}: no module named {missing!r} is installed or found in {os.getcwd()}"
-            ) from error
-        raise ConfigurationError(f"package {name}: cannot be imported: {_reason(error)}") from error
     except Exception as error:
-        raise ConfigurationError(f"package {name}: cannot be imported: {_reason(error)}") from error
+        missing = error.name or "" if isinstance(error, ModuleNotFoundError) else ""
+        if missing and (name == missing or name.startswith(f"{missing}.")):
+            problem = f"no module named {missing!r} is installed or found in {os.getcwd()}"
+        else:
+            problem = f"cannot be imported: {_reason(error)}"
+        raise ConfigurationError(f"package {name}: {problem}") from error
 
 
 def _reason(error: Exception) -> str:

@@ -22,8 +22,9 @@ from allennlp_light.nn.initializers import Initializer
 from allennlp_light.nn.regularizers import Regularizer
 from tango.common import Params
 
-from beem_plugin.common.construct import REGISTRY_ROOTS, STANDARD_FROM_PARAMS, construct, construct_within
+from beem_plugin.common.construct import STANDARD_FROM_PARAMS, build, construct
 from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.recipes import REGISTRY_ROOTS
 
 __all__ = ["FromParams", "Lazy", "Params", "Registrable", "construct", "registered_name"]
 
@@ -57,7 +58,7 @@ class FromParams(tango.common.FromParams):
 
         Raises `ConfigurationError`: one line with the full path of the key, the value found and the allowed values.
         """
-        return construct_within(cls, params_, constructor_to_call, constructor_to_inspect, extras)
+        return build(cls, params_, extras, constructor_to_call, constructor_to_inspect, entered=cls)
 
 
 class Registrable(FromParams, tango.common.Registrable):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import tango.common
 import torch
@@ -17,32 +16,10 @@ EMPTY: Any = inspect.Parameter.empty
 _WITHOUT_ARGUMENTS = (object.__init__, torch.nn.Module.__init__)
 
 
-@dataclass(frozen=True)
-class Argument:
-    """One argument of a constructor."""
+class Signature(NamedTuple):
+    """The arguments of a constructor; with `takes_any`, those behind its `**kwargs` are unknown."""
 
-    name: str
-    annotation: Any
-    default: Any
-
-    @property
-    def required(self) -> bool:
-        return self.default is EMPTY
-
-
-@dataclass(frozen=True)
-class Signature:
-    """
-    The arguments of a constructor.
-
-    # Parameters
-
-    arguments : `dict[str, Argument]`
-    takes_any : `bool`
-        Whether further keys are accepted, because the target of `**kwargs` cannot be inspected.
-    """
-
-    arguments: dict[str, Argument]
+    arguments: dict[str, inspect.Parameter]
     takes_any: bool = False
 
 
@@ -66,18 +43,15 @@ def signature_of(function: Callable[..., Any], cls: type | None = None) -> Signa
     if function in _WITHOUT_ARGUMENTS:
         return Signature({})
     hints = _type_hints(function)
-    own: dict[str, Argument] = {}
-    has_kwargs = False
-    for position, parameter in enumerate(inspect.signature(function).parameters.values()):
-        if position == 0 and parameter.name in ("self", "cls", "_cls") and not inspect.ismethod(function):
-            continue
-        if parameter.kind is parameter.VAR_KEYWORD:
-            has_kwargs = True
-        elif parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            own[parameter.name] = Argument(
-                parameter.name, hints.get(parameter.name, parameter.annotation), parameter.default
-            )
-    if not has_kwargs:
+    parameters = list(inspect.signature(function).parameters.values())
+    if parameters and parameters[0].name in ("self", "cls", "_cls") and not inspect.ismethod(function):
+        del parameters[0]
+    own = {
+        each.name: each.replace(annotation=hints.get(each.name, each.annotation))
+        for each in parameters
+        if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)
+    }
+    if not any(each.kind is each.VAR_KEYWORD for each in parameters):
         return Signature(own)
     inherited = _target_of_kwargs(function, cls)
     return Signature({**inherited.arguments, **own}, inherited.takes_any)
@@ -87,11 +61,10 @@ def _target_of_kwargs(function: Callable[..., Any], cls: type | None) -> Signatu
     if cls is not None and inspect.ismethod(function):
         return signature_of(constructor_of(cls), cls)
     mro = cls.__mro__ if cls is not None else ()
-    owner = next((position for position, base in enumerate(mro) if base.__dict__.get("__init__") is function), None)
-    if owner is not None:
-        for base in mro[owner + 1 :]:
-            if "__init__" in base.__dict__ and issubclass(base, tango.common.FromParams):
-                return signature_of(base.__dict__["__init__"], cls)
+    owner = next((position for position, base in enumerate(mro) if base.__dict__.get("__init__") is function), len(mro))
+    for base in mro[owner + 1 :]:
+        if "__init__" in base.__dict__ and issubclass(base, tango.common.FromParams):
+            return signature_of(base.__dict__["__init__"], cls)
     return Signature({}, takes_any=True)
 
 
@@ -103,9 +76,7 @@ def _type_hints(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _evaluated(hint: Any, function: Callable[..., Any]) -> Any:
-    if not isinstance(hint, str):
-        return hint
     try:
-        return eval(hint, getattr(inspect.unwrap(function), "__globals__", {}))
+        return eval(hint, getattr(inspect.unwrap(function), "__globals__", {})) if isinstance(hint, str) else hint
     except Exception:  # a name imported for type checking only: the argument is not checked
         return Any

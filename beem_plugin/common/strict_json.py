@@ -1,4 +1,4 @@
-"""JSON from outside and to outside: strict, with one-line errors."""
+"""Strict JSON with one-line errors."""
 
 from __future__ import annotations
 
@@ -21,11 +21,8 @@ def json_line(obj: Any) -> str:
 
 def parse_json(text: str, place: str) -> Any:
     """
-    JSON from outside. NaN, which pandas and Python write for a missing value, becomes `None`.
-
-    # Raises
-
-    `DataError`, which begins with `place`, for anything that strict JSON does not allow.
+    The value of strict JSON; raises a `DataError` that begins with `place`. NaN, which pandas and Python write for a
+    missing value, becomes `None`.
     """
     try:
         return JSON_DECODER.decode(text)
@@ -34,7 +31,7 @@ def parse_json(text: str, place: str) -> Any:
 
 
 def json_problem(error: Exception) -> str:
-    """A parser's error in a few words."""
+    """A short description of a parser's error."""
     if isinstance(error, RecursionError):
         return "nested too deeply"
     if isinstance(error, json.JSONDecodeError):
@@ -44,7 +41,7 @@ def json_problem(error: Exception) -> str:
 
 
 def read_json(path: Path, name: str | None = None) -> Any:
-    """The content of a JSON file of UTF-8 text; errors call it `name`."""
+    """The value in a JSON file; errors name it `name`."""
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""Turns SIGTERM into an exception, so that a training run stopped by a scheduler can archive its best epoch."""
+"""SIGTERM as an exception, so that a training that a scheduler stops archives its best epoch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import NoReturn
 
 
 class SigTermReceived(KeyboardInterrupt):
-    """The process received SIGTERM. Derived from `KeyboardInterrupt`, so that handlers of Ctrl-C also apply."""
+    """Handlers of Ctrl-C also apply."""
 
 
 @contextmanager

@@ -22,24 +22,14 @@ def all_to_device(tensors: Sequence[Tensor], device: torch.device) -> tuple[Tens
     return to_device(torch.cat(list(tensors)), device).split([len(tensor) for tensor in tensors])
 
 
-def to_pinned(tensor: Tensor) -> Tensor:
-    """Starts a copy of a device tensor into pinned memory. Synchronise with an event before reading it."""
-    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)
-
-
 class HostCopy:
-    """
-    A copy of a tensor on the host. On a GPU it is started here and waited for in `read`.
-
-    # Parameters
-
-    tensor : `Tensor`
-    """
+    """A copy of a tensor on the host. On a GPU it is started here and waited for in `read`."""
 
     def __init__(self, tensor: Tensor) -> None:
         self.event: torch.cuda.Event | None = None
         if tensor.is_cuda:
-            self.tensor = to_pinned(tensor)
+            self.tensor = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+            self.tensor.copy_(tensor, non_blocking=True)
             self.event = torch.cuda.Event()
             self.event.record()
         else:

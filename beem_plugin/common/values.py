@@ -1,4 +1,4 @@
-"""Config values of the simple types: which value fits which annotation, and how both are called in an error message."""
+"""Config values of simple types: which annotations they match, and their description in error messages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
-from beem_plugin.common.errors import ConfigurationError, nearest_first
+from beem_plugin.common.config_errors import LocatedError
+from beem_plugin.common.errors import nearest_first
 from beem_plugin.common.signatures import EMPTY
 
 NoneType = type(None)
@@ -28,30 +29,18 @@ _NAMES: dict[Any, tuple[str, str]] = {
 _SHOWN = 60
 
 
-class Mismatch(ConfigurationError):
-    """
-    A value of a type that its key does not take.
-
-    # Parameters
-
-    path : `str`
-        The full path of the key.
-    value : `Any`
-        What was found.
-    expected : `str`
-        What is allowed, in words.
-    """
+class Mismatch(LocatedError):
+    """The key at `path` does not take a value of this type; `expected` describes what is allowed."""
 
     def __init__(self, path: str, value: Any, expected: str) -> None:
         self.path = path
-        self.expected = expected
         super().__init__(
             f"{path or 'the config'}: found {describe_value(value)}, expected {expected}{_hint(value, expected)}"
         )
 
 
 def describe_value(value: Any) -> str:
-    """The value, shortened, and its type in the words of a config."""
+    """The shortened value and its type, in the terms of a config."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -65,7 +54,7 @@ def describe_value(value: Any) -> str:
 
 
 def describe_type(annotation: Any) -> str:
-    """An annotation in the words of a config: `float | list[float]` is "a number or a list of numbers"."""
+    """An annotation in the terms of a config: `float | list[float]` is "a number or a list of numbers"."""
     origin, args = get_origin(annotation), get_args(annotation)
     if annotation in _NAMES:
         return _NAMES[annotation][0]
@@ -87,7 +76,7 @@ def describe_type(annotation: Any) -> str:
 
 
 def plan_scalar(annotation: Any, value: Any, path: str) -> Callable[[], Any] | None:
-    """How `value` becomes an `annotation`; `None` if that is not one of the simple types. Raises `Mismatch`."""
+    """A function that converts `value`; `None` if `annotation` is not a simple type. Raises `Mismatch`."""
     if get_origin(annotation) is Literal:
         choices = get_args(annotation)
         if not any(type(choice) is type(value) and choice == value for choice in choices):

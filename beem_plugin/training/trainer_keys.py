@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import operator
+import textwrap
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping
@@ -12,7 +13,7 @@ from typing import Any, TypeVar, Union
 
 from torch import Tensor
 
-from beem_plugin.common.signatures import EMPTY, Argument, signature_of
+from beem_plugin.common.signatures import EMPTY, signature_of
 from beem_plugin.common.values import bare
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -26,18 +27,16 @@ def with_keys_of(
 ) -> Callable[[F], F]:
     """
     Replaces the `**kwargs` in a constructor's signature by the arguments of `source`, so that configs are checked
-    against their types. A tensor is not a config value: it is removed from the types. An argument without annotation
+    against their types. Tensors, which are no config values, are removed from the types; an argument without annotation
     has the type of its default.
 
     # Parameters
 
     source : `Callable`
     without : `Collection[str]`, optional (default = `()`)
-        Arguments of `source` to leave out. Those that the constructor names itself are always its own.
-    defaults : `Mapping[str, Any]`, optional (default = `{}`)
-        Defaults that differ from those of `source`; `EMPTY` makes an argument required.
-    annotations : `Mapping[str, Any]`, optional (default = `{}`)
-        Types that differ from those of `source`.
+        Arguments of `source` to leave out, beside those that the constructor names itself.
+    defaults, annotations : `Mapping[str, Any]`, optional (default = `{}`)
+        Defaults and types that differ from those of `source`; the default `EMPTY` makes an argument required.
     """
 
     def decorate(function: F) -> F:
@@ -61,8 +60,8 @@ def with_keys_of(
     return decorate
 
 
-def describe_keys(constructor: Callable[..., Any]) -> str:
-    """The "# Parameters" section of the arguments that `with_keys_of` added to a constructor."""
+def key_reference(about: str, constructor: Callable[..., Any], meanings: Mapping[str, str] | None = None) -> str:
+    """A docstring: `about`, and the "# Parameters" that `with_keys_of` added to a constructor, with their meanings."""
     lines = ["# Parameters", ""]
     for parameter in inspect.signature(constructor).parameters.values():
         if parameter.kind is parameter.KEYWORD_ONLY:
@@ -70,10 +69,12 @@ def describe_keys(constructor: Callable[..., Any]) -> str:
             kind = hint.__name__ if isinstance(hint, type) and not typing.get_args(hint) else str(hint)
             ending = "" if parameter.default is EMPTY else f", optional (default = `{parameter.default!r}`)"
             lines.append(f"{parameter.name} : `{kind.replace('typing.', '')}`{ending}")
-    return "\n".join(lines)
+            if meanings and parameter.name in meanings:
+                lines.append(textwrap.indent(meanings[parameter.name], "    "))
+    return about if len(lines) == 2 else "\n".join([about, "", *lines])
 
 
-def _annotation(argument: Argument) -> Any:
+def _annotation(argument: inspect.Parameter) -> Any:
     if argument.annotation is not EMPTY:
         return _without_tensors(argument.annotation)
     if argument.default is None:

@@ -1,0 +1,97 @@
+"""Which class or function a config block builds."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import tango.common
+
+from beem_plugin.common.config_errors import LocatedError, at, join
+from beem_plugin.common.errors import nearest_first, not_allowed
+from beem_plugin.common.signatures import constructor_of, signature_of
+from beem_plugin.common.values import Mismatch
+
+#: The classes whose direct subclasses are registries.
+REGISTRY_ROOTS: set[type] = {tango.common.Registrable}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """`call` is called with the arguments of `inspected`. `name` is for messages."""
+
+    name: str
+    owner: type | None
+    inspected: Callable[..., Any]
+    call: Callable[..., Any]
+
+    @classmethod
+    def of(cls, constructed: type, name: str | None = None) -> Recipe:
+        return cls(name or constructed.__name__, constructed, constructor_of(constructed), constructed)
+
+
+def resolve(cls: type, block: dict[str, Any], path: str, type_path: str | None = None) -> tuple[Recipe, dict[str, Any]]:
+    """How to build a `cls` from `block`, and the block without its `type`."""
+    if not issubclass(cls, tango.common.Registrable):
+        return Recipe.of(cls), block
+    type_path = type_path or join(path, "type")
+    is_base = not REGISTRY_ROOTS.isdisjoint(cls.__bases__)
+    registered = registered_for(cls)
+    if "type" not in block:
+        if is_base and cls.default_implementation is not None:
+            return _recipe(cls, cls.default_implementation, registered, type_path), block
+        if is_base and registered:
+            raise at(type_path, f"missing, allowed: {', '.join(sorted(registered))}")
+        return Recipe.of(cls), block
+    if not is_base and "type" in signature_of(constructor_of(cls), cls).arguments:
+        return Recipe.of(cls), block
+    rest = {key: value for key, value in block.items() if key != "type"}
+    return _recipe(cls, block["type"], registered, type_path), rest
+
+
+def registered_for(cls: type) -> dict[str, tuple[Any, str | None]]:
+    """The allowed values of `type` for a `cls`; for a class that is no registry, its subclasses in other registries."""
+    registry = tango.common.Registrable._registry
+    if registry.get(cls):
+        return dict(registry[cls])
+    return {
+        name: entry
+        for base in cls.__mro__[1:]
+        for name, entry in registry.get(base, {}).items()
+        if inspect.isclass(entry[0]) and issubclass(entry[0], cls)
+    }
+
+
+def _recipe(cls: type, name: Any, registered: dict[str, tuple[Any, str | None]], type_path: str) -> Recipe:
+    if not isinstance(name, str):
+        raise Mismatch(type_path, name, f"a name, one of {', '.join(sorted(registered))}")
+    constructor = None
+    if name in registered:
+        found, constructor = registered[name]
+    elif all(part.isidentifier() for part in name.split(".")) and "." in name:
+        found = _by_full_name(cls, name, registered, type_path)
+    else:
+        reserved = ", `ref` is a reserved name" if name == "ref" else ""
+        message = not_allowed(type_path, name, registered)
+        raise LocatedError(f"{message} (a class of your own needs --include-package{reserved})")
+    if not inspect.isclass(found):
+        return Recipe(name, None, found, found)
+    if constructor is None:
+        return Recipe.of(found, name)
+    method = getattr(found, constructor)
+    return Recipe(name, found, method, method)
+
+
+def _by_full_name(cls: type, name: str, registered: dict[str, Any], type_path: str) -> Any:
+    module_name, _, class_name = name.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module_name), class_name)
+    except (ImportError, AttributeError) as error:
+        known = ", ".join(nearest_first(name, registered))
+        raise at(type_path, f"found {name!r}, which cannot be imported ({error}), allowed: {known}") from error
+    if not (inspect.isclass(found) and issubclass(found, cls)):
+        raise at(type_path, f"found {name!r}, which is no {cls.__name__}")
+    return found
