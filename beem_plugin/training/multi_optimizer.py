@@ -1,9 +1,7 @@
-"""Several optimizers, each with its own part of the model."""
+"""Several optimizers, each for some of the model's parameters."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,13 +12,12 @@ from beem_plugin.training.optimizers import NamedParameters, Optimizer
 from beem_plugin.training.parameter_groups import ParameterGroups, make_parameter_groups
 
 DEFAULT = "default"
-NAME_KEYS = ("optimizer_name", "name")
 
 
 @Optimizer.register("multi")
 class MultiOptimizer(Optimizer):
     """
-    Optimizers by name, of which every parameter has one:
+    Optimizers by name; every parameter has one of them:
 
         optimizer: {
           type: 'multi',
@@ -35,10 +32,10 @@ class MultiOptimizer(Optimizer):
     # Parameters
 
     optimizers : `dict[str, Optimizer]`
-        One is named "default": it has what no group gives to another. It is left out when nothing remains for it; any
-        other without a parameter is an error.
+        The one named "default" has the parameters that no group assigns to another; it is omitted if there are none.
+        Any other without a parameter is an error.
     parameter_groups : `list[tuple[list[str], dict]]`
-        As for other optimizers, and in the options `optimizer_name` (or `name`), which optimizer has the group.
+        As for other optimizers; the option `optimizer_name` (or `name`) assigns the group to an optimizer.
     """
 
     def __init__(
@@ -51,25 +48,20 @@ class MultiOptimizer(Optimizer):
             raise ConfigurationError(
                 f"optimizers: found {', '.join(optimizers) or 'none'}, allowed: one of them named {DEFAULT!r}"
             )
-        named_groups: list[tuple[str, list[str], dict[str, Any]]] = []
-        for regexes, options in parameter_groups:
-            name, kept = _take_name(options)
+        groups_of: dict[str, list[dict[str, Any]]] = {name: [] for name in optimizers}
+        for _, options in parameter_groups:
+            name = options.get("optimizer_name", options.get("name", DEFAULT))
             if name not in optimizers:
                 raise ConfigurationError(not_allowed("parameter_groups.optimizer_name", name, list(optimizers)))
-            named_groups.append((name, regexes, kept))
-        # All groups at once: two that share a parameter are an error, and what is frozen is frozen for every optimizer.
-        marked = [(regexes, {**options, "optimizer_name": name}) for name, regexes, options in named_groups]
-        owner = {
-            parameter: group.get("optimizer_name", DEFAULT)
-            for group in make_parameter_groups(model_parameters, marked)
-            for parameter in group["params"]
-        }
+        for group in make_parameter_groups(model_parameters, parameter_groups):
+            name = group.pop("name", DEFAULT)
+            groups_of[group.pop("optimizer_name", name)].append(group)
         self.optimizers: dict[str, Optimizer] = {}
         for name, optimizer in optimizers.items():
-            own = [(key, parameter) for key, parameter in model_parameters if owner.get(parameter) == name]
+            own = {parameter for group in groups_of[name] for parameter in group["params"]}
             if own:
-                groups = _groups_of(name, named_groups, own)
-                self.optimizers[name] = optimizer.construct(model_parameters=own, parameter_groups=groups)
+                named = [(key, parameter) for key, parameter in model_parameters if parameter in own]
+                self.optimizers[name] = optimizer.construct(model_parameters=named, parameter_groups=groups_of[name])
             elif name != DEFAULT:
                 raise ConfigurationError(
                     f"optimizers.{name}: no trainable parameter is in a parameter group with optimizer_name {name!r}"
@@ -80,17 +72,12 @@ class MultiOptimizer(Optimizer):
         self.param_groups = self._all_groups()
 
     def _all_groups(self) -> list[dict[str, Any]]:
-        """The optimizers' own groups, not copies: a rate set here is the rate there."""
+        """The groups of the optimizers themselves, not copies: a rate that is set here is set there."""
         return [group for optimizer in self.optimizers.values() for group in optimizer.param_groups]
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
         for optimizer in self.optimizers.values():
             optimizer.step()
-        return loss
 
     def state_dict(self) -> dict[str, Any]:
         return {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()}
@@ -104,21 +91,3 @@ class MultiOptimizer(Optimizer):
             optimizer.load_state_dict(state_dict[name])
         # Loading replaces the dictionaries of the groups.
         self.param_groups = self._all_groups()
-
-
-def _take_name(options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    kept = dict(options)
-    names = [kept.pop(key) for key in NAME_KEYS if key in kept]
-    return (str(names[0]) if names else DEFAULT), kept
-
-
-def _groups_of(
-    name: str, named_groups: list[tuple[str, list[str], dict[str, Any]]], own: NamedParameters
-) -> ParameterGroups:
-    """The groups of one optimizer, without regexes that find nothing: those have been warned about."""
-    groups = []
-    for owner, regexes, options in named_groups:
-        found = [regex for regex in regexes if any(re.search(regex, key) for key, _ in own)]
-        if owner == name and found:
-            groups.append((found, options))
-    return groups

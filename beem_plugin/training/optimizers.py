@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn import Parameter
 from transformers.optimization import Adafactor
 
@@ -15,10 +17,9 @@ from beem_plugin.common.registry import Registrable
 from beem_plugin.common.signatures import EMPTY
 from beem_plugin.training.parameter_groups import ParameterGroups, make_parameter_groups
 from beem_plugin.training.rate_factors import with_rate_factors
-from beem_plugin.training.trainer_keys import describe_keys, with_keys_of
+from beem_plugin.training.trainer_keys import key_reference, with_keys_of
 
 NamedParameters = list[tuple[str, Parameter]]
-Check = Callable[[dict[str, Any]], None]
 
 #: Options of torch's optimizers that make no sense in a config.
 _PROGRAM_ONLY = ("self", "params", "capturable", "differentiable", "maximize")
@@ -40,16 +41,10 @@ class Optimizer(torch.optim.Optimizer, Registrable):
 
     default_implementation = "adam"
 
-    @staticmethod
-    def groups(model_parameters: NamedParameters, parameter_groups: ParameterGroups | None) -> list[dict[str, Any]]:
-        """The groups to optimize; freezes the parameters of groups with `requires_grad: false`."""
-        groups = make_parameter_groups(model_parameters, parameter_groups)
-        if not any(group["params"] for group in groups):
-            raise ConfigurationError("optimizer: there is no trainable parameter to optimize")
-        return groups
 
-
-def make_optimizer_class(name: str, wrapped: type, about: str, check: Check | None = None, **defaults: Any) -> Any:
+def make_optimizer_class(
+    name: str, wrapped: type, about: str, check: Callable[[dict[str, Any]], None] | None = None, **defaults: Any
+) -> Any:
     """
     An `Optimizer` around a class of another library, whose constructor defines the config keys.
 
@@ -79,18 +74,23 @@ def make_optimizer_class(name: str, wrapped: type, about: str, check: Check | No
         keys: dict[str, inspect.Parameter] = __init__.__signature__.parameters  # type: ignore[attr-defined]
         options = {**{key: value for key, value in defaults.items() if value is not EMPTY}, **options}
         known = {**{key: parameter.default for key, parameter in keys.items()}, **options}
-        groups = Optimizer.groups(model_parameters, parameter_groups)
-        if check is not None:
-            for group in ({}, *groups):
-                check({**known, **group})
+        # "multi" passes groups that hold their parameters.
+        is_made = bool(parameter_groups) and isinstance(parameter_groups[0], dict)  # type: ignore[index]
+        groups: Any = parameter_groups if is_made else make_parameter_groups(model_parameters, parameter_groups)
+        if not any(group["params"] for group in groups):
+            raise ConfigurationError("optimizer: there is no trainable parameter to optimize")
+        for group in ({}, *groups) if check is not None else ():
+            check({**known, **group})  # type: ignore[misc]
         groups = with_rate_factors(groups, model_parameters, known["lr"], heads_lr_factor, layer_lr_decay)
+        self.names = {parameter: name for name, parameter in model_parameters}
         wrapped.__init__(self, groups, **options)  # type: ignore[misc]
 
-    doc = (
-        f'{about}\n\nRegistered as an `Optimizer` with name "{name}". The keys are those of '
-        f"`{wrapped.__module__}.{wrapped.__qualname__}`.\n\n{describe_keys(__init__)}"
+    source = next(base for base in wrapped.__mro__ if base.__module__ != __name__)
+    about += (
+        f'\n\nRegistered as an `Optimizer` with name "{name}". The keys are those of '
+        f"`{source.__module__}.{source.__qualname__}`."
     )
-    members = {"__init__": __init__, "__doc__": doc, "__module__": __name__}
+    members = {"__init__": __init__, "__doc__": key_reference(about, __init__), "__module__": __name__}
     return type(f"{wrapped.__name__}Optimizer", (Optimizer, wrapped), members)
 
 
@@ -104,40 +104,93 @@ def _check_adafactor(options: dict[str, Any]) -> None:
         raise ConfigurationError("warmup_init: found true, allowed: false, or true with relative_step true")
 
 
-_TABLE: tuple[tuple[str, type, str, Check | None, dict[str, Any]], ...] = (
-    ("adam", torch.optim.Adam, "Adam (Kingma and Ba, 2015), the default.", None, {}),
-    ("adamw", torch.optim.AdamW, "Adam with decoupled weight decay (Loshchilov and Hutter, 2019).", None, {}),
-    ("sgd", torch.optim.SGD, "Stochastic gradient descent, with optional momentum.", None, {"lr": EMPTY}),
-    ("rmsprop", torch.optim.RMSprop, "RMSprop (Hinton, 2012).", None, {}),
-    ("adagrad", torch.optim.Adagrad, "Adagrad (Duchi et al., 2011).", None, {}),
-    ("adadelta", torch.optim.Adadelta, "Adadelta (Zeiler, 2012).", None, {}),
-    ("adamax", torch.optim.Adamax, "Adamax (Kingma and Ba, 2015).", None, {}),
+class _SparseAdam(torch.optim.SparseAdam):
+    """SparseAdam whose error for a dense gradient names the parameter."""
+
+    names: dict[Parameter, str]
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        for parameter in (parameter for group in self.param_groups for parameter in group["params"]):
+            if parameter.grad is not None and not parameter.grad.is_sparse:
+                raise ConfigurationError(
+                    f'optimizer.type: found "sparse_adam", but the gradient of {self.names[parameter]!r} is dense; '
+                    'allowed for it: "dense_sparse_adam" or "adam"'
+                )
+        return super().step(closure)
+
+
+class _DenseSparseAdam(torch.optim.SparseAdam):
+    """SparseAdam that takes dense gradients too."""
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._update(parameter, parameter.grad, group)
+
+    def _update(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+        state = self.state[parameter]
+        if not state:
+            state.update(step=0, exp_avg=torch.zeros_like(parameter), exp_avg_sq=torch.zeros_like(parameter))
+        state["step"] += 1
+        first, second = group["betas"]
+        size = group["lr"] * math.sqrt(1 - second ** state["step"]) / (1 - first ** state["step"])
+        mean, square = state["exp_avg"], state["exp_avg_sq"]
+        index: Any = ...
+        if gradient.is_sparse:
+            # Rows without a gradient keep their values and moments.
+            gradient = gradient.coalesce()
+            index, gradient = tuple(gradient.indices()), gradient.values()
+        mean[index] = mean[index].lerp(gradient, 1 - first)
+        square[index] = square[index] * second + gradient.square() * (1 - second)
+        parameter[index] -= size * mean[index] / (square[index].sqrt() + group["eps"])
+
+
+_ROWS: tuple[tuple[str, type, str], ...] = (
+    ("adam", torch.optim.Adam, "Adam (Kingma and Ba, 2015), the default."),
+    ("adamw", torch.optim.AdamW, "Adam with decoupled weight decay (Loshchilov and Hutter, 2019)."),
+    ("sgd", torch.optim.SGD, "Stochastic gradient descent, with optional momentum."),
+    ("rmsprop", torch.optim.RMSprop, "RMSprop (Hinton, 2012)."),
+    ("adagrad", torch.optim.Adagrad, "Adagrad (Duchi et al., 2011)."),
+    ("adadelta", torch.optim.Adadelta, "Adadelta (Zeiler, 2012)."),
+    ("adamax", torch.optim.Adamax, "Adamax (Kingma and Ba, 2015)."),
     (
         "averaged_sgd",
         torch.optim.ASGD,
         "Averaged SGD (Polyak and Juditsky, 1992). As in AllenNLP, the averages stay in the optimizer's state: the "
         "weights that are evaluated and archived are not averaged.",
-        None,
-        {},
     ),
     (
         "huggingface_adafactor",
         Adafactor,
         "Adafactor (Shazeer and Stern, 2018), whose state is much smaller than Adam's. By default it computes its own "
         "learning rate, which excludes a `learning_rate_scheduler`; a fixed `lr` needs `relative_step: false`.",
-        _check_adafactor,
-        {},
+    ),
+    (
+        "sparse_adam",
+        _SparseAdam,
+        "torch's SparseAdam: rows without a gradient keep their values and moments. All gradients must be sparse; for "
+        'a model with dense gradients too, use "dense_sparse_adam" or "multi".',
+    ),
+    (
+        "dense_sparse_adam",
+        _DenseSparseAdam,
+        "Adam for parameters with dense gradients, SparseAdam for those with sparse ones.",
     ),
 )
-for _name, _wrapped, _about, _check, _defaults in _TABLE:
-    Optimizer.register(_name)(make_optimizer_class(_name, _wrapped, _about, _check, **_defaults))
+_CHECKS = {"huggingface_adafactor": _check_adafactor}
+_DEFAULTS: dict[str, dict[str, Any]] = {"sgd": {"lr": EMPTY}}
+for _name, _wrapped, _about in _ROWS:
+    Optimizer.register(_name)(
+        make_optimizer_class(_name, _wrapped, _about, _CHECKS.get(_name), **_DEFAULTS.get(_name, {}))
+    )
 
-
-_FormerAdamW: Any = make_optimizer_class("huggingface_adamw", torch.optim.AdamW, "AdamW.", lr=1e-5, weight_decay=0.0)
+_AdamW: Any = make_optimizer_class("huggingface_adamw", torch.optim.AdamW, "AdamW.", lr=1e-5, weight_decay=0.0)
 
 
 @Optimizer.register("huggingface_adamw")
-class HuggingfaceAdamWOptimizer(_FormerAdamW):
+class HuggingfaceAdamWOptimizer(_AdamW):
     """
     `adamw` with the defaults of transformers' former AdamW: `lr` 1e-5, no weight decay.
 

@@ -19,28 +19,31 @@ ParameterGroups = list[tuple[list[str], dict[str, Any]]]
 
 def freeze(model: torch.nn.Module, regexes: Iterable[str]) -> None:
     """
-    Takes the parameters whose name matches (`re.search`) one of the regexes out of training. `"@NAME"` in place of a
-    regex means a part of the model, see `Model.parts`, so that a config need not know how many layers there are.
+    Excludes from training the parameters whose name contains a match of one of the regexes. `"@NAME"` in place of a
+    regex is a part of the model, see `Model.parts`, so that a config is independent of the number of layers.
 
-    Must run before the model is handed to the accelerator: data parallelism decides then what it synchronizes.
+    Must run before the accelerator wraps the model, which determines the parameters that are synchronized.
     """
     named = list(model.named_parameters())
     for regex in regexes:
         if regex.startswith("@"):
-            matched = _part(model, regex)
+            parts: dict[str, list[Parameter]] = model.parts() if hasattr(model, "parts") else {}  # type: ignore[operator]
+            if regex[1:] not in parts:
+                raise ConfigurationError(not_allowed("trainer.no_grad", regex, [f"@{part}" for part in parts]))
+            matched = parts[regex[1:]]
         else:
             matched = [parameter for name, parameter in named if re.search(regex, name)]
         if not matched:
+            prefixes = sorted({".".join(name.split(".")[:2]) for name, _ in named})
             raise ConfigurationError(
-                f"trainer.no_grad: {regex!r} matches no parameter; their names start with: "
-                + ", ".join(_prefixes(named))
+                f"trainer.no_grad: {regex!r} matches no parameter; their names start with: {', '.join(prefixes)}"
             )
         for parameter in matched:
             parameter.requires_grad_(False)
 
 
 def frozen_modules_to_eval(model: torch.nn.Module) -> None:
-    """Switches dropout and the like off in every module that has parameters, none of them trained."""
+    """Puts modules all of whose parameters are frozen into evaluation mode, which disables their dropout."""
     for module in model.modules():
         parameters = list(module.parameters())
         if parameters and not any(parameter.requires_grad for parameter in parameters):
@@ -48,19 +51,9 @@ def frozen_modules_to_eval(model: torch.nn.Module) -> None:
 
 
 def count_parameters(model: torch.nn.Module) -> tuple[int, int]:
-    """How many numbers are trained and how many are frozen."""
-    trainable = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    frozen = sum(parameter.numel() for parameter in model.parameters() if not parameter.requires_grad)
-    return trainable, frozen
-
-
-def log_parameter_counts(model: torch.nn.Module) -> tuple[int, int]:
-    """Logs and returns how many numbers are trained and how many are frozen."""
-    trainable, frozen = count_parameters(model)
-    logger.info("Trainable parameters: %s, frozen parameters: %s", f"{trainable:,}", f"{frozen:,}")
-    if trainable == 0:
-        raise ConfigurationError("the model has no trainable parameter left: see trainer.no_grad and requires_grad")
-    return trainable, frozen
+    """The number of trainable and of frozen scalar parameters."""
+    sizes = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
+    return sum(size for size, trained in sizes if trained), sum(size for size, trained in sizes if not trained)
 
 
 def make_parameter_groups(
@@ -72,38 +65,38 @@ def make_parameter_groups(
     # Parameters
 
     model_parameters : `list[tuple[str, Parameter]]`
-        Names and parameters; those that need no gradient are left out.
+        Names and parameters; frozen ones are excluded.
     groups : `list[tuple[list[str], dict]]`, optional (default = `None`)
         AllenNLP's form, `[[[regex, ...], {option: value}], ...]`. A parameter belongs to the group one of whose regexes
-        is found in its name (`re.search`); matching several groups is an error, matching none means the default
-        options, and a regex that matches nothing is warned about. `{requires_grad: false}` freezes the group.
+        matches in its name (`re.search`); a parameter that matches several groups is an error, one that matches none
+        has the default options, and a regex without a match is warned about. `{requires_grad: false}` freezes the
+        group.
     """
-    trained = [(name, parameter) for name, parameter in model_parameters if parameter.requires_grad]
-    if not groups:
-        return [{"params": [parameter for _, parameter in trained]}]
-    made: list[dict[str, Any]] = []
-    for regexes, options in groups:
+    groups = groups or []
+    for regexes, _ in groups:
         if isinstance(regexes, str):
             raise ConfigurationError(
                 f"optimizer.parameter_groups: found {regexes!r}, allowed: groups of the form "
                 "[[regex, ...], {option: value}]"
             )
-        made.append({"params": [], **dict(options)})
+    made: list[dict[str, Any]] = [{"params": [], **options} for _, options in groups]
     default: dict[str, Any] = {"params": []}
     unused = {regex for regexes, _ in groups for regex in regexes}
-    for name, parameter in trained:
-        owners = []
+    for name, parameter in model_parameters:
+        if not parameter.requires_grad:
+            continue
+        owners: dict[int, str] = {}
         for number, (regexes, _) in enumerate(groups):
             matching = [regex for regex in regexes if re.search(regex, name)]
             unused.difference_update(matching)
             if matching:
-                owners.append((number, matching[0]))
-        if len({number for number, _ in owners}) > 1:
+                owners[number] = matching[0]
+        if len(owners) > 1:
             raise ConfigurationError(
                 f"optimizer.parameter_groups: parameter {name!r} matches several groups, by "
-                + " and ".join(repr(regex) for _, regex in owners)
+                + " and ".join(map(repr, owners.values()))
             )
-        (made[owners[0][0]] if owners else default)["params"].append(parameter)
+        (made[next(iter(owners))] if owners else default)["params"].append(parameter)
     for regex in sorted(unused):
         logger.warning("optimizer.parameter_groups: %r matches no trainable parameter", regex)
     kept = []
@@ -114,14 +107,3 @@ def make_parameter_groups(
         elif group["params"]:
             kept.append(group)
     return kept
-
-
-def _part(model: Any, name: str) -> list[Parameter]:
-    parts: dict[str, list[Parameter]] = model.parts() if hasattr(model, "parts") else {}
-    if name[1:] not in parts:
-        raise ConfigurationError(not_allowed("trainer.no_grad", name, [f"@{part}" for part in parts]))
-    return parts[name[1:]]
-
-
-def _prefixes(named: list[tuple[str, Parameter]]) -> list[str]:
-    return sorted({".".join(name.split(".")[:2]) for name, _ in named})

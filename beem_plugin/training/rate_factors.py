@@ -31,14 +31,15 @@ def with_rate_factors(
     lr : `float`
         The rate of groups without one.
     heads_lr_factor : `float`, optional (default = `1.0`)
-        For everything outside the backbone: branches, poolers, classifiers, signal modules.
+        For all parameters outside the backbone: branches, poolers, classifiers, signal modules.
     layer_lr_decay : `float`, optional (default = `1.0`)
-        Layer l of L has the factor decay ** (L - l); what is in no layer, such as embeddings, has decay ** L (Howard
+        Layer l of L has the factor decay ** (L - l), parameters outside layers, such as embeddings, decay ** L (Howard
         and Ruder 2018; Clark et al. 2020).
     """
-    if heads_lr_factor == 1 and layer_lr_decay == 1:
+    keys = {"heads_lr_factor": heads_lr_factor, "layer_lr_decay": layer_lr_decay}
+    if all(value == 1 for value in keys.values()):
         return groups
-    for key, value in (("heads_lr_factor", heads_lr_factor), ("layer_lr_decay", layer_lr_decay)):
+    for key, value in keys.items():
         if value <= 0:
             raise ConfigurationError(f"{key}: found {value}, allowed: above 0")
     factors = _factors([name for name, _ in model_parameters], heads_lr_factor, layer_lr_decay)
@@ -47,9 +48,7 @@ def with_rate_factors(
     for group in groups:
         rate = group.get("lr", lr)
         if rate is None:
-            raise ConfigurationError(
-                "heads_lr_factor, layer_lr_decay: found an optimizer with lr null, allowed: a number"
-            )
+            raise ConfigurationError(f"{', '.join(keys)}: found an optimizer with lr null, allowed: a number")
         by_factor: dict[float, list[Parameter]] = {}
         for parameter in group["params"]:
             by_factor.setdefault(factor_of[parameter], []).append(parameter)
@@ -59,17 +58,15 @@ def with_rate_factors(
 
 def _factors(names: list[str], heads: float, decay: float) -> dict[str, float]:
     """The factor of each parameter."""
-    inside = [name for name in names if BACKBONE.search(name)]
-    if not inside:
+    places = {name: LAYER.match(name) for name in names if BACKBONE.search(name)}
+    if not places:
         raise ConfigurationError(
             "heads_lr_factor, layer_lr_decay: the model has no parameter named `backbone.*`, allowed: a model with a "
             "backbone, or rates in parameter_groups"
         )
-    places = {name: LAYER.match(name) for name in inside}
     depth: dict[str, int] = {}
-    for place in places.values():
-        if place:
-            depth[place[1]] = max(depth.get(place[1], 0), int(place[2]) + 1)
+    for found in filter(None, places.values()):
+        depth[found[1]] = max(depth.get(found[1], 0), int(found[2]) + 1)
     deepest = max(depth.values(), default=0)
     factors = dict.fromkeys(names, heads)
     for name, place in places.items():

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import beem_plugin.components  # noqa: F401
 from beem_plugin.common.errors import ConfigurationError
 from tests.objectives.tiny_model import tiny_model
 from tests.training.test_optimization import make_optimizer
