@@ -23,8 +23,7 @@ class CombinedSchedulers(LearningRateScheduler):
         { type: 'combined', schedulers: [[2, { type: 'constant_with_warmup', warmup_steps: 100 }], [8, 'exponential']] }
 
     A scheduler's base rate is the last rate of the one before, and its `num_epochs` the number given here. The last one
-    continues when all epochs are used up. As in AllenNLP, the step at the end of an epoch belongs to the next epoch's
-    scheduler.
+    continues to the end. As in AllenNLP, the step at the end of an epoch belongs to the next epoch's scheduler.
 
     Registered as a `LearningRateScheduler` with name "combined".
 
@@ -49,8 +48,11 @@ class CombinedSchedulers(LearningRateScheduler):
         self.schedulers = schedulers
         self.num_steps_per_epoch = num_steps_per_epoch
         self.epochs = 0
-        # All are built once for a stand-in, so that errors in a later one are raised before training.
-        built = [self._make(number, _stand_in(optimizer)) for number in range(len(schedulers))]
+        # All are built once, for an optimizer with the same rates, to find errors in a later one before training.
+        groups = [
+            {"params": [torch.nn.Parameter(torch.zeros(1))], "lr": group["lr"]} for group in optimizer.param_groups
+        ]
+        built = [self._make(number, torch.optim.SGD(groups)) for number in range(len(schedulers))]
         self.needs_validation_metric = any(scheduler.needs_validation_metric for scheduler in built)
         self.number = 0
         self.current = self._make(0, optimizer)
@@ -83,7 +85,7 @@ class CombinedSchedulers(LearningRateScheduler):
     def _make(self, number: int, optimizer: torch.optim.Optimizer) -> LearningRateScheduler:
         epochs, scheduler = self.schedulers[number]
         for group in optimizer.param_groups:
-            # torch's schedulers would take this as base rate, which is that of the first of them.
+            # The base rate of a former scheduler, which torch's would take for theirs.
             group.pop("initial_lr", None)
         return scheduler.construct(optimizer=optimizer, num_epochs=epochs, num_steps_per_epoch=self.num_steps_per_epoch)
 
@@ -102,9 +104,3 @@ class CombinedSchedulers(LearningRateScheduler):
         # The construction changed the rates that the optimizer's state restored.
         for group, rate in zip(self.optimizer.param_groups, state["rates"], strict=True):
             group["lr"] = rate
-
-
-def _stand_in(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """An optimizer with the same rates and nothing to train."""
-    groups = [{"params": [torch.nn.Parameter(torch.zeros(1))], "lr": group["lr"]} for group in optimizer.param_groups]
-    return torch.optim.SGD(groups)

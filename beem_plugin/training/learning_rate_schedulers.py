@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -10,7 +11,7 @@ from torch.optim import lr_scheduler
 
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.registry import Registrable
-from beem_plugin.training.trainer_keys import describe_keys, with_keys_of
+from beem_plugin.training.trainer_keys import key_reference, with_keys_of
 
 Curve = Callable[[float, int], float]
 """The learning rate for a base rate and a count of steps or epochs."""
@@ -47,10 +48,10 @@ class LearningRateScheduler(Registrable):
         """Called before an optimizer step."""
 
     def state_dict(self) -> dict[str, Any]:
-        raise TypeError(f"{type(self).__name__} does not define state_dict")
+        raise NotImplementedError
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        raise TypeError(f"{type(self).__name__} does not define load_state_dict")
+        raise NotImplementedError
 
 
 class CurveScheduler(LearningRateScheduler):
@@ -62,43 +63,36 @@ class CurveScheduler(LearningRateScheduler):
     def __init__(self, optimizer: torch.optim.Optimizer, curve: Curve) -> None:
         super().__init__(optimizer)
         self.curve = curve
-        self.count = 0
         self.base_rates = [float(group["lr"]) for group in optimizer.param_groups]
-        self._set_rates()
+        self._set_count(0)
 
     def step_batch(self) -> None:
         if self.unit == "steps":
-            self.count += 1
-            self._set_rates()
+            self._set_count(self.count + 1)
 
     def step(self, metric: float | None = None) -> None:
         if self.unit == "epochs":
-            self.count += 1
-            self._set_rates()
+            self._set_count(self.count + 1)
 
-    def _set_rates(self) -> None:
+    def _set_count(self, count: int) -> None:
+        self.count = count
         for group, base_rate in zip(self.optimizer.param_groups, self.base_rates, strict=True):
-            group["lr"] = self.curve(base_rate, self.count)
+            group["lr"] = self.curve(base_rate, count)
 
     def state_dict(self) -> dict[str, Any]:
         return {self.unit: self.count, "base_rates": self.base_rates}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.count, self.base_rates = state[self.unit], list(state["base_rates"])
-        self._set_rates()
+        self.base_rates = list(state["base_rates"])
+        self._set_count(state[self.unit])
 
 
-def schedule(name: str, unit: Literal["steps", "epochs"] = "steps") -> Callable[[F], F]:
+def schedule(
+    name: str, meanings: Mapping[str, str] | None = None, unit: Literal["steps", "epochs"] = "steps"
+) -> Callable[[F], F]:
     """
-    Registers a function that makes a curve as a `LearningRateScheduler`.
-
-    # Parameters
-
-    name : `str`
-    unit : `"steps" | "epochs"`, optional (default = `"steps"`)
-        What the curve is a function of.
-
-    The function's arguments are the config keys; its first one is the number of steps of the whole training.
+    Registers a function that returns a curve over `unit` as a `LearningRateScheduler`. Its first argument is the number
+    of steps of the training, the others are config keys; `meanings` describes them in the docstring.
     """
 
     def register(function: F) -> F:
@@ -112,7 +106,9 @@ def schedule(name: str, unit: Literal["steps", "epochs"] = "steps") -> Callable[
         ) -> None:
             CurveScheduler.__init__(self, optimizer, function(num_epochs * num_steps_per_epoch, **options))
 
-        members = {"__init__": __init__, "__doc__": function.__doc__, "__module__": __name__, "unit": unit}
+        about = f'{inspect.getdoc(function)}\n\nRegistered as a `LearningRateScheduler` with name "{name}".'
+        doc = key_reference(about, __init__, meanings)
+        members = {"__init__": __init__, "__doc__": doc, "__module__": __name__, "unit": unit}
         LearningRateScheduler.register(name)(type(function.__name__, (CurveScheduler,), members))
         return function
 
@@ -141,22 +137,19 @@ class TorchScheduler(LearningRateScheduler):
 
 
 def _register(name: str, wrapped: type, about: str, types: dict[str, Any] | None = None, **defaults: Any) -> None:
+    """Registers a class of torch; `defaults` and `types` differ from those of its constructor."""
+
     @with_keys_of(wrapped.__init__, ("last_epoch", "verbose"), defaults, types or {})  # type: ignore[misc]
     def __init__(self: Any, optimizer: torch.optim.Optimizer, **options: Any) -> None:
         LearningRateScheduler.__init__(self, optimizer)
         self.torch_scheduler = wrapped(optimizer, **{**defaults, **options})
+        self.needs_validation_metric = wrapped is lr_scheduler.ReduceLROnPlateau
 
-    doc = (
-        f'{about}\n\nRegistered as a `LearningRateScheduler` with name "{name}", stepped once an epoch. The keys are '
-        f"those of `torch.optim.lr_scheduler.{wrapped.__name__}`.\n\n{describe_keys(__init__)}"
+    about += (
+        f'\n\nRegistered as a `LearningRateScheduler` with name "{name}", stepped once an epoch. The keys are those of '
+        f"`torch.optim.lr_scheduler.{wrapped.__name__}`."
     )
-    needs_metric = wrapped is lr_scheduler.ReduceLROnPlateau
-    members = {
-        "__init__": __init__,
-        "__doc__": doc,
-        "__module__": __name__,
-        "needs_validation_metric": needs_metric,
-    }
+    members = {"__init__": __init__, "__doc__": key_reference(about, __init__), "__module__": __name__}
     LearningRateScheduler.register(name)(type(wrapped.__name__, (TorchScheduler,), members))
 
 

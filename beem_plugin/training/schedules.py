@@ -11,76 +11,47 @@ from beem_plugin.training.learning_rate_schedulers import Curve, schedule
 
 logger = logging.getLogger(__name__)
 
+WARMUP = {
+    "warmup_steps": "Optimizer steps, or a fraction below 1 of all of them.",
+    "num_warmup_steps": "AllenNLP's name for `warmup_steps`; takes precedence.",
+    "num_training_steps": "The end of the curve; by default the last step of training.",
+}
+"""Keys that several schedules share, for their docstrings."""
+
 
 @schedule("constant")
 def constant(total_steps: int) -> Curve:
-    """
-    The optimizer's learning rate, unchanged.
-
-    Registered as a `LearningRateScheduler` with name "constant".
-    """
+    """The optimizer's learning rate, unchanged."""
     return lambda base, step: base
 
 
-@schedule("polynomial_decay")
+@schedule("polynomial_decay", WARMUP)
 def polynomial_decay(
     total_steps: int, power: float = 1.0, warmup_steps: int | float = 0, end_learning_rate: float = 0.0
 ) -> Curve:
-    """
-    Linear warm-up from 0, then (base - end) * (remaining steps / steps after warm-up) ** power + end.
-
-    Registered as a `LearningRateScheduler` with name "polynomial_decay".
-
-    # Parameters
-
-    power : `float`, optional (default = `1.0`)
-    warmup_steps : `int | float`, optional (default = `0`)
-        Optimizer steps, or a fraction below 1 of all of them.
-    end_learning_rate : `float`, optional (default = `0.0`)
-    """
+    """Linear warm-up from 0, then (base - end) * (remaining steps / steps after warm-up) ** power + end."""
 
     def decay(base: float, progress: float) -> float:
         return (base - end_learning_rate) * (1 - progress) ** power + end_learning_rate
 
-    return _after_warmup(decay, warmup_steps, total_steps, total_steps)
+    return _after_warmup(decay, total_steps, warmup_steps)
 
 
-@schedule("linear_with_warmup")
+@schedule("linear_with_warmup", WARMUP)
 def linear_with_warmup(total_steps: int, warmup_steps: int | float = 100) -> Curve:
-    """
-    Linear warm-up from 0, then linear decay to 0 at the last step.
-
-    Registered as a `LearningRateScheduler` with name "linear_with_warmup".
-
-    # Parameters
-
-    warmup_steps : `int | float`, optional (default = `100`)
-        Optimizer steps, or a fraction below 1 of all of them.
-    """
+    """Linear warm-up from 0, then linear decay to 0 at the last step."""
     return polynomial_decay(total_steps, warmup_steps=warmup_steps)
 
 
-@schedule("constant_with_warmup")
+@schedule("constant_with_warmup", WARMUP)
 def constant_with_warmup(
     total_steps: int, warmup_steps: int | float = 100, num_warmup_steps: int | float | None = None
 ) -> Curve:
-    """
-    Linear warm-up from 0, then constant.
-
-    Registered as a `LearningRateScheduler` with name "constant_with_warmup".
-
-    # Parameters
-
-    warmup_steps : `int | float`, optional (default = `100`)
-        Optimizer steps, or a fraction below 1 of all of them.
-    num_warmup_steps : `int | float`, optional (default = `None`)
-        AllenNLP's name for `warmup_steps`; takes precedence.
-    """
-    warmup = warmup_steps if num_warmup_steps is None else num_warmup_steps
-    return _after_warmup(lambda base, progress: base, warmup, total_steps, total_steps)
+    """Linear warm-up from 0, then constant."""
+    return _after_warmup(lambda base, progress: base, total_steps, warmup_steps, num_warmup_steps)
 
 
-@schedule("cosine_with_warmup")
+@schedule("cosine_with_warmup", {**WARMUP, "num_cycles": "The half cosine ends at 0."})
 def cosine_with_warmup(
     total_steps: int,
     warmup_steps: int | float = 100,
@@ -88,26 +59,15 @@ def cosine_with_warmup(
     num_training_steps: int | None = None,
     num_cycles: float = 0.5,
 ) -> Curve:
-    """
-    Linear warm-up from 0, then base * (1 + cos(2 pi num_cycles progress)) / 2.
+    """Linear warm-up from 0, then base * (1 + cos(2 pi num_cycles progress)) / 2."""
 
-    Registered as a `LearningRateScheduler` with name "cosine_with_warmup".
+    def curve(base: float, progress: float) -> float:
+        return base * _cosine(2 * num_cycles * progress)
 
-    # Parameters
-
-    warmup_steps, num_warmup_steps : `int | float`
-        As of "constant_with_warmup".
-    num_training_steps : `int`, optional (default = `None`)
-        The end of the curve; by default the last step of training.
-    num_cycles : `float`, optional (default = `0.5`)
-        The half cosine ends at 0.
-    """
-    warmup = warmup_steps if num_warmup_steps is None else num_warmup_steps
-    end = total_steps if num_training_steps is None else num_training_steps
-    return _after_warmup(lambda base, progress: base * _cosine(2 * num_cycles * progress), warmup, end, total_steps)
+    return _after_warmup(curve, total_steps, warmup_steps, num_warmup_steps, num_training_steps)
 
 
-@schedule("cosine_hard_restarts_with_warmup")
+@schedule("cosine_hard_restarts_with_warmup", WARMUP)
 def cosine_hard_restarts_with_warmup(
     total_steps: int,
     warmup_steps: int | float = 100,
@@ -115,41 +75,21 @@ def cosine_hard_restarts_with_warmup(
     num_training_steps: int | None = None,
     num_cycles: int = 1,
 ) -> Curve:
-    """
-    Linear warm-up from 0, then `num_cycles` cosines from the full rate to 0.
-
-    Registered as a `LearningRateScheduler` with name "cosine_hard_restarts_with_warmup".
-
-    # Parameters
-
-    warmup_steps, num_warmup_steps, num_training_steps
-        As of "cosine_with_warmup".
-    num_cycles : `int`, optional (default = `1`)
-    """
+    """Linear warm-up from 0, then `num_cycles` cosines from the full rate to 0."""
     _check_at_least(1, num_cycles=num_cycles)
-    warmup = warmup_steps if num_warmup_steps is None else num_warmup_steps
-    end = total_steps if num_training_steps is None else num_training_steps
 
-    def restarting(base: float, progress: float) -> float:
+    def curve(base: float, progress: float) -> float:
         return 0.0 if progress >= 1 else base * _cosine(num_cycles * progress % 1.0)
 
-    return _after_warmup(restarting, warmup, end, total_steps)
+    return _after_warmup(curve, total_steps, warmup_steps, num_warmup_steps, num_training_steps)
 
 
-@schedule("slanted_triangular")
+@schedule(
+    "slanted_triangular",
+    {"cut_frac": "The fraction of all steps in which the rate rises.", "ratio": "Highest rate divided by lowest rate."},
+)
 def slanted_triangular(total_steps: int, cut_frac: float = 0.1, ratio: int = 32) -> Curve:
-    """
-    A short linear rise and a long linear fall (Howard and Ruder 2018, eq. 3), without gradual unfreezing.
-
-    Registered as a `LearningRateScheduler` with name "slanted_triangular".
-
-    # Parameters
-
-    cut_frac : `float`, optional (default = `0.1`)
-        The fraction of all steps in which the rate rises.
-    ratio : `int`, optional (default = `32`)
-        Highest rate divided by lowest rate.
-    """
+    """A short linear rise and a long linear fall (Howard and Ruder 2018, eq. 3), without gradual unfreezing."""
     cut = max(int(total_steps * cut_frac), 1)
 
     def triangle(base: float, step: int) -> float:
@@ -160,42 +100,23 @@ def slanted_triangular(total_steps: int, cut_frac: float = 0.1, ratio: int = 32)
     return triangle
 
 
-@schedule("noam")
+@schedule("noam", {"model_size": "The hidden size."})
 def noam(total_steps: int, model_size: int, warmup_steps: int, factor: float = 1.0) -> Curve:
     """
     factor * model_size ** -0.5 * min(steps ** -0.5, steps * warmup_steps ** -1.5) (Vaswani et al. 2017). It replaces
     the optimizer's rates, those of parameter groups included.
-
-    Registered as a `LearningRateScheduler` with name "noam".
-
-    # Parameters
-
-    model_size : `int`
-        The hidden size.
-    warmup_steps : `int`
-    factor : `float`, optional (default = `1.0`)
     """
     _check_at_least(1, model_size=model_size, warmup_steps=warmup_steps)
     scale = factor * model_size**-0.5
     return lambda base, step: scale * min(max(step, 1) ** -0.5, max(step, 1) * warmup_steps**-1.5)
 
 
-@schedule("cosine", unit="epochs")
+@schedule("cosine", {"t_initial": "Epochs of the first cycle."}, unit="epochs")
 def cosine(total_steps: int, t_initial: int, t_mul: float = 1.0, eta_min: float = 0.0, eta_mul: float = 1.0) -> Curve:
     """
     Cosine annealing with restarts (Loshchilov and Hutter 2016), stepped once an epoch: cycle n, counted from 0, has
     int(t_initial * t_mul ** n) epochs, in which the rate falls from base * eta_mul ** n towards `eta_min`. (torch's
     scheduler takes neither fractions nor `eta_mul`.)
-
-    Registered as a `LearningRateScheduler` with name "cosine".
-
-    # Parameters
-
-    t_initial : `int`
-        Epochs of the first cycle.
-    t_mul : `float`, optional (default = `1.0`)
-    eta_min : `float`, optional (default = `0.0`)
-    eta_mul : `float`, optional (default = `1.0`)
     """
     _check_at_least(1, t_initial=t_initial)
     _check_at_least(0, eta_min=eta_min)
@@ -215,9 +136,15 @@ def cosine(total_steps: int, t_initial: int, t_mul: float = 1.0, eta_min: float 
 
 
 def _after_warmup(
-    curve: Callable[[float, float], float], warmup_steps: int | float, end: int, total_steps: int
+    curve: Callable[[float, float], float],
+    total_steps: int,
+    warmup_steps: int | float,
+    num_warmup_steps: int | float | None = None,
+    num_training_steps: int | None = None,
 ) -> Curve:
-    """A linear rise from 0, then `curve(base, progress)`, whose progress is 0 at the end of warm-up and 1 at `end`."""
+    """A linear rise from 0, then `curve(base, progress)`, with progress from 0 after warm-up to 1 at the end."""
+    warmup_steps = warmup_steps if num_warmup_steps is None else num_warmup_steps
+    end = total_steps if num_training_steps is None else num_training_steps
     if warmup_steps < 0 or (warmup_steps >= 1 and warmup_steps != int(warmup_steps)):
         raise ConfigurationError(
             f"learning_rate_scheduler.warmup_steps: found {warmup_steps!r}, allowed: a number of steps, "
