@@ -1,60 +1,128 @@
-"""One stage of a training in several stages, as the config describes it."""
+"""One stage of a training in several stages: its config block, its objective and data, its result."""
 
 from __future__ import annotations
 
+import datetime
 import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
+
+from accelerate import Accelerator
+from accelerate.utils import gather_object
 
 from beem_plugin.common.errors import ConfigurationError, not_allowed
 from beem_plugin.common.registry import FromParams, Lazy
 from beem_plugin.data.data_loader import DataLoader
+from beem_plugin.models.model import Model
 from beem_plugin.objectives import Objective
+from beem_plugin.training.checkpointer import load_torch, save_torch
 from beem_plugin.training.gradient_descent_trainer import GradientDescentTrainer
+from beem_plugin.training.random_state import get_random_state, set_random_state
 from beem_plugin.training.trainer_keys import with_keys_of
 
 GIVEN = ("model", "serialization_dir", "validation_data_loader")
-"""What a trainer's constructor takes from the program."""
+"""Arguments of a trainer that are no config keys."""
+
+MARKER = "stage_finished.th"
+
+LoaderMaker = Callable[[str | None, Lazy[DataLoader] | None], Any]
 
 
+@dataclass
 class Requirement(FromParams):
     """
-    What a stage must have reached before the next one starts: a student is not to learn from a teacher that failed.
+    A condition that a stage must meet before the next one starts, such as the quality of a teacher.
 
     # Parameters
 
     metric : `str`
-        A validation metric without a sign, taken from the stage's best epoch.
+        A validation metric without a sign, of the stage's best epoch.
     at_least, at_most : `float`, optional (default = `None`)
-        One of the two, or both.
+        At least one of the two.
     on_failure : `str`, optional (default = `"error"`)
-        `"error"` ends the training, with the stage's best weights archived; `"warn"` goes on.
+        `"error"` ends the training and archives the stage's best weights; `"warn"` continues.
     """
 
-    def __init__(
-        self,
-        metric: str,
-        at_least: float | None = None,
-        at_most: float | None = None,
-        on_failure: str = "error",
-    ) -> None:
-        if at_least is None and at_most is None:
+    metric: str
+    at_least: float | None = None
+    at_most: float | None = None
+    on_failure: str = "error"
+
+    def __post_init__(self) -> None:
+        if self.at_least is None and self.at_most is None:
             raise ConfigurationError("at_least: missing, allowed: a number here or in at_most")
-        if on_failure not in ("error", "warn"):
-            raise ConfigurationError(not_allowed("on_failure", on_failure, ["error", "warn"]))
-        self.metric = metric
-        self.at_least = at_least
-        self.at_most = at_most
-        self.on_failure = on_failure
+        if self.on_failure not in ("error", "warn"):
+            raise ConfigurationError(not_allowed("on_failure", self.on_failure, ["error", "warn"]))
 
     def failure(self, metrics: dict[str, float]) -> str | None:
-        """What is wrong with these validation metrics, `None` if nothing is."""
+        """A description of how these validation metrics miss the requirement; `None` if they meet it."""
         value = metrics[self.metric]
-        # Written so that a value that is no number fails.
+        # Negated comparisons, so that NaN fails.
         if self.at_least is not None and not value >= self.at_least:
-            return f"the best validation {self.metric} is {value:.4g}, required: at least {self.at_least}"
-        if self.at_most is not None and not value <= self.at_most:
-            return f"the best validation {self.metric} is {value:.4g}, required: at most {self.at_most}"
-        return None
+            limit = f"at least {self.at_least}"
+        elif self.at_most is not None and not value <= self.at_most:
+            limit = f"at most {self.at_most}"
+        else:
+            return None
+        return f"the best validation {self.metric} is {value:.4g}, required: {limit}"
+
+
+@dataclass
+class StageResult:
+    """
+    The result of a stage, for later stages and for a recovery.
+
+    # Parameters
+
+    best_metrics : `dict[str, float]`
+        Validation metrics of the best epoch; empty without validation data.
+    metrics : `dict[str, Any]`, optional (default = `{}`)
+        All of the stage's metrics, with those of callbacks; not stored for a recovery.
+    """
+
+    name: str
+    best_epoch: int | None
+    best_metrics: dict[str, float]
+    seconds: float
+    trainable_parameters: int
+    frozen_parameters: int
+    metrics: dict[str, Any] = field(default_factory=dict)
+
+    def summary(self) -> dict[str, Any]:
+        """Entries of metrics.json, whose names begin with the stage's."""
+        values: dict[str, Any] = {
+            "best_epoch": self.best_epoch,
+            "training_duration": str(datetime.timedelta(seconds=self.seconds)),
+            "trainable_parameters": self.trainable_parameters,
+            **{f"best_validation_{name}": value for name, value in self.best_metrics.items()},
+        }
+        return {f"stage_{self.name}_{name}": value for name, value in values.items()}
+
+    def save(self, directory: Path, accelerator: Accelerator) -> None:
+        """Marks the stage as finished. All processes must call it."""
+        states = gather_object([get_random_state()])
+        if accelerator.is_main_process:
+            result = {name: value for name, value in asdict(self).items() if name != "metrics"}
+            save_torch({"result": result, "random": states}, directory / MARKER)
+        accelerator.wait_for_everyone()
+
+    @classmethod
+    def load(cls, directory: Path, accelerator: Accelerator) -> StageResult | None:
+        """The result of a finished stage, else `None`; restores the random generators' states after the stage."""
+        path = directory / MARKER
+        if not path.exists():
+            return None
+        state = load_torch(path)
+        if len(state["random"]) != accelerator.num_processes:
+            raise ConfigurationError(
+                f"the stage in {directory} was trained by {len(state['random'])} process(es) and can only be recovered "
+                f"by as many, found {accelerator.num_processes}"
+            )
+        set_random_state(state["random"][accelerator.process_index])
+        return cls(**state["result"])
 
 
 class Stage(FromParams):
@@ -66,19 +134,19 @@ class Stage(FromParams):
     name : `str`
         Letters, digits and underscores; for the stage's folder and its metrics.
     objective : `Objective`, optional (default = the model's own)
-        What the model is trained and validated with in this stage.
+        For training and validation in this stage.
     train_data_path : `str`, optional (default = that of the config)
         Other training data for this stage, read by the same reader. Labels may be missing if the objective of the stage
         needs none.
     data_loader : `DataLoader`, optional (default = that of the config)
         For another batch size in this stage, for example.
     require : `Requirement`, optional (default = `None`)
-        What the stage must have reached at its end.
+        A condition at the end of the stage.
     callbacks : `list[TrainerCallback]`, optional (default = `None`)
-        Of this stage alone; what they write goes to the stage's folder.
+        Of this stage alone; they write to the stage's folder.
     """
 
-    @with_keys_of(GradientDescentTrainer.from_partial_objects, without=(*GIVEN, "cuda_device"))
+    @with_keys_of(GradientDescentTrainer.__init__, without=(*GIVEN, "cuda_device"))
     def __init__(
         self,
         name: str,
@@ -96,3 +164,64 @@ class Stage(FromParams):
         self.data_loader = data_loader
         self.require = require
         self.options = options
+
+    def prepare(
+        self,
+        number: int,
+        serialization_dir: Path,
+        model: Model,
+        data_loader: Any,
+        make_training_loader: LoaderMaker | None,
+        tokenizer: Any,
+    ) -> None:
+        """Builds the stage's loader and objective."""
+        self.path = f"trainer.stages.{number}"
+        self.directory = serialization_dir / f"stage_{number + 1}_{self.name}"
+        self.loader = data_loader
+        self.own_objective: Objective | None = None
+        if self.train_data_path is not None or self.data_loader is not None:
+            if make_training_loader is None:
+                raise ConfigurationError(f"{self.path}: train_data_path and data_loader need a config's reader")
+            with self.errors():
+                self.loader = make_training_loader(self.train_data_path, self.data_loader)
+        if self.objective is not None:
+            if not isinstance(getattr(model, "objective", None), Objective):
+                raise ConfigurationError(
+                    f"{self.path}.objective: found an objective, allowed: none, since a {type(model).__name__} has no "
+                    "`objective` that it could replace"
+                )
+            self.own_objective = self.objective.construct()
+            with self.errors():
+                self.own_objective.start_training(model.vocab, tokenizer)
+
+    @contextmanager
+    def objective_in(self, model: Any) -> Iterator[None]:
+        """Replaces the model's objective by the stage's within the block."""
+        if self.own_objective is None:
+            yield
+            return
+        device = next(model.parameters()).device
+        previous, model.objective = model.objective, self.own_objective.to(device)
+        try:
+            yield
+        finally:
+            model.objective = previous
+            model.to(next(model.parameters()).device)
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """Errors that name a key of the trainer get the path of the stage's block instead."""
+        try:
+            yield
+        except ConfigurationError as error:
+            message = str(error)
+            if self.path in message:
+                raise
+            found = re.match(r"(trainer\.|model\.)?(\w+)[:.]", message)
+            if found is not None and found[2] in {"objective", "train_data_path", "require", *self.options}:
+                message = f"{self.path}.{message.removeprefix(found[1] or '')}"
+            elif found is not None and found[1]:
+                message = f'{message} (stage "{self.name}")'
+            else:
+                message = f"{self.path}: {message}"
+            raise ConfigurationError(message) from error

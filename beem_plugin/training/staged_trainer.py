@@ -4,33 +4,24 @@ from __future__ import annotations
 
 import datetime
 import logging
-import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from beem_plugin.backbones.renamed_weights import renamed
 from beem_plugin.common.errors import ConfigurationError, not_allowed
 from beem_plugin.common.registry import Lazy
-from beem_plugin.data.data_loader import DataLoader
 from beem_plugin.models.model import Model
 from beem_plugin.models.multi_exit_model import MultiExitModel, check_objective
-from beem_plugin.objectives import Objective
 from beem_plugin.training.callbacks.callback import TrainerCallback
 from beem_plugin.training.checkpointer import BEST_WEIGHTS, load_torch, save_torch
 from beem_plugin.training.evaluation import evaluate
 from beem_plugin.training.gradient_descent_trainer import GradientDescentTrainer
-from beem_plugin.training.parameter_groups import count_parameters
 from beem_plugin.training.random_state import get_random_state, set_random_state
-from beem_plugin.training.stage import GIVEN, Stage
-from beem_plugin.training.stage_result import StageResult
+from beem_plugin.training.stage import GIVEN, LoaderMaker, Stage, StageResult
 from beem_plugin.training.trainer import Trainer, TrainingError
 from beem_plugin.training.trainer_keys import with_keys_of
 
 logger = logging.getLogger(__name__)
-
-LoaderMaker = Callable[[str | None, Lazy[DataLoader] | None], Any]
 
 
 @Trainer.register("staged")
@@ -38,10 +29,10 @@ class StagedTrainer(Trainer):
     """
     Stages of gradient descent, one after the other, each from the best weights of the one before.
 
-    Each stage has a trainer of its own, with a fresh optimizer and schedule, whose checkpoints, best weights and
-    metrics lie in `stage_<number>_<name>/`. What one stage freezes is free again in the next, unless that freezes it
-    too. All stages are built and checked before the first is trained. A run that is recovered skips the stages that
-    were finished, and ends with the metrics of an uninterrupted one.
+    Each stage has its own trainer, with a new optimizer and schedule, whose checkpoints, best weights and metrics lie
+    in `stage_<number>_<name>/`. Parameters that a stage freezes are trainable in the next, unless that freezes them
+    too. All stages are built and checked before the first is trained. A recovered run skips finished stages, and ends
+    with the metrics of an uninterrupted one.
 
     metrics.json has the last stage's metrics, and of every stage `stage_<name>_best_epoch`, `..._best_validation_*`,
     `..._training_duration` and `..._trainable_parameters`; `training_duration` is that of all stages. When training
@@ -52,21 +43,20 @@ class StagedTrainer(Trainer):
     # Parameters
 
     model, serialization_dir, data_loader, validation_data_loader
-        Given by whoever builds the trainer.
+        Given by the program, like `make_training_loader` and `tokenizer`.
     stages : `list[Stage]`
         In order.
     make_training_loader : `Callable`, optional
-        Given too: makes the training loader for another source (`None`: the config's) and another `data_loader` block
-        (`None`: the config's).
+        Makes the training loader for a source and a `data_loader` block; `None` stands for the config's.
     tokenizer : optional
-        Given too: the reader's tokenizer.
+        The reader's tokenizer.
     callbacks : `list[TrainerCallback]`, optional (default = `None`)
-        Of the last stage, like `calibrate_exits`; what they write goes to the serialization directory.
+        Of the last stage, like `calibrate_exits`; they write to the serialization directory.
     defaults
-        Every other key of the trainer "gradient_descent": holds for the stages that do not set it themselves.
+        Every other key of the trainer "gradient_descent"; defaults of the stages.
     """
 
-    @with_keys_of(GradientDescentTrainer.from_partial_objects, without=GIVEN)
+    @with_keys_of(GradientDescentTrainer.__init__, without=GIVEN)
     def __init__(
         self,
         model: Model,
@@ -90,60 +80,48 @@ class StagedTrainer(Trainer):
         self.validation_data_loader = validation_data_loader
         self.callbacks = callbacks or []
         self.defaults = defaults
-        self._needs_gradient = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
-        self._data_loaders = [self._data_loader(number, data_loader, make_training_loader) for number in self._numbers]
-        self._objectives = [self._objective(number, tokenizer) for number in self._numbers]
+        self._requires_grad = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
         self._results: list[StageResult] = []
+        for number, stage in enumerate(stages):
+            stage.prepare(number, self.serialization_dir, model, data_loader, make_training_loader, tokenizer)
         random_state = get_random_state()
-        for number in self._numbers:
-            self._check(number)
-        # A training in one stage is the same as one without stages.
+        for stage in stages:
+            self._check(stage)
+        # Checks must not change the random numbers of the training.
         set_random_state(random_state)
 
     def train(self) -> dict[str, Any]:
         """Trains all stages that are not finished yet, and leaves the model with the last one's best weights."""
         self._results = []
         try:
-            for number in self._numbers:
-                with self._objective_of(number):
-                    self._run_or_skip(number)
-        except BaseException:
+            for stage in self.stages:
+                with stage.objective_in(self.model):
+                    self._run_or_skip(stage)
+        finally:
             if self._results:
                 self.final_metrics = self._conclude()
-            raise
-        self.final_metrics = self._conclude()
+        assert self.final_metrics is not None
         return self.final_metrics
 
     def evaluate(self, data_loader: Any, description: str = "evaluation") -> dict[str, float]:
-        """The metrics of the model as it is now; the loss is the last stage's, as in validation."""
-        with self._objective_of(len(self.stages) - 1):
+        """The metrics of the model with its present weights; the loss is the last stage's, as in validation."""
+        with self.stages[-1].objective_in(self.model):
             return evaluate(self.model, data_loader, self.accelerator, description)
 
-    # Stages
-
-    @property
-    def _numbers(self) -> range:
-        return range(len(self.stages))
-
-    def _directory(self, number: int) -> Path:
-        return self.serialization_dir / f"stage_{number + 1}_{self.stages[number].name}"
-
-    def _run_or_skip(self, number: int) -> None:
-        stage, directory = self.stages[number], self._directory(number)
-        is_last = number == len(self.stages) - 1
-        title = f'stage {number + 1} of {len(self.stages)}, "{stage.name}"'
-        # The last stage is never skipped: its trainer finds the finished epochs, and lets the callbacks finish.
-        finished = None if is_last else StageResult.load(directory, self.accelerator)
+    def _run_or_skip(self, stage: Stage) -> None:
+        is_last = stage is self.stages[-1]
+        title = f'stage {len(self._results) + 1} of {len(self.stages)}, "{stage.name}"'
+        # The last stage is never skipped: its trainer restores the finished epochs and runs the callbacks' `on_end`.
+        finished = None if is_last else StageResult.load(stage.directory, self.accelerator)
         if finished is not None:
             logger.info("%s: was finished before", title)
-            self.model.load_state_dict(renamed(load_torch(directory / BEST_WEIGHTS), self.model.state_dict()))
+            self._load_best(stage)
             self._results.append(finished)
             return
-        trainer = self._build(number)
+        trainer = self._build(stage)
         if hasattr(self, "data"):
             trainer.data = self.data
-        trainable, frozen = count_parameters(self.model)
-        logger.info("%s: %s trainable parameters, %s frozen", title, f"{trainable:,}", f"{frozen:,}")
+        logger.info("%s: %s trainable parameters, %s frozen", title, *map("{:,}".format, trainer.parameter_counts))
         try:
             trainer.train()
         finally:
@@ -151,25 +129,30 @@ class StagedTrainer(Trainer):
             if trainer.final_metrics is not None:
                 tracker = trainer.metric_tracker
                 best = dict(tracker.best_epoch_metrics)
-                metrics = trainer.final_metrics
-                result = StageResult(stage.name, tracker.best_epoch, best, trainer.seconds, trainable, frozen, metrics)
-                self._results.append(result)
-        self._check_requirement(number, self._results[-1])
+                counts, metrics = trainer.parameter_counts, trainer.final_metrics
+                self._results.append(
+                    StageResult(stage.name, tracker.best_epoch, best, trainer.seconds, *counts, metrics)
+                )
+        failure = stage.require and stage.require.failure(self._results[-1].best_metrics)
+        if stage.require is not None and failure:
+            message = f'stage "{stage.name}": {failure} ({stage.path}.require)'
+            if stage.require.on_failure == "error":
+                raise TrainingError(message)
+            logger.warning(message)
         if not is_last:
-            self._results[-1].save(directory, trainer.accelerator)
+            self._results[-1].save(stage.directory, trainer.accelerator)
 
-    def _build(self, number: int) -> GradientDescentTrainer:
-        """The trainer of a stage, for the model as it is now."""
-        for parameter, needs_gradient in self._needs_gradient:
-            parameter.requires_grad_(needs_gradient)
-        options = {**self.defaults, **self.stages[number].options}
+    def _build(self, stage: Stage) -> GradientDescentTrainer:
+        """The stage's trainer, for the model with its present weights."""
+        self._free_parameters()
+        options = {**self.defaults, **stage.options}
         callbacks = list(options.pop("callbacks", None) or [])
-        if number == len(self.stages) - 1:
+        if stage is self.stages[-1]:
             callbacks += [_writing_to(callback, self.serialization_dir) for callback in self.callbacks]
-        trainer = GradientDescentTrainer.from_partial_objects(
+        trainer = GradientDescentTrainer(
             model=self.model,
-            serialization_dir=self._directory(number),
-            data_loader=self._data_loaders[number],
+            serialization_dir=stage.directory,
+            data_loader=stage.loader,
             validation_data_loader=self.validation_data_loader,
             callbacks=callbacks,
             **options,
@@ -177,14 +160,13 @@ class StagedTrainer(Trainer):
         self.accelerator = trainer.accelerator
         return trainer
 
-    def _check(self, number: int) -> None:
-        """Builds a stage to see whether that works, and gives the model back."""
-        stage = self.stages[number]
+    def _check(self, stage: Stage) -> None:
+        """Builds the stage's trainer and validates one batch, to find errors before the first stage is trained."""
         logger.info('Checking stage "%s"', stage.name)
-        with self._objective_of(number), self._errors_of(number):
-            if self._objectives[number] is not None and isinstance(self.model, MultiExitModel):
+        with stage.objective_in(self.model), stage.errors():
+            if stage.own_objective is not None and isinstance(self.model, MultiExitModel):
                 check_objective(self.model.objective, self.model.encoder)
-            trainer = self._build(number)
+            trainer = self._build(stage)
             try:
                 metrics = trainer.check_validation()
             finally:
@@ -194,26 +176,14 @@ class StagedTrainer(Trainer):
             if stage.require is not None and metrics is not None and stage.require.metric not in metrics:
                 raise ConfigurationError(not_allowed("trainer.require.metric", stage.require.metric, metrics))
 
-    def _check_requirement(self, number: int, result: StageResult) -> None:
-        require = self.stages[number].require
-        failure = require and require.failure(result.best_metrics)
-        if require is None or not failure:
-            return
-        message = f'stage "{result.name}": {failure} (trainer.stages.{number}.require)'
-        if require.on_failure == "error":
-            raise TrainingError(message)
-        logger.warning(message)
-
     def _conclude(self) -> dict[str, Any]:
         """Leaves the best weights of the latest stage that has any, in the model and on disk; returns the metrics."""
-        number, result = len(self._results) - 1, self._results[-1]
-        for parameter, needs_gradient in self._needs_gradient:
-            parameter.requires_grad_(needs_gradient)
-        with self._objective_of(number):
-            best = load_torch(self._directory(number) / BEST_WEIGHTS)
-            self.model.load_state_dict(renamed(best, self.model.state_dict()))
+        stage, result = self.stages[len(self._results) - 1], self._results[-1]
+        self._free_parameters()
+        with stage.objective_in(self.model):
+            self._load_best(stage)
         self.model.eval()
-        # With the model's own objective: only then does the archive's config describe the weights.
+        # With the model's own objective, which the archive's config describes.
         if self.accelerator.is_main_process:
             save_torch(self.model.state_dict(), self.serialization_dir / BEST_WEIGHTS)
         metrics = dict(result.metrics)
@@ -226,66 +196,13 @@ class StagedTrainer(Trainer):
         metrics["training_duration"] = str(datetime.timedelta(seconds=seconds))
         return metrics
 
-    # The parts of a stage
+    def _free_parameters(self) -> None:
+        for parameter, requires_grad in self._requires_grad:
+            parameter.requires_grad_(requires_grad)
 
-    def _data_loader(self, number: int, default: Any, make_training_loader: LoaderMaker | None) -> Any:
-        stage = self.stages[number]
-        if stage.train_data_path is None and stage.data_loader is None:
-            return default
-        if make_training_loader is None:
-            raise ConfigurationError(f"trainer.stages.{number}: train_data_path and data_loader need a config's reader")
-        with self._errors_of(number):
-            return make_training_loader(stage.train_data_path, stage.data_loader)
-
-    def _objective(self, number: int, tokenizer: Any) -> Objective | None:
-        lazy = self.stages[number].objective
-        if lazy is None:
-            return None
-        if not isinstance(getattr(self.model, "objective", None), Objective):
-            raise ConfigurationError(
-                f"trainer.stages.{number}.objective: found an objective, allowed: none, since a "
-                f"{type(self.model).__name__} has no `objective` that it could stand in for"
-            )
-        objective = lazy.construct()
-        with self._errors_of(number):
-            objective.start_training(self.model.vocab, tokenizer)
-        return objective
-
-    @contextmanager
-    def _objective_of(self, number: int) -> Iterator[None]:
-        """Within the block the model has the stage's objective, afterwards its own."""
-        objective = self._objectives[number]
-        if objective is None:
-            yield
-            return
-        device = next(self.model.parameters()).device
-        own = self.model.objective
-        self.model.objective = objective.to(device)
-        try:
-            yield
-        finally:
-            self.model.objective = own
-            self.model.to(next(self.model.parameters()).device)
-
-    @contextmanager
-    def _errors_of(self, number: int) -> Iterator[None]:
-        """A stage is not the trainer that its errors speak of: they get the path of its block."""
-        stage = self.stages[number]
-        path = f"trainer.stages.{number}"
-        try:
-            yield
-        except ConfigurationError as error:
-            message = str(error)
-            if path in message:
-                raise
-            found = re.match(r"(trainer\.|model\.)?(\w+)[:.]", message)
-            if found is not None and found[2] in {"objective", "train_data_path", "require", *stage.options}:
-                message = f"{path}.{message.removeprefix(found[1] or '')}"
-            elif found is not None and found[1]:
-                message = f'{message} (stage "{stage.name}")'
-            else:
-                message = f"{path}: {message}"
-            raise ConfigurationError(message) from error
+    def _load_best(self, stage: Stage) -> None:
+        best = load_torch(stage.directory / BEST_WEIGHTS)
+        self.model.load_state_dict(renamed(best, self.model.state_dict()))
 
 
 def _writing_to(callback: Lazy[TrainerCallback], serialization_dir: Path) -> Lazy[TrainerCallback]:
