@@ -104,3 +104,14 @@ class Model(torch.nn.Module, Registrable):
     def get_metrics(self, reset: bool = False) -> dict[str, float]:
         """The metrics over all samples since the last reset."""
         return {}
+
+    def metric_state(self) -> dict[str, Any] | None:
+        """
+        The accumulated metrics, for checkpoints and for sums over processes: lists are joined, numbers and tensors
+        added, dictionaries merged. `None`, the default, if a model does not support this.
+        """
+        return None
+
+    def load_metric_state(self, state: dict[str, Any]) -> None:
+        """The inverse of `metric_state`."""
+        raise TypeError(f"{type(self).__name__} does not define load_metric_state")

@@ -1,4 +1,4 @@
-"""How the batches of one epoch are shared out among processes and found again after a crash."""
+"""The batches of an epoch: their order, and their distribution over processes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch import Tensor
 
 class EpochPlan:
     """
-    One epoch's batches, dealt out in rounds: in round r, process p works on batch `r * processes + p`.
+    One epoch's batches in rounds: in round r, process p has batch `r * processes + p`.
 
     `batch_size` in a config is per process, as in AllenNLP: two processes with batches of 4 make the steps of one with
-    batches of 8. Where the batches do not come out even, a process without one repeats another's, counted as 0 samples,
-    so that all processes take part in every synchronization and yet each sample counts exactly once.
+    batches of 8. In an incomplete last round, a process without a batch repeats the round's first, counted as 0
+    samples, so that all processes synchronize equally often and each sample counts once.
 
     # Parameters
 
@@ -41,21 +41,18 @@ class EpochPlan:
         return -(-len(self._batches) // self._num_processes)
 
     def samples(self, round_number: int) -> list[int]:
-        """How many samples of each process count in this round."""
+        """The number of samples of each process that count in this round."""
         first = round_number * self._num_processes
         counts = [len(batch) for batch in self._batches[first : first + self._num_processes]]
         return counts + [0] * (self._num_processes - len(counts))
 
     def batches(self, start: int = 0) -> Iterator[dict[str, Tensor]]:
-        """This process's batches from round `start` on; those before it are not even read."""
+        """This process's batches from round `start` on; earlier ones are not read."""
         mine = [self._batches[self._index(number)] for number in range(start, len(self))]
         loader = self._loader
         extra: dict[str, Any] = {}
         if loader.num_workers > 0:
-            extra = {
-                "multiprocessing_context": loader.multiprocessing_context,
-                "prefetch_factor": loader.prefetch_factor,
-            }
+            extra = {name: getattr(loader, name) for name in ("multiprocessing_context", "prefetch_factor")}
         return iter(
             torch.utils.data.DataLoader(
                 loader.dataset,
@@ -65,7 +62,7 @@ class EpochPlan:
                 pin_memory=loader.pin_memory,
                 worker_init_fn=loader.worker_init_fn,
                 timeout=loader.timeout,
-                # A loader without a generator of its own draws from the global one, and a resumed run would differ.
+                # Without its own generator a loader draws from the global one, and a recovered run would differ.
                 generator=torch.Generator().manual_seed(self.epoch),
                 **extra,
             )
@@ -73,5 +70,4 @@ class EpochPlan:
 
     def _index(self, round_number: int) -> int:
         first = round_number * self._num_processes
-        index = first + self._rank
-        return index if index < len(self._batches) else first
+        return first + self._rank if first + self._rank < len(self._batches) else first

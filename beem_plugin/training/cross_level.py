@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -34,9 +33,9 @@ def term_weight_gradient(
     # Parameters
 
     parameters : `list[Tensor]`
-        Those that are trained.
+        The trained ones.
     terms : `Callable[[], Tensor]`
-        `(terms,)`, at the parameters as they are when it is called; deterministic.
+        `(terms,)`, at the present parameters; deterministic.
     held_out_loss : `Callable[[], Tensor]`
         The scalar L_val, likewise.
     weights : `Tensor`
@@ -44,69 +43,51 @@ def term_weight_gradient(
     learning_rate : `float`
     look_ahead : `bool`, optional (default = `False`)
         Whether g is taken at theta', which costs another gradient, or at theta (first order).
-    average : `Callable[[Tensor], Tensor]`, optional (default = nothing)
+    average : `Callable[[Tensor], Tensor]`, optional (default = identity)
         The mean over processes.
     weighted : `Callable[[], Tensor]`, optional (default = from `terms`)
-        The scalar sum_k a_k l_k with its gradient, for `look_ahead`; where it is given, `terms` needs none.
+        The scalar sum_k a_k l_k with its gradient, for `look_ahead`; if given, `terms` needs no gradient.
 
     # Returns
 
     `Tensor`
-        `(terms,)`, 0 where the held-out loss does not depend on the parameters.
+        `(terms,)`, 0 if the held-out loss does not depend on the parameters.
     """
-    with _kept(parameters) as restore:
+    # Restored from copies: opposite steps would leave rounding errors.
+    copies = [parameter.detach().clone() for parameter in parameters]
+
+    def gradient_of(loss: Tensor) -> list[Tensor]:
+        if not loss.requires_grad:
+            return [torch.zeros_like(parameter) for parameter in parameters]
+        found = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+        return [average(value) for value in found]
+
+    @torch.no_grad()
+    def move(direction: list[Tensor], factor: float) -> None:
+        for parameter, copy, value in zip(parameters, copies, direction, strict=True):
+            parameter.copy_(copy).add_(value, alpha=factor)
+
+    try:
         if look_ahead:
             loss = (weights.detach() * terms()).sum() if weighted is None else weighted()
-            step = _gradient(loss, parameters, average)
-            _move(parameters, step, -learning_rate)
-        gradient = _gradient(held_out_loss(), parameters, average)
-        restore()
+            move(gradient_of(loss), -learning_rate)
+        gradient = gradient_of(held_out_loss())
         norm = float(torch.sqrt(sum((value.double().square().sum() for value in gradient), torch.zeros(()))))
         if norm == 0.0:
             return torch.zeros_like(weights)
         epsilon = EPSILON / norm
         with torch.no_grad():
-            _move(parameters, gradient, epsilon)
+            move(gradient, epsilon)
             above = terms()
-            restore()
-            _move(parameters, gradient, -epsilon)
+            move(gradient, -epsilon)
             below = terms()
+    finally:
+        with torch.no_grad():
+            for parameter, copy in zip(parameters, copies, strict=True):
+                parameter.copy_(copy)
     return average(-learning_rate * (above - below) / (2 * epsilon))
 
 
 def through_softmax(gradient: Tensor, weights: Tensor) -> Tensor:
     """From the gradient of the weights, which are a softmax, to that of its logits."""
     return weights * (gradient - (weights * gradient).sum())
-
-
-def _gradient(loss: Tensor, parameters: list[Tensor], average: Callable[[Tensor], Tensor]) -> list[Tensor]:
-    if not loss.requires_grad:
-        found: list[Tensor | None] = [None] * len(parameters)
-    else:
-        found = list(torch.autograd.grad(loss, parameters, allow_unused=True))
-    return [
-        average(torch.zeros_like(parameter) if value is None else value)
-        for parameter, value in zip(parameters, found, strict=True)
-    ]
-
-
-def _move(parameters: list[Tensor], direction: list[Tensor], factor: float) -> None:
-    with torch.no_grad():
-        for parameter, value in zip(parameters, direction, strict=True):
-            parameter.add_(value, alpha=factor)
-
-
-@contextmanager
-def _kept(parameters: list[Tensor]) -> Iterator[Callable[[], None]]:
-    """Restores parameters from copies; opposite steps would leave rounding errors."""
-    copies = [parameter.detach().clone() for parameter in parameters]
-
-    def restore() -> None:
-        with torch.no_grad():
-            for parameter, value in zip(parameters, copies, strict=True):
-                parameter.copy_(value)
-
-    try:
-        yield restore
-    finally:
-        restore()

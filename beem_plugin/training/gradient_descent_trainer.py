@@ -1,8 +1,10 @@
-"""Builds a training loop from a config."""
+"""Training by gradient descent: epochs with validation, checkpoints and callbacks."""
 
 from __future__ import annotations
 
+import logging
 import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +14,23 @@ from beem_plugin.models.model import Model
 from beem_plugin.training.batches import EpochPlan
 from beem_plugin.training.callbacks.callback import TrainerCallback
 from beem_plugin.training.callbacks.console_logger import ConsoleLoggerCallback
-from beem_plugin.training.checkpointer import Checkpointer
+from beem_plugin.training.checkpointer import BEST_WEIGHTS, Checkpointer, load_torch
+from beem_plugin.training.epoch import run_epoch
+from beem_plugin.training.evaluation import evaluate
 from beem_plugin.training.launch import make_accelerator
 from beem_plugin.training.learning_rate_schedulers import LearningRateScheduler
+from beem_plugin.training.metric_tracker import MetricTracker
 from beem_plugin.training.optimizers import Optimizer
-from beem_plugin.training.parameter_groups import freeze, log_parameter_counts
-from beem_plugin.training.trainer import Trainer
-from beem_plugin.training.training_loop import TrainingLoop
+from beem_plugin.training.parameter_groups import count_parameters, freeze
+from beem_plugin.training.random_state import get_random_state, separate_ranks, set_random_state
+from beem_plugin.training.run_state import restore_checkpoint
+from beem_plugin.training.trainer import RunningTrainer, Trainer
+
+logger = logging.getLogger(__name__)
 
 
-@Trainer.register("gradient_descent", constructor="from_partial_objects")
-class GradientDescentTrainer(TrainingLoop):
+@Trainer.register("gradient_descent")
+class GradientDescentTrainer(RunningTrainer):
     """
     Gradient descent, on one device or, under `torchrun` or `accelerate launch`, on several.
 
@@ -73,9 +81,8 @@ class GradientDescentTrainer(TrainingLoop):
         fp16 always scales; `false` is an error.
     """
 
-    @classmethod
-    def from_partial_objects(
-        cls,
+    def __init__(
+        self,
         model: Model,
         serialization_dir: str | Path,
         data_loader: Any,
@@ -100,8 +107,8 @@ class GradientDescentTrainer(TrainingLoop):
         moving_average: dict | None = None,
         momentum_scheduler: dict | None = None,
         grad_scaling: bool = True,
-    ) -> GradientDescentTrainer:
-        """Freezes parameters before it builds the optimizer, and wraps the model after that."""
+    ) -> None:
+        super().__init__(serialization_dir)
         for key, value in (("moving_average", moving_average), ("momentum_scheduler", momentum_scheduler)):
             if value is not None:
                 raise ConfigurationError(f"trainer.{key}: not supported, allowed: null")
@@ -109,45 +116,119 @@ class GradientDescentTrainer(TrainingLoop):
             raise ConfigurationError('trainer.grad_scaling: found false, allowed: true ("bf16" needs no scaling)')
         if use_amp and mixed_precision not in (None, "fp16"):
             raise ConfigurationError('trainer.use_amp means mixed_precision "fp16": set one of the two')
-        accelerator = make_accelerator(
-            cuda_device, mixed_precision or ("fp16" if use_amp else "no"), find_unused_parameters
-        )
-        model.to(accelerator.device)
-        built_callbacks = [callback.construct(serialization_dir=serialization_dir) for callback in callbacks or []]
-        for callback in built_callbacks:
+        for key, count in (
+            ("num_gradient_accumulation_steps", num_gradient_accumulation_steps),
+            ("num_epochs", num_epochs),
+        ):
+            if count < 1:
+                raise ConfigurationError(f"trainer.{key}: found {count}, allowed: at least 1")
+        if patience is not None and validation_data_loader is None:
+            raise ConfigurationError("trainer.patience needs validation data: set validation_data_path")
+        precision = mixed_precision or ("fp16" if use_amp else "no")
+        self.accelerator = make_accelerator(cuda_device, precision, find_unused_parameters)
+        self.model = model.to(self.accelerator.device)
+        self.metric_tracker = MetricTracker(validation_metric, patience)
+        self.callbacks = [callback.construct(serialization_dir=serialization_dir) for callback in callbacks or []]
+        for callback in self.callbacks:
             callback.check_model(model)
-        if enable_default_callbacks and not any(isinstance(c, ConsoleLoggerCallback) for c in built_callbacks):
-            built_callbacks.append(ConsoleLoggerCallback(serialization_dir))
-        for callback in built_callbacks:
+        if enable_default_callbacks and not any(isinstance(each, ConsoleLoggerCallback) for each in self.callbacks):
+            self.callbacks.append(ConsoleLoggerCallback(serialization_dir))
+        for callback in self.callbacks:
             data_loader = callback.training_data(data_loader)
+        self.data_loader = data_loader
+        self.validation_data_loader = validation_data_loader
+        # Parameters are frozen before the optimizer takes them, and the accelerator wraps the model after that.
         freeze(model, no_grad or [])
-        built_optimizer = (optimizer or Lazy(Optimizer)).construct(model_parameters=list(model.named_parameters()))
-        log_parameter_counts(model)
-        batches = len(EpochPlan(data_loader, 0, accelerator.process_index, accelerator.num_processes))
+        self.optimizer = (optimizer or Lazy(Optimizer)).construct(model_parameters=list(model.named_parameters()))
+        self.parameter_counts = count_parameters(model)
+        logger.info("Trainable parameters: %s, frozen parameters: %s", *map("{:,}".format, self.parameter_counts))
+        batches = len(EpochPlan(data_loader, 0, self.accelerator.process_index, self.accelerator.num_processes))
         if batches == 0:
             raise ConfigurationError("data_loader: there is no batch to train on")
-        scheduler = learning_rate_scheduler and learning_rate_scheduler.construct(
-            optimizer=built_optimizer,
-            num_epochs=num_epochs,
-            num_steps_per_epoch=math.ceil(batches / num_gradient_accumulation_steps),
+        self.num_epochs = num_epochs
+        self.num_gradient_accumulation_steps = num_gradient_accumulation_steps
+        self.steps_per_epoch = math.ceil(batches / num_gradient_accumulation_steps)
+        self.learning_rate_scheduler = learning_rate_scheduler and learning_rate_scheduler.construct(
+            optimizer=self.optimizer, num_epochs=num_epochs, num_steps_per_epoch=self.steps_per_epoch
         )
-        if scheduler and scheduler.needs_validation_metric and validation_data_loader is None:
+        if (
+            self.learning_rate_scheduler is not None
+            and self.learning_rate_scheduler.needs_validation_metric
+            and validation_data_loader is None
+        ):
             raise ConfigurationError("trainer.learning_rate_scheduler needs validation data: set validation_data_path")
-        return cls(
-            model=model,
-            optimizer=built_optimizer,
-            data_loader=data_loader,
-            serialization_dir=serialization_dir,
-            accelerator=accelerator,
-            checkpointer=(checkpointer or Lazy(Checkpointer)).construct(serialization_dir=serialization_dir),
-            validation_data_loader=validation_data_loader,
-            learning_rate_scheduler=scheduler or None,
-            num_epochs=num_epochs,
-            patience=patience,
-            validation_metric=validation_metric,
-            grad_norm=grad_norm,
-            grad_clipping=grad_clipping,
-            num_gradient_accumulation_steps=num_gradient_accumulation_steps,
-            callbacks=built_callbacks,
-            run_confidence_checks=run_confidence_checks,
-        )
+        self.checkpointer = (checkpointer or Lazy(Checkpointer)).construct(serialization_dir=serialization_dir)
+        self.grad_norm = grad_norm
+        self.grad_clipping = grad_clipping
+        self.run_confidence_checks = run_confidence_checks
+        self.prepared_model, self.prepared_optimizer = self.accelerator.prepare(model, self.optimizer)
+
+    def train(self) -> dict[str, Any]:
+        """
+        Trains from the newest checkpoint, if any, to the last epoch or until patience runs out, loads the best weights
+        and calls the callbacks' `on_end`.
+
+        After an error or an interrupt in a later epoch than the first, the best weights are loaded, `on_end` is called
+        and `final_metrics` set, and the error is raised again. An error of an `on_end` is raised after all others ran.
+        """
+        self.start_time = time.monotonic()
+        separate_ranks(self.accelerator.process_index)
+        self.check_validation()
+        restore_checkpoint(self)
+        for callback in self.callbacks:
+            callback.on_start(self, is_primary=self.is_primary)
+        try:
+            for epoch in range(self.epochs_completed, self.num_epochs):
+                if self.metric_tracker.should_stop_early():
+                    logger.info("Ran out of patience. Stopping training.")
+                    break
+                run_epoch(self, epoch)
+        except BaseException:
+            if self.epochs_completed > 0:
+                self._finish()
+            raise
+        self.accelerator.wait_for_everyone()
+        error = self._finish()
+        if error is not None:
+            raise error
+        return self.metrics
+
+    def evaluate(
+        self, data_loader: Any, description: str = "evaluation", max_rounds: int | None = None
+    ) -> dict[str, float]:
+        return evaluate(self.model, data_loader, self.accelerator, description, max_rounds, self.prepared_model)
+
+    def check_validation(self) -> dict[str, float] | None:
+        """Validates one batch to find an unknown metric or wrong shapes before training; returns its metrics."""
+        if self.validation_data_loader is None or not self.run_confidence_checks:
+            return None
+        random_state = get_random_state()
+        metrics = self.evaluate(self.validation_data_loader, description="", max_rounds=1)
+        self.metric_tracker.combined_score(metrics)
+        set_random_state(random_state)
+        return metrics
+
+    def release(self) -> None:
+        """Removes the accelerator's wrapper from the model, so that another trainer can use it."""
+        self._unwrap()
+        self.model.zero_grad(set_to_none=True)
+        self.accelerator.free_memory()
+
+    def _finish(self) -> Exception | None:
+        """Loads the best weights and runs `on_end`; returns the first error of a callback."""
+        self._unwrap()
+        self.model.load_state_dict(load_torch(self.serialization_dir / BEST_WEIGHTS))
+        self.model.eval()
+        first_error: Exception | None = None
+        for callback in self.callbacks:
+            try:
+                callback.on_end(self, metrics=self.metrics, epoch=self.epochs_completed - 1, is_primary=self.is_primary)
+            except Exception as error:
+                logger.error("Callback %s failed at the end of training: %s", type(callback).__name__, error)
+                first_error = first_error or error
+        self.final_metrics = self.metrics
+        return first_error
+
+    def _unwrap(self) -> None:
+        self.accelerator.unwrap_model(self.prepared_model, keep_fp32_wrapper=False)
+        self.prepared_model = self.model

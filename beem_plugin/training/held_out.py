@@ -14,17 +14,12 @@ from beem_plugin.exits.outputs import ExitOutputs
 from beem_plugin.models.model import Model
 from beem_plugin.objectives import Objective
 from beem_plugin.training.batches import EpochPlan
-from beem_plugin.training.metric_state import get_metric_state, set_metric_state
+from beem_plugin.training.evaluation import metrics_unchanged
 
 
 class HeldOutBatches:
     """
     The held-out batch of each update, a function of the update's number alone, so that a recovered run is unchanged.
-
-    # Parameters
-
-    data_loader : `Any`
-    rank, num_processes : `int`
     """
 
     def __init__(self, data_loader: Any, rank: int, num_processes: int) -> None:
@@ -37,7 +32,7 @@ class HeldOutBatches:
         self._batches: Iterator[dict[str, Tensor]] = iter(())
 
     def get(self, number: int) -> tuple[dict[str, Tensor], float]:
-        """This process's batch, and the factor that makes a mean over processes a mean over all samples."""
+        """This process's batch, and its weight in a mean over processes that equals the mean over all samples."""
         epoch, position = divmod(number, self._rounds)
         if number != self._next or position == 0:
             self._plan = EpochPlan(self._data_loader, epoch, self._rank, self._num_processes)
@@ -61,14 +56,13 @@ def count_of(batch: dict[str, Tensor]) -> int:
 
 def measured(model: Model, batch: dict[str, Tensor], objective: Objective) -> dict[str, Tensor]:
     """The model's outputs with another objective; its own objective and its metrics are unchanged."""
-    own, state = model.objective, get_metric_state(model)
+    own = model.objective
     model.objective = objective
     try:
-        return model(**batch)
+        with metrics_unchanged(model):
+            return model(**batch)
     finally:
         model.objective = own
-        if state is not None:
-            set_metric_state(model, state)
 
 
 class TermLosses(Objective):
@@ -83,17 +77,6 @@ class TermLosses(Objective):
         values = self.terms(outputs, label)
         total = values.sum() if self.weights is None else (self.weights * values).sum()
         return {"loss": total, **{f"term_{number}": value.detach() for number, value in enumerate(values)}}
-
-
-class FunctionLoss(Objective):
-    """A function of the exits' outputs as loss."""
-
-    def __init__(self, function: Callable[[ExitOutputs, Tensor], Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def loss(self, outputs: ExitOutputs, label: Tensor) -> dict[str, Tensor]:
-        return {"loss": self.function(outputs, label)}
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""One process or many: what the launcher (torchrun, accelerate launch) decided, and the accelerator for that."""
+"""Processes of a launcher (torchrun, accelerate launch), and the accelerator."""
 
 from __future__ import annotations
 
@@ -16,25 +16,21 @@ PLAIN_KINDS = (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MU
 
 
 def launched_rank() -> int:
-    """This process's number among all that the launcher started, 0 without a launcher."""
+    """The number of this process, 0 without a launcher."""
     return int(os.environ.get("RANK", "0"))
 
 
 def launched_processes() -> int:
-    """How many processes the launcher started, 1 without a launcher."""
+    """The number of processes, 1 without a launcher."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def join_processes(cuda_device: int | None = None) -> PartialState:
     """
-    Connects this process with the others of its launcher, so that `wait_for_everyone` works before there is a model.
-
-    # Parameters
-
-    cuda_device : `int`, optional (default = `None`)
-        As in the trainer: -1 means the CPU. The trainer's own value must be passed, since it decides the backend.
+    Connects the processes of the launcher, so that `wait_for_everyone` works before there is a model. `cuda_device` is
+    the trainer's, -1 for the CPU; it determines the backend.
     """
-    # accelerate keeps this state for the life of the process; a second training in one process may want another device.
+    # accelerate keeps this state for the life of the process; a second training may use another device.
     AcceleratorState._reset_state(reset_partial_state=True)
     return PartialState(cpu=cuda_device == -1)
 
@@ -42,19 +38,7 @@ def join_processes(cuda_device: int | None = None) -> PartialState:
 def make_accelerator(
     cuda_device: int | None = None, mixed_precision: str = "no", find_unused_parameters: bool = False
 ) -> Accelerator:
-    """
-    The accelerator on the device that an AllenNLP config means.
-
-    # Parameters
-
-    cuda_device : `int`, optional (default = `None`)
-        -1 is the CPU, `None` the first GPU or else the CPU. Under a launcher every process has the device that the
-        launcher gave it, and only -1 makes a difference.
-    mixed_precision : `str`, optional (default = `"no"`)
-        `"no"`, `"fp16"` (GPU only) or `"bf16"`.
-    find_unused_parameters : `bool`, optional (default = `False`)
-        For models in which some trainable parameters have no part in the loss of some batches.
-    """
+    """The accelerator for these keys of `GradientDescentTrainer`; under a launcher only `cuda_device` -1 matters."""
     if mixed_precision not in PRECISIONS:
         raise ConfigurationError(not_allowed("trainer.mixed_precision", mixed_precision, PRECISIONS))
     join_processes(cuda_device)

@@ -1,4 +1,4 @@
-"""Which epoch was the best, and when to stop waiting for a better one."""
+"""The best epoch by a validation metric, and early stopping."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ from beem_plugin.common.errors import ConfigurationError, not_allowed
 
 class MetricTracker:
     """
-    Follows the validation metric.
-
     # Parameters
 
     validation_metric : `str | list[str]`
         A metric's name after "+" (higher is better) or "-" (lower is better). Several are summed with these signs.
     patience : `int`, optional (default = `None`)
-        Training stops when this many epochs in a row were not better than the best before them.
+        Number of epochs without improvement after which training stops.
     """
 
     def __init__(self, validation_metric: str | list[str] = "-loss", patience: int | None = None) -> None:
@@ -49,7 +47,7 @@ class MetricTracker:
         return sum(sign * metrics[name] for sign, name in self.signed_names)
 
     def add_metrics(self, metrics: dict[str, float]) -> None:
-        """One more epoch's validation metrics. A score that is no number is never the best, unless it is the first."""
+        """Adds an epoch. A score of NaN is never the best, unless it is the first."""
         score = self.combined_score(metrics)
         self.is_best_so_far = score > self.best_score or self.best_epoch is None
         if self.is_best_so_far:
@@ -62,19 +60,16 @@ class MetricTracker:
         self.epoch_number += 1
 
     def add_unmeasured_epoch(self) -> None:
-        """Without validation data the latest epoch counts as the best."""
+        """Adds an epoch without validation data, which counts as the best."""
         self.is_best_so_far = True
         self.best_epoch = self.epoch_number
         self.epoch_number += 1
 
     def should_stop_early(self) -> bool:
-        """Whether patience has run out."""
         return self.patience is not None and self.epochs_with_no_improvement >= self.patience
 
     def state_dict(self) -> dict[str, Any]:
-        names = ("best_score", "best_epoch", "best_epoch_metrics", "epoch_number", "epochs_with_no_improvement")
-        return {name: getattr(self, name) for name in (*names, "is_best_so_far")}
+        return {name: value for name, value in vars(self).items() if name not in ("patience", "signed_names")}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name, value in state.items():
-            setattr(self, name, value)
+        vars(self).update(state)

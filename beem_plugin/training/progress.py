@@ -26,7 +26,7 @@ class _LineWriter:
 
 
 def progress_bar(total: int, description: str, disable: bool = False, initial: int = 0) -> Any:
-    """A tqdm bar that a log file survives."""
+    """A tqdm bar; complete lines for output to a file, see `is_file_friendly`."""
     options: dict[str, Any] = {"mininterval": 0.1, "dynamic_ncols": True}
     if is_file_friendly():
         options = {"mininterval": 10.0, "file": _LineWriter(), "ncols": 100}
@@ -34,6 +34,6 @@ def progress_bar(total: int, description: str, disable: bool = False, initial: i
 
 
 def description_from_metrics(metrics: dict[str, float]) -> str:
-    """The metrics for the bar: none that starts with "_", none of a single exit."""
+    """The metrics for the bar, without those of single exits and those whose names begin with "_"."""
     shown = {name: value for name, value in metrics.items() if not name.startswith("_") and not PER_EXIT.search(name)}
     return ", ".join(f"{name}: {value:.4f}" for name, value in shown.items())

@@ -15,9 +15,8 @@ from beem_plugin.common.values import describe_value
 
 def prepare_environment(params: Params) -> None:
     """
-    Takes `random_seed`, `numpy_seed` and `pytorch_seed` out of a config and seeds the generators with them.
-
-    A seed of `null` leaves its generator alone. The defaults are AllenNLP's: 13370, 1337, 133.
+    Removes `random_seed`, `numpy_seed` and `pytorch_seed` from a config and seeds the generators with them; `null` does
+    not seed. The defaults are AllenNLP's: 13370, 1337, 133.
     """
     for key, default, set_seed in (
         ("random_seed", 13370, random.seed),
@@ -34,7 +33,7 @@ def prepare_environment(params: Params) -> None:
 
 
 def separate_ranks(rank: int) -> None:
-    """Gives every process but the first its own random numbers, so that dropout differs while initial weights agree."""
+    """Makes the random numbers of processes differ after the model is built, so that their dropout differs."""
     if rank == 0:
         return
     random.seed(random.randrange(2**32) + rank)

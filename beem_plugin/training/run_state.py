@@ -1,57 +1,68 @@
-"""The state of a training run in a checkpoint."""
+"""Checkpoints of a training run: saved, and restored in a recovery."""
 
 from __future__ import annotations
 
 import logging
-from typing import Any
 
-from accelerate.utils import gather_object
+from accelerate.utils import broadcast_object_list, gather_object
 
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.training.metric_state import get_metric_state, set_metric_state
 from beem_plugin.training.random_state import get_random_state, set_random_state
-from beem_plugin.training.running_trainer import RunningTrainer
+from beem_plugin.training.trainer import RunningTrainer
 
 logger = logging.getLogger(__name__)
 
+COUNTERS = ("metrics", "epochs_completed", "batches_in_epoch_completed", "steps_completed", "loss_sum")
 
-def run_state(trainer: RunningTrainer) -> dict[str, Any]:
-    """Everything but the model's weights; all processes must take part."""
+
+def checkpoint_is_due(trainer: RunningTrainer) -> bool:
+    """Whether the checkpointer saves within the epoch now; the same in all processes, whose clocks may differ."""
+    if not trainer.checkpointer.saves_within_epochs:
+        return False
+    return bool(broadcast_object_list([trainer.checkpointer.is_due(trainer.batches_in_epoch_completed)])[0])
+
+
+def save_checkpoint(trainer: RunningTrainer) -> None:
+    """Writes weights and state; all processes must call it."""
     scheduler, scaler = trainer.learning_rate_scheduler, trainer.accelerator.scaler
-    return {
-        "processes": gather_object([{"random": get_random_state(), "metrics": get_metric_state(trainer.model)}]),
+    model_state = trainer.accelerator.get_state_dict(trainer.prepared_model)
+    state = {
+        "processes": gather_object([{"random": get_random_state(), "metrics": trainer.model.metric_state()}]),
         "optimizer": trainer.optimizer.state_dict(),
         "learning_rate_scheduler": scheduler and scheduler.state_dict(),
         "scaler": scaler and scaler.state_dict(),
         "metric_tracker": trainer.metric_tracker.state_dict(),
         "callbacks": [callback.state_dict() for callback in trainer.callbacks],
-        "metrics": trainer.metrics,
-        "epochs_completed": trainer.epochs_completed,
-        "batches_in_epoch_completed": trainer.batches_in_epoch_completed,
-        "steps_completed": trainer.steps_completed,
-        "loss_sum": trainer.loss_sum,
         "samples": trainer.units,
         "seconds": trainer.seconds,
+        **{name: getattr(trainer, name) for name in COUNTERS},
     }
+    trainer.checkpointer.mark_saved(trainer.batches_in_epoch_completed)
+    if trainer.is_primary:
+        trainer.checkpointer.save(trainer.epochs_completed, trainer.batches_in_epoch_completed, model_state, state)
+    trainer.accelerator.wait_for_everyone()
 
 
-def restore_run(trainer: RunningTrainer, model_state: dict[str, Any], state: dict[str, Any]) -> None:
+def restore_checkpoint(trainer: RunningTrainer) -> None:
     """
-    Sets model, optimizer, scheduler, counters and random generators to those of a checkpoint.
-
-    Raises `ConfigurationError` if the number of processes or the model's parameters differ.
+    Restores the newest checkpoint, if there is one. Raises `ConfigurationError` if the number of processes or the
+    model's parameters differ.
     """
-    processes = trainer.accelerator.num_processes
+    loaded = trainer.checkpointer.load()
+    if loaded is None:
+        return
+    model_state, state = loaded
+    processes, place = trainer.accelerator.num_processes, f"the checkpoint in {trainer.serialization_dir}"
     if len(state["processes"]) != processes:
         raise ConfigurationError(
-            f"the checkpoint in {trainer.serialization_dir} was written by {len(state['processes'])} process(es) and "
-            f"can only be recovered by as many, found {processes}"
+            f"{place} was written by {len(state['processes'])} process(es) and can only be recovered by as many, "
+            f"found {processes}"
         )
     if model_state.keys() != trainer.model.state_dict().keys():
         # The optimizer's state depends on the order of the parameters, which may differ between releases.
         raise ConfigurationError(
-            f"the checkpoint in {trainer.serialization_dir} has other parameters than the model; allowed: to recover a "
-            "run under the version of transformers that it was started with"
+            f"{place} has other parameters than the model; allowed: to recover a run under the version of "
+            "transformers that it was started with"
         )
     trainer.model.load_state_dict(model_state)
     trainer.optimizer.load_state_dict(state["optimizer"])
@@ -62,16 +73,16 @@ def restore_run(trainer: RunningTrainer, model_state: dict[str, Any], state: dic
     trainer.metric_tracker.load_state_dict(state["metric_tracker"])
     for callback, callback_state in zip(trainer.callbacks, state["callbacks"], strict=True):
         callback.load_state_dict(callback_state)
-    for name in ("metrics", "epochs_completed", "batches_in_epoch_completed", "steps_completed", "loss_sum"):
+    for name in COUNTERS:
         setattr(trainer, name, state[name])
     trainer.units = state["samples"]
     trainer.start_time -= state["seconds"]
     if trainer.steps_completed > 0:
-        # As in the last step, so that a run that was complete is evaluated as before.
+        # The state of the last step, so that a completed run is evaluated as before.
         trainer.model.start_step(trainer.steps_completed - 1, trainer.total_steps)
     own = state["processes"][trainer.accelerator.process_index]
     if own["metrics"] is not None:
-        set_metric_state(trainer.model, own["metrics"])
+        trainer.model.load_metric_state(own["metrics"])
     elif trainer.batches_in_epoch_completed > 0:
         logger.warning(
             "%s has no metric_state: the training metrics of epoch %d cover only its remaining batches",
@@ -79,3 +90,4 @@ def restore_run(trainer: RunningTrainer, model_state: dict[str, Any], state: dic
             trainer.epochs_completed,
         )
     set_random_state(own["random"])
+    trainer.checkpointer.mark_saved(trainer.batches_in_epoch_completed)

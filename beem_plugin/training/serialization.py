@@ -1,4 +1,4 @@
-"""The directory of a training run: when it may be written to, and what an archived run needs in it."""
+"""The directory of a training run."""
 
 from __future__ import annotations
 
@@ -19,24 +19,12 @@ from beem_plugin.common.params import diff_configs
 METRICS_NAME = "metrics.json"
 VOCABULARY_DIR = "vocabulary"
 
-#: What tells a run's directory from one that --force must not delete.
+#: --force deletes only a directory with one of these.
 MARKS = (CONFIG_NAME, META_NAME, METRICS_NAME, VOCABULARY_DIR, "out.log", "out_worker0.log")
 
 
 def check_serialization_dir(directory: Path, config: dict[str, Any], recover: bool, force: bool) -> None:
-    """
-    Raises `ConfigurationError` unless a run with this config may use the directory. Changes nothing.
-
-    # Parameters
-
-    directory : `Path`
-    config : `dict[str, Any]`
-        With overrides applied.
-    recover : `bool`
-        The directory must hold a run, and its config must be the same.
-    force : `bool`
-        The directory may hold a run, which will be deleted.
-    """
+    """Raises `ConfigurationError` unless a run with this config, overrides applied, may use the directory."""
     if recover and force:
         raise ConfigurationError("--recover and --force contradict each other: give one of them")
     if directory.exists() and not directory.is_dir():
@@ -61,8 +49,8 @@ def check_serialization_dir(directory: Path, config: dict[str, Any], recover: bo
 @contextmanager
 def prepared_directory(directory: Path, recover: bool, force: bool) -> Iterator[None]:
     """
-    Makes the directory for the construction of a run. If the block raises, everything is as it was: a run that cannot
-    be constructed leaves nothing behind, and what `force` replaces is deleted only when the block has ended well.
+    Creates the directory for the construction of a run. If the block raises, the former state is restored; a run that
+    `force` replaces is deleted at the end of the block.
     """
     aside = directory.with_name(f".{directory.name}.replaced")
     is_replacing = force and directory.is_dir() and any(directory.iterdir())
@@ -84,7 +72,7 @@ def prepared_directory(directory: Path, recover: bool, force: bool) -> Iterator[
 
 
 def write_config(directory: Path, config: dict[str, Any]) -> None:
-    """`config.json` and `meta.json`; a run that goes on keeps its own, which says what it was started with."""
+    """Writes `config.json` and `meta.json`; a recovered run keeps its `meta.json`."""
     write_json(directory / CONFIG_NAME, config)
     if not (directory / META_NAME).is_file():
         write_json(directory / META_NAME, {"version": package_version(), "transformers": transformers.__version__})
@@ -95,7 +83,7 @@ def _check_same_config(directory: Path, config: dict[str, Any]) -> None:
     if not path.is_file():
         raise ConfigurationError(f"--recover: {directory} holds no {CONFIG_NAME}")
     saved = json.loads(path.read_text(encoding="utf-8"))
-    # Through JSON, so that tuples and lists, 1 and 1.0 do not differ by their way through a file.
+    # Through JSON, as the saved config: tuples become lists.
     differences = diff_configs(saved, json.loads(json.dumps(config)))
     if differences:
         listed = "; ".join(f"{key}: {old!r} -> {new!r}" for key, old, new in differences)

@@ -32,28 +32,23 @@ def train_model(
     return_model: bool = True,
 ) -> Model | None:
     """
-    What `allennlp train` does.
+    The command `allennlp train`. Returns the model with its best weights, or `None` with `return_model=False`.
 
     # Parameters
 
     params : `Params`
         The config, overrides applied. It is not consumed.
     serialization_dir : `str | Path`
-        Must be empty or not there, except with `recover` or `force`.
+        Must be empty or missing, except with `recover` or `force`.
     recover : `bool`, optional (default = `False`)
-        Goes on with the run in the directory, whose config must be the same.
+        Continues the run in the directory, whose config must be the same.
     force : `bool`, optional (default = `False`)
         Deletes the run in the directory, once the new one is constructed.
     dry_run : `bool`, optional (default = `False`)
-        Builds everything, with the vocabulary saved and the sizes logged, but does not train.
+        Builds all components, saves the vocabulary and logs the sizes, but does not train.
     file_friendly_logging : `bool`, optional (default = `False`)
-        Progress as few, whole lines.
+        See `is_file_friendly`.
     return_model : `bool`, optional (default = `True`)
-
-    # Returns
-
-    `Model | None`
-        The model with its best weights.
     """
     directory = Path(serialization_dir)
     config = params.as_dict(quiet=True)
@@ -71,8 +66,8 @@ def train_model(
     params.pop("distributed", None)
     seed = params.get("random_seed", 13370)
     prepare_environment(params)
-    invocation = Invocation(recover, rank == 0, seed if seed is not None else 13370, config, dry_run)
-    # The first process makes the directory, the others wait until it is there.
+    invocation = Invocation(config, recover, rank == 0, seed if seed is not None else 13370, dry_run)
+    # The first process creates the directory, the others wait for it.
     with prepared_directory(directory, recover, force) if rank == 0 else nullcontext():
         if rank == 0:
             write_config(directory, config)
@@ -81,9 +76,9 @@ def train_model(
         run = TrainModel.from_params(params, serialization_dir=directory, invocation=invocation)
     processes.wait_for_everyone()
     if dry_run:
-        logger.info("Dry run: everything is built, nothing is trained.")
-        return run.model if return_model else None
-    run.run()
+        logger.info("Dry run: all components are built, nothing is trained.")
+    else:
+        run.run()
     return run.model if return_model else None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,13 @@ from beem_plugin.data.dataset_reader import DatasetReader
 from beem_plugin.data.instance import Instance
 from beem_plugin.models.model import Model
 from beem_plugin.objectives import Objective
+from beem_plugin.training.epoch import write_metrics
 from beem_plugin.training.gradient_descent_trainer import GradientDescentTrainer  # noqa: F401  registers the default
-from beem_plugin.training.metrics_file import write_metrics
 from beem_plugin.training.run_vocabulary import make_vocabulary
 from beem_plugin.training.schedules import constant  # noqa: F401  registers the schedules
 from beem_plugin.training.serialization import METRICS_NAME, VOCABULARY_DIR
 from beem_plugin.training.staged_trainer import StagedTrainer  # noqa: F401  registers "staged"
-from beem_plugin.training.trainer import Trainer
-from beem_plugin.training.training_data import TrainingData
+from beem_plugin.training.trainer import Trainer, TrainingData
 
 logger = logging.getLogger(__name__)
 
@@ -36,23 +35,28 @@ class Invocation:
 
     # Parameters
 
+    config : `dict`
+        The whole config.
     is_recovering : `bool`, optional (default = `False`)
-        The vocabulary is taken from the directory.
+        The vocabulary is read from the serialization directory.
     is_primary : `bool`, optional (default = `True`)
         Whether this process writes files.
     seed : `int`, optional (default = `13370`)
         For the order of the training data.
-    config : `dict`, optional (default = `{}`)
-        The whole config.
     dry_run : `bool`, optional (default = `False`)
-        Test data are read even if they will not be evaluated on.
+        Reads test data even if `evaluate_on_test` is false.
     """
 
+    config: dict[str, Any]
     is_recovering: bool = False
     is_primary: bool = True
     seed: int = 13370
-    config: dict[str, Any] = field(default_factory=dict)
     dry_run: bool = False
+
+    @property
+    def policy_config(self) -> dict[str, Any]:
+        policy = (self.config.get("model") or {}).get("exit_policy") or "final"
+        return {"type": policy} if isinstance(policy, str) else dict(policy)
 
 
 class TrainModel(Registrable):
@@ -63,7 +67,7 @@ class TrainModel(Registrable):
 
     # Parameters
 
-    serialization_dir : `str | Path`
+    serialization_dir, invocation
         Given by the command.
     dataset_reader : `DatasetReader`
     train_data_path : `str`
@@ -99,23 +103,7 @@ class TrainModel(Registrable):
     def __init__(
         self,
         serialization_dir: str | Path,
-        model: Model,
-        trainer: Trainer,
-        test_data_loader: DataLoader | None = None,
-        include_in_archive: list[str] | None = None,
-        is_primary: bool = True,
-    ) -> None:
-        self.serialization_dir = Path(serialization_dir)
-        self.model = model
-        self.trainer = trainer
-        self.test_data_loader = test_data_loader
-        self.include_in_archive = include_in_archive
-        self.is_primary = is_primary
-
-    @classmethod
-    def from_partial_objects(
-        cls,
-        serialization_dir: str | Path,
+        invocation: Invocation,
         dataset_reader: DatasetReader,
         train_data_path: str,
         model: Lazy[Model],
@@ -131,58 +119,60 @@ class TrainModel(Registrable):
         batch_weight_key: str = "",
         include_in_archive: list[str] | None = None,
         evaluation: dict | None = None,
-        invocation: Invocation | None = None,
-    ) -> TrainModel:
+    ) -> None:
         """Reads the data, builds vocabulary, model, loaders and trainer, and saves the vocabulary and the tokenizer."""
-        invocation = invocation or Invocation()
         if batch_weight_key:
             raise ConfigurationError(f'batch_weight_key: found {batch_weight_key!r}, allowed: ""')
         if evaluate_on_test and test_data_path is None:
             raise ConfigurationError("evaluate_on_test is true, but there is no test_data_path")
-        evaluation_reader = validation_dataset_reader or dataset_reader
-        datasets = {"train": dataset_reader.read(train_data_path)}
+        directory = self.serialization_dir = Path(serialization_dir)
+        self.include_in_archive = include_in_archive
+        self.is_primary = invocation.is_primary
+        readers = dict.fromkeys(("validation", "test"), validation_dataset_reader or dataset_reader)
+        readers["train"] = dataset_reader
+        paths = {"train": train_data_path}
         if validation_data_path is not None:
-            datasets["validation"] = evaluation_reader.read(validation_data_path)
+            paths["validation"] = validation_data_path
         if test_data_path is not None and (evaluate_on_test or invocation.dry_run):
-            datasets["test"] = evaluation_reader.read(test_data_path)
+            paths["test"] = test_data_path
+        datasets = {split: readers[split].read(path) for split, path in paths.items()}
         for split, instances in datasets.items():
             logger.info("%s: %d instances", split, len(instances))
             if not instances:
                 raise ConfigurationError(f"{split}_data_path: there is no instance in it")
-        directory = Path(serialization_dir)
         vocab = make_vocabulary(
             vocabulary, datasets, datasets_for_vocab_creation, dataset_reader, directory, invocation.is_recovering
         )
-        if invocation.is_primary:
+        if self.is_primary:
             vocab.save_to_files(directory / VOCABULARY_DIR)
+        tokenizer = getattr(dataset_reader, "tokenizer", None)
         # Arguments that the model's constructor does not take are dropped.
-        built_model = model.construct(
+        self.model = model.construct(
             vocab=vocab,
             serialization_dir=directory,
             metric=dataset_reader.metric,
             is_regression=dataset_reader.is_regression,
-            tokenizer=getattr(dataset_reader, "tokenizer", None),
+            tokenizer=tokenizer,
         )
-        built_model.check_tokenizer(getattr(dataset_reader, "tokenizer", None))
+        self.model.check_tokenizer(tokenizer)
         for split, instances in datasets.items():
-            (dataset_reader if split == "train" else evaluation_reader).limit_length(built_model.max_tokens, instances)
-        built_model.prepare(datasets["train"])
-        objective = getattr(built_model, "objective", None)
+            readers[split].limit_length(self.model.max_tokens, instances)
+        self.model.prepare(datasets["train"])
+        objective = getattr(self.model, "objective", None)
         if isinstance(objective, Objective):
-            objective.start_training(vocab, getattr(dataset_reader, "tokenizer", None))
-        if invocation.is_primary:
-            save_resources(directory, built_model, dataset_reader)
-        pad_token_id = getattr(getattr(dataset_reader, "tokenizer", None), "pad_token_id", 0)
+            objective.start_training(vocab, tokenizer)
+        if self.is_primary:
+            save_resources(directory, self.model, dataset_reader)
+        pad_token_id = getattr(tokenizer, "pad_token_id", 0)
 
         def make_loader(split: str, instances: Sequence[Instance], lazy: Lazy[DataLoader]) -> DataLoader:
-            reader = dataset_reader if split == "train" else evaluation_reader
             return lazy.construct(
                 instances=instances,
                 vocab=vocab,
                 pad_token_id=pad_token_id,
                 training=split == "train",
                 seed=invocation.seed,
-                collator=reader.collator(vocab, pad_token_id),
+                collator=readers[split].collator(vocab, pad_token_id),
             )
 
         def make_training_loader(source: str | None, lazy: Lazy[DataLoader] | None) -> DataLoader:
@@ -196,28 +186,16 @@ class TrainModel(Registrable):
             split: make_loader(split, instances, (split != "train" and validation_data_loader) or data_loader)
             for split, instances in datasets.items()
         }
-        built_trainer = trainer.construct(
+        self.test_data_loader = loaders.get("test")
+        self.trainer = trainer.construct(
             serialization_dir=directory,
-            model=built_model,
+            model=self.model,
             data_loader=loaders["train"],
             validation_data_loader=loaders.get("validation"),
             make_training_loader=make_training_loader,
-            tokenizer=getattr(dataset_reader, "tokenizer", None),
+            tokenizer=tokenizer,
         )
-        built_trainer.data = TrainingData(
-            dataset_reader=dataset_reader,
-            train_data_path=train_data_path,
-            train_instances=datasets["train"],
-            validation_data_path=validation_data_path,
-            validation_instances=datasets.get("validation", []),
-            test_data_path=test_data_path,
-            test_instances=datasets.get("test", []),
-            pad_token_id=pad_token_id,
-            policy_config=_policy_config(invocation.config),
-        )
-        return cls(
-            directory, built_model, built_trainer, loaders.get("test"), include_in_archive, invocation.is_primary
-        )
+        self.trainer.data = TrainingData(dataset_reader, paths, datasets, pad_token_id, invocation.policy_config)
 
     def run(self) -> dict[str, Any]:
         """
@@ -254,9 +232,4 @@ class TrainModel(Registrable):
             write_metrics(self.serialization_dir / METRICS_NAME, metrics)
 
 
-TrainModel.register("default", constructor="from_partial_objects")(TrainModel)
-
-
-def _policy_config(config: dict[str, Any]) -> dict[str, Any]:
-    policy = (config.get("model") or {}).get("exit_policy") or "final"
-    return {"type": policy} if isinstance(policy, str) else dict(policy)
+TrainModel.register("default")(TrainModel)

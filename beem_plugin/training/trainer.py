@@ -1,27 +1,56 @@
-"""The base class of trainers."""
+"""The base classes of trainers, and the state of a training that callbacks and checkpoints use."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+from accelerate import Accelerator
+
 from beem_plugin.common.errors import BeemError
 from beem_plugin.common.registry import Registrable
-from beem_plugin.training.training_data import TrainingData
+from beem_plugin.data.dataset_reader import DatasetReader
+from beem_plugin.data.instance import Instance
 
 
 class TrainingError(BeemError):
-    """Training cannot go on: the loss is no number any more."""
+    """Training cannot continue: the loss is not finite, or a stage misses its requirement."""
+
+
+@dataclass
+class TrainingData:
+    """
+    The data of a run, for callbacks.
+
+    # Parameters
+
+    paths : `dict[str, str]`
+        The data paths of the config by split: "train", and "validation" and "test" if they are read.
+    instances : `dict[str, Sequence[Instance]]`
+        The instances of these splits.
+    policy_config : `dict`
+        The block `model.exit_policy` of the config.
+    """
+
+    dataset_reader: DatasetReader
+    paths: dict[str, str]
+    instances: dict[str, Sequence[Instance]]
+    pad_token_id: int
+    policy_config: dict[str, Any]
 
 
 class Trainer(Registrable):
     """
-    Trains a model that it was given, and leaves it with its best weights.
+    Trains a given model and leaves it with its best weights.
 
     # Parameters
 
     serialization_dir : `str | Path`
-        Where checkpoints, the best weights and the metrics of every epoch are written.
+        Folder for checkpoints, the best weights and the metrics of every epoch.
     """
 
     default_implementation = "gradient_descent"
@@ -32,13 +61,60 @@ class Trainer(Registrable):
     def __init__(self, serialization_dir: str | Path) -> None:
         self.serialization_dir = Path(serialization_dir)
         self.final_metrics: dict[str, Any] | None = None
-        """Set once at least one epoch is done, the best weights are loaded and the callbacks' `on_end` has run: then
-        there is something worth keeping even if `train` goes on to raise."""
+        """Set when at least one epoch is complete and the best weights are loaded, even if `train` then raises."""
 
     def train(self) -> dict[str, Any]:
-        """Trains to the end and returns the metrics; goes on from the newest checkpoint where there is one."""
-        raise TypeError(f"{type(self).__name__} does not define train")
+        """Trains from the newest checkpoint, if any, to the end; returns the metrics."""
+        raise NotImplementedError
 
     def evaluate(self, data_loader: Any, description: str = "evaluation") -> dict[str, float]:
-        """The metrics of the model as it is now."""
-        raise TypeError(f"{type(self).__name__} does not define evaluate")
+        """The metrics of the model with its present weights."""
+        raise NotImplementedError
+
+
+class RunningTrainer(Trainer):
+    """The state of a training by gradient descent, for callbacks and checkpoints."""
+
+    accelerator: Accelerator
+    model: Any
+    optimizer: torch.optim.Optimizer
+    prepared_model: torch.nn.Module
+    """The accelerator's wrapper of the model; `prepared_optimizer` that of the optimizer."""
+    prepared_optimizer: Any
+    learning_rate_scheduler: Any
+    data_loader: Any
+    validation_data_loader: Any
+    checkpointer: Any
+    callbacks: Sequence[Any]
+    metric_tracker: Any
+    num_epochs: int
+    num_gradient_accumulation_steps: int
+    grad_norm: float | bool | None
+    grad_clipping: float | None
+    steps_per_epoch: int
+
+    def __init__(self, serialization_dir: str | Path) -> None:
+        super().__init__(serialization_dir)
+        self.metrics: dict[str, Any] = {}
+        self.epochs_completed = 0
+        self.batches_in_epoch_completed = 0
+        self.steps_completed = 0
+        self.loss_sum = 0.0
+        self.units = 0
+        """Sum of the losses of the epoch's batches times their units, and number of units (`Model.loss_units`)."""
+        self.start_time = time.monotonic()
+
+    @property
+    def is_primary(self) -> bool:
+        """Whether this process writes files."""
+        return self.accelerator.is_main_process
+
+    @property
+    def total_steps(self) -> int:
+        """Optimizer steps in `num_epochs` epochs."""
+        return self.steps_per_epoch * self.num_epochs
+
+    @property
+    def seconds(self) -> float:
+        """Duration of the training, including the time before a recovery."""
+        return time.monotonic() - self.start_time

@@ -17,7 +17,7 @@ from beem_plugin.data.data_loader import DataLoader
 from beem_plugin.data.instance import Instance
 from beem_plugin.tasks.task import task_of
 from beem_plugin.training.callbacks.callback import TrainerCallback
-from beem_plugin.training.running_trainer import RunningTrainer
+from beem_plugin.training.trainer import RunningTrainer
 
 logger = logging.getLogger(__name__)
 
@@ -27,14 +27,14 @@ FIT, HOLDOUT = "[fit]", "[holdout]"
 @TrainerCallback.register("calibrate_exits")
 class CalibrateExits(TrainerCallback):
     """
-    At the end of training, with the best weights: runs all exits over the calibration data, fits the policy's open
-    weights and thresholds on that trace, and leaves policy, report and trace in `calibration/` of the serialization
-    directory, from where they go into the archive.
+    At the end of training, with the best weights: traces the calibration data, fits the policy's open weights and
+    thresholds on the trace, and writes policy, report and trace to `calibration/` of the serialization directory, which
+    is part of the archive.
 
-    Adds to metrics.json `calibration_*`, figures on the data that was fitted on (`calibration_early_share` is the share
-    of samples that left before the last exit; at 0 a warning says so), and `best_validation_early_exit_*` and
+    Adds to metrics.json `calibration_*`, figures on the calibration data (`calibration_early_share` is the share of
+    samples that exited before the last exit; at 0 a warning says so), and `best_validation_early_exit_*` and
     `test_early_exit_*`: the task's metrics, `layer_speedup` and `exit_histogram` of the calibrated policy on validation
-    and test data, as far as there are any and they are not the calibration data.
+    and test data, unless these are the calibration data.
 
     Registered as a `TrainerCallback` with name "calibrate_exits".
 
@@ -43,11 +43,11 @@ class CalibrateExits(TrainerCallback):
     serialization_dir : `str`
         Filled in.
     data : `str`, optional (default = the slice of the training data that `train_data_path` holds out)
-        What the dataset reader reads: with `train_data_path` "train[fit]" the default is "train[holdout]".
-        Calibrating on the split that is reported makes its figures optimistic; every report then says which it was.
+        A source for the dataset reader: with `train_data_path` "train[fit]" the default is "train[holdout]".
+        Calibration on the split that is reported makes its figures optimistic; reports name the split.
     batch_size : `int`, optional (default = `64`)
     keep_traces : `bool`, optional (default = `False`)
-        Whether the traces of validation and test data stay, in `traces/` of the serialization directory.
+        Whether the traces of validation and test data are kept, in `traces/` of the serialization directory.
     """
 
     def __init__(
@@ -67,74 +67,57 @@ class CalibrateExits(TrainerCallback):
         task_of(model).check_model(model)
 
     def on_start(self, trainer: RunningTrainer, is_primary: bool = True, **kwargs: Any) -> None:
-        super().on_start(trainer, is_primary)
-        # Read before training, so that a wrong name does not cost the training.
-        self.data = self.data or held_out(trainer.data.train_data_path)
+        super().on_start(trainer)
+        # Read before training, to find a wrong name early.
+        self.data = self.data or held_out(trainer.data.paths["train"])
         if is_primary:
             self.instances = trainer.data.dataset_reader.read(self.data)
             if not self.instances:
                 raise ConfigurationError(f"calibrate_exits.data: {self.data} holds no sample")
-            warn_of_overlap(self.instances, trainer.data.train_instances, self.data)
+            warn_of_overlap(self.instances, trainer.data.instances["train"], self.data)
 
-    def on_end(
-        self,
-        trainer: RunningTrainer,
-        metrics: dict[str, Any] | None = None,
-        epoch: int | None = None,
-        is_primary: bool = True,
-        **kwargs: Any,
-    ) -> None:
-        if not is_primary or not self.instances or epoch is None:
+    def on_end(self, trainer: RunningTrainer, metrics: dict[str, Any], **kwargs: Any) -> None:
+        if not self.instances:
             return
-        model: Any = trainer.model
         assert self.data is not None
-        found = metrics if metrics is not None else {}
-        trace = self.trace(trainer, model, self.instances, self.data)
+        model, data = trainer.model, trainer.data
+        trace = self.trace(trainer, self.instances, self.data)
         report = model.exit_policy.calibrate(trace)
-        Calibration(report.policy, trainer.data.policy_config, report.to_json(), trace).save(
+        Calibration(report.policy, data.policy_config, report.to_json(), trace).save(
             self.serialization_dir / "calibration"
         )
-        found["calibration_source"] = self.data
-        found["calibration_samples"] = report.samples
-        found["calibration_early_share"] = report.early_share
-        found["calibration_warnings"] = report.warnings
-        found.update({f"calibration_{name}": value for name, value in figures(model, trace).items()})
+        metrics["calibration_source"] = self.data
+        metrics["calibration_samples"] = report.samples
+        metrics["calibration_early_share"] = report.early_share
+        metrics["calibration_warnings"] = report.warnings
+        metrics.update({f"calibration_{name}": value for name, value in figures(model, trace).items()})
         for warning in report.warnings:
             logger.warning("calibration on %s: %s", self.data, warning)
-        for name, source, instances in (
-            ("validation", trainer.data.validation_data_path, trainer.data.validation_instances),
-            ("test", trainer.data.test_data_path, trainer.data.test_instances),
-        ):
-            # What it was calibrated on has been said already.
-            if instances and source is not None and source != self.data:
-                traced = self.trace(trainer, model, instances, source)
+        for name, prefix in (("validation", "best_validation"), ("test", "test")):
+            source = data.paths.get(name, self.data)
+            if source != self.data:
+                traced = self.trace(trainer, data.instances[name], source)
                 if self.keep_traces:
                     traced.save(self.serialization_dir / "traces" / f"{name}.npz")
                 values = figures(model, traced)
-                prefix = "best_validation" if name == "validation" else name
-                found.update({f"{prefix}_early_exit_{key}": value for key, value in values.items()})
+                metrics.update({f"{prefix}_early_exit_{key}": value for key, value in values.items()})
 
-    def trace(
-        self,
-        trainer: RunningTrainer,
-        model: Any,
-        instances: Sequence[Instance],
-        source: str,
-    ) -> ExitTrace:
-        """Runs all exits over `instances`."""
+    def trace(self, trainer: RunningTrainer, instances: Sequence[Instance], source: str) -> ExitTrace:
+        """The trace of `instances`."""
+        model, data = trainer.model, trainer.data
         loader = Lazy(DataLoader, params=Params({"type": "bucket", "batch_size": self.batch_size})).construct(
             instances=instances,
             vocab=model.vocab,
-            pad_token_id=trainer.data.pad_token_id,
+            pad_token_id=data.pad_token_id,
             training=False,
-            collator=trainer.data.dataset_reader.collator(model.vocab, trainer.data.pad_token_id),
+            collator=data.dataset_reader.collator(model.vocab, data.pad_token_id),
         )
         ids = [str(instance.id) for instance in instances] if instances[0].id is not None else None
         return task_of(model).trace(model, loader, ids, source)
 
 
 def held_out(train_data_path: str | None) -> str:
-    """The slice that the training data leave out."""
+    """The slice of the training data that is not trained on."""
     if train_data_path and train_data_path.endswith(FIT):
         return train_data_path.removesuffix(FIT) + HOLDOUT
     base = train_data_path or "train"
@@ -165,11 +148,8 @@ def warn_of_overlap(calibration: Sequence[Instance], train: Sequence[Instance], 
 def figures(model: Any, trace: ExitTrace) -> dict[str, Any]:
     """The task's metrics, layer speed-up and exit histogram of the model's policy on `trace`."""
     decisions = replay(model.exit_policy, trace)
-    depth = trace.depth(decisions.exits)
-    known = trace.known
+    depth, known = trace.depth(decisions.exits), trace.known
     values: dict[str, Any] = {}
     if bool(known.any()):
         values.update(METRICS[trace.metric](trace.labels[known].numpy(), decisions.predictions[known].numpy()))
-    values["layer_speedup"] = depth["layer_speedup"]
-    values["exit_histogram"] = depth["exit_histogram"]
-    return values
+    return {**values, "layer_speedup": depth["layer_speedup"], "exit_histogram": depth["exit_histogram"]}

@@ -6,9 +6,11 @@ import logging
 from typing import Any
 
 from beem_plugin.training.callbacks.callback import TrainerCallback
-from beem_plugin.training.running_trainer import RunningTrainer
+from beem_plugin.training.trainer import RunningTrainer
 
 logger = logging.getLogger(__name__)
+
+SPLITS = ("training", "validation")
 
 
 @TrainerCallback.register("console_logger")
@@ -20,32 +22,17 @@ class ConsoleLoggerCallback(TrainerCallback):
     """
 
     def on_epoch(
-        self,
-        trainer: RunningTrainer,
-        metrics: dict[str, Any],
-        epoch: int,
-        is_primary: bool = True,
-        **kwargs: Any,
+        self, trainer: RunningTrainer, metrics: dict[str, Any], epoch: int, is_primary: bool = True, **kwargs: Any
     ) -> None:
-        if not is_primary:
+        rows: dict[str, dict[str, str]] = {}
+        for key, value in metrics.items():
+            split, _, name = key.partition("_")
+            if split in SPLITS and isinstance(value, int | float):
+                rows.setdefault(name, {})[split] = f"{value:.4f}"
+        if not is_primary or not rows:
             return
-        names = sorted(
-            {
-                name.removeprefix(prefix)
-                for prefix in ("training_", "validation_")
-                for name, value in metrics.items()
-                if name.startswith(prefix) and isinstance(value, int | float)
-            }
-        )
-        if not names:
-            return
-        width = max(len(name) for name in names)
+        width = max(map(len, rows))
         lines = [f"epoch {epoch}", f"{'':{width}} | {'training':>10} | {'validation':>10}"]
-        for name in names:
-            cells = [_cell(metrics.get(prefix + name)) for prefix in ("training_", "validation_")]
-            lines.append(f"{name:{width}} | {cells[0]:>10} | {cells[1]:>10}")
+        for name, cells in sorted(rows.items()):
+            lines.append(f"{name:{width}} | " + " | ".join(f"{cells.get(split, 'N/A'):>10}" for split in SPLITS))
         logger.info("\n".join(lines))
-
-
-def _cell(value: Any) -> str:
-    return f"{value:.4f}" if isinstance(value, int | float) else "N/A"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from beem_plugin.data.row_subset import RowSubset
 from beem_plugin.training.callbacks.callback import TrainerCallback
 from beem_plugin.training.cross_level import term_weight_gradient, through_softmax
 from beem_plugin.training.held_out import (
-    FunctionLoss,
     HeldOutBatches,
     TermLosses,
     count_of,
@@ -24,7 +24,7 @@ from beem_plugin.training.held_out import (
     mean_cross_entropy,
     measured,
 )
-from beem_plugin.training.running_trainer import RunningTrainer
+from beem_plugin.training.trainer import RunningTrainer
 
 logger = logging.getLogger(__name__)
 
@@ -102,8 +102,8 @@ class CrossLevel(TrainerCallback):
         self._held_out_loader = RowSubset(data_loader, sorted(order[:held_out].tolist()))
         return data_loader if self.train_on_all else RowSubset(data_loader, sorted(order[held_out:].tolist()))
 
-    def on_start(self, trainer: RunningTrainer, is_primary: bool = True, **kwargs: Any) -> None:
-        super().on_start(trainer, is_primary)
+    def on_start(self, trainer: RunningTrainer, **kwargs: Any) -> None:
+        super().on_start(trainer)
         objective = self._objective(trainer)
         trained = {id(parameter) for group in trainer.optimizer.param_groups for parameter in group["params"]}
         if id(objective.loss_weights) in trained:
@@ -123,19 +123,7 @@ class CrossLevel(TrainerCallback):
         if self._optimizer_state is not None:
             self._optimizer.load_state_dict(self._optimizer_state)
 
-    def on_batch(
-        self,
-        trainer: RunningTrainer,
-        batch_inputs: list[dict[str, Tensor]],
-        batch_outputs: list[dict[str, Any]],
-        batch_metrics: dict[str, Any],
-        epoch: int,
-        batch_number: int,
-        is_training: bool,
-        is_primary: bool = True,
-        batch_grad_norm: float | None = None,
-        **kwargs: Any,
-    ) -> None:
+    def on_batch(self, trainer: RunningTrainer, batch_inputs: list[dict[str, Tensor]], **kwargs: Any) -> None:
         update, rest = divmod(trainer.steps_completed - 1, self.interval)
         if rest:
             return
@@ -147,24 +135,24 @@ class CrossLevel(TrainerCallback):
         held_out_batch = send_to_device(held_out_batch, accelerator.device)
         samples = sum(map(count_of, batch_inputs))
 
+        def mean_over_batches(measure: TermLosses, values: Callable[[dict[str, Tensor]], Tensor]) -> Tensor:
+            shares = [count_of(batch) / samples for batch in batch_inputs]
+            found = (values(measured(model, batch, measure)) for batch in batch_inputs)
+            return sum((value * share for value, share in zip(found, shares)), weights.new_zeros(()))
+
         def terms() -> Tensor:
-            values = torch.zeros_like(weights)
-            for batch in batch_inputs:
-                found = measured(model, batch, TermLosses(objective.terms))
-                own = torch.stack([found[f"term_{number}"] for number in range(len(weights))])
-                values = values + own * (count_of(batch) / samples)
-            return values
+            names = [f"term_{number}" for number in range(len(weights))]
+            return mean_over_batches(
+                TermLosses(objective.terms), lambda found: torch.stack([found[name] for name in names])
+            )
 
         def weighted() -> Tensor:
-            value = torch.zeros_like(weights[0])
-            for batch in batch_inputs:
-                found = measured(model, batch, TermLosses(objective.terms, weights))
-                value = value + found["loss"] * (count_of(batch) / samples)
-            return value
+            return mean_over_batches(TermLosses(objective.terms, weights), lambda found: found["loss"])
 
         def held_out_loss() -> Tensor:
             function = getattr(objective, "held_out_loss", mean_cross_entropy)
-            return measured(model, held_out_batch, FunctionLoss(function))["loss"] * held_out_share
+            measure = TermLosses(lambda outputs, label: function(outputs, label).reshape(1))
+            return measured(model, held_out_batch, measure)["loss"] * held_out_share
 
         with evaluating(model):
             gradient = term_weight_gradient(
@@ -181,28 +169,13 @@ class CrossLevel(TrainerCallback):
         self._optimizer.step()
         self._optimizer.zero_grad()
 
-    def on_epoch(
-        self,
-        trainer: RunningTrainer,
-        metrics: dict[str, Any],
-        epoch: int,
-        is_primary: bool = True,
-        **kwargs: Any,
-    ) -> None:
+    def on_epoch(self, trainer: RunningTrainer, epoch: int, is_primary: bool = True, **kwargs: Any) -> None:
         if is_primary:
             weights = ", ".join(f"{value:.4f}" for value in self._weights(trainer))
             logger.info("epoch %d: weights of the objective's terms: %s", epoch, weights)
 
-    def on_end(
-        self,
-        trainer: RunningTrainer,
-        metrics: dict[str, Any] | None = None,
-        epoch: int | None = None,
-        is_primary: bool = True,
-        **kwargs: Any,
-    ) -> None:
-        if metrics is not None:
-            metrics["cross_level_weights"] = self._weights(trainer)
+    def on_end(self, trainer: RunningTrainer, metrics: dict[str, Any], **kwargs: Any) -> None:
+        metrics["cross_level_weights"] = self._weights(trainer)
 
     def state_dict(self) -> dict[str, Any]:
         return {"optimizer": self._optimizer and self._optimizer.state_dict()}

@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.training.callbacks.callback import TrainerCallback
-from beem_plugin.training.running_trainer import RunningTrainer
+from beem_plugin.training.trainer import RunningTrainer
 
 
 @TrainerCallback.register("tensorboard")
@@ -45,12 +43,7 @@ class TensorBoardCallback(TrainerCallback):
     def on_batch(
         self,
         trainer: RunningTrainer,
-        batch_inputs: list[dict[str, Tensor]],
-        batch_outputs: list[dict[str, Any]],
         batch_metrics: dict[str, Any],
-        epoch: int,
-        batch_number: int,
-        is_training: bool,
         is_primary: bool = True,
         batch_grad_norm: float | None = None,
         **kwargs: Any,
@@ -58,39 +51,19 @@ class TensorBoardCallback(TrainerCallback):
         step = trainer.steps_completed
         if not is_primary or step % self.summary_interval != 0:
             return
-        self._add("train", batch_metrics, step)
-        if batch_grad_norm is not None:
-            self._add("train", {"gradient_norm": batch_grad_norm}, step)
+        values = {**batch_metrics, "gradient_norm": batch_grad_norm}
         if self.should_log_learning_rate:
-            rates = {f"learning_rate/group_{n}": g["lr"] for n, g in enumerate(trainer.optimizer.param_groups)}
-            self._add("train", rates, step)
+            values.update({f"learning_rate/group_{n}": g["lr"] for n, g in enumerate(trainer.optimizer.param_groups)})
+        self._add("train", values, step)
 
     def on_epoch(
-        self,
-        trainer: RunningTrainer,
-        metrics: dict[str, Any],
-        epoch: int,
-        is_primary: bool = True,
-        **kwargs: Any,
+        self, trainer: RunningTrainer, metrics: dict[str, Any], epoch: int, is_primary: bool = True, **kwargs: Any
     ) -> None:
-        if not is_primary:
-            return
-        for folder, prefix in (("train", "training_"), ("validation", "validation_")):
-            values = {
-                f"epoch/{name.removeprefix(prefix)}": value
-                for name, value in metrics.items()
-                if name.startswith(prefix)
-            }
-            self._add(folder, values, epoch)
+        for folder, prefix in (("train", "training_"), ("validation", "validation_")) if is_primary else ():
+            found = {name.removeprefix(prefix): value for name, value in metrics.items() if name.startswith(prefix)}
+            self._add(folder, {f"epoch/{name}": value for name, value in found.items()}, epoch)
 
-    def on_end(
-        self,
-        trainer: RunningTrainer,
-        metrics: dict[str, Any] | None = None,
-        epoch: int | None = None,
-        is_primary: bool = True,
-        **kwargs: Any,
-    ) -> None:
+    def on_end(self, trainer: RunningTrainer, **kwargs: Any) -> None:
         for writer in self._writers.values():
             writer.close()
 
