@@ -27,16 +27,8 @@ def prepare_logging(
     serialization_dir: str | Path | None = None, file_friendly: bool = False, rank: int = 0, world_size: int = 1
 ) -> None:
     """
-    Configures the root logger; a second call replaces the handlers of the first.
-
-    # Parameters
-
-    serialization_dir : `str` or `Path`, optional
-        Folder of `out.log`, or of `out_worker{rank}.log` with several processes.
-    file_friendly : `bool`, optional (default = `False`)
-        See `is_file_friendly`.
-    rank, world_size : `int`, optional
-        Of this process; ranks other than 0 write only errors to standard error.
+    Configures the root logger, again at each call. Messages also go to `out.log` in `serialization_dir`, with several
+    processes to `out_worker{rank}.log`; ranks other than 0 write only errors to standard error.
     """
     global _file_friendly
     _file_friendly = file_friendly

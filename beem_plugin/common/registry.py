@@ -46,17 +46,8 @@ class FromParams(tango.common.FromParams):
         **extras: Any,
     ) -> T:
         """
-        # Parameters
-
-        params_ : `Params`, `dict` or `str`
-            The block; a string is short for `{"type": string}`. It is not consumed.
-        constructor_to_call, constructor_to_inspect : `Callable`, optional
-            For subclasses that override this method and pass these arguments on.
-        extras : `Any`
-            Arguments from the program; those that the constructor does not have are dropped. They are not passed to
-            nested objects: annotate these as `Lazy[...]`.
-
-        Raises `ConfigurationError`: one line with the full path of the key, the value found and the allowed values.
+        `construct`, for subclasses too that override this method and pass its arguments on. Extras are not passed to
+        nested objects: annotate these as `Lazy[...]`.
         """
         return build(cls, params_, extras, constructor_to_call, constructor_to_inspect, entered=cls)
 

@@ -17,13 +17,8 @@ class EpochPlan:
     batches of 8. In an incomplete last round, a process without a batch repeats the round's first, counted as 0
     samples, so that all processes synchronize equally often and each sample counts once.
 
-    # Parameters
-
-    data_loader : `Any`
-        Has `set_epoch(int)` and `torch_loader`, a `torch.utils.data.DataLoader` whose batch sampler's order is a pure
-        function of the epoch.
-    epoch : `int`
-    rank, num_processes : `int`
+    `data_loader` has `set_epoch(int)` and `torch_loader`, a `torch.utils.data.DataLoader` whose batch sampler's order
+    is a pure function of the epoch.
     """
 
     def __init__(self, data_loader: Any, epoch: int, rank: int, num_processes: int) -> None:

@@ -36,23 +36,14 @@ JSON_OPTIONS = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_
 
 @dataclass
 class Window:
-    """
-    The batches of one optimizer step.
-
-    # Parameters
-
-    units : `int`
-        Units of the loss (`Model.loss_units`) of all batches and processes.
-    inputs, outputs : `list[dict[str, Any]]`
-        This process's batches, on the device, and the model's outputs.
-    loss_sum : `float`
-        Mean losses times units, over all processes.
-    """
+    """The batches of one optimizer step: sums over all processes, inputs and outputs of this process on its device."""
 
     units: int
+    """Units of the loss (`Model.loss_units`)."""
     inputs: list[dict[str, Tensor]] = field(default_factory=list)
     outputs: list[dict[str, Any]] = field(default_factory=list)
     loss_sum: float = 0.0
+    """Mean losses times units."""
 
 
 def run_epoch(trainer: RunningTrainer, epoch: int) -> None:

@@ -29,21 +29,10 @@ def evaluate(
 ) -> dict[str, float]:
     """
     The model's metrics, and `loss` if the model returns one: the mean over all samples, or over the units of
-    `Model.loss_units`. All processes return the same.
+    `Model.loss_units`. All processes return the same. The model is left in evaluation mode.
 
-    # Parameters
-
-    model : `Model`
-        Holds the metrics; left in evaluation mode.
-    data_loader : `Any`
-        A `beem_plugin.data` loader.
-    accelerator : `Accelerator`
-    description : `str`, optional (default = `"evaluation"`)
-        Of the progress bar; `""` hides it.
-    max_rounds : `int`, optional (default = `None`)
-        Number of batches of each process.
-    prepared_model : `torch.nn.Module`, optional (default = `model`)
-        The accelerator's wrapper of the model.
+    `description` is that of the progress bar, which `""` hides; `max_rounds` limits the batches of each process;
+    `prepared_model` is the accelerator's wrapper of the model.
     """
     forward = prepared_model if prepared_model is not None else model
     forward.eval()
@@ -78,16 +67,8 @@ def evaluate(
 
 def loss_units(model: Model, batch: dict[str, Tensor], counts: list[int], accelerator: Accelerator) -> list[int]:
     """
-    The number of units that each process's loss is a mean over, 0 for a repeated batch.
-
-    # Parameters
-
-    model : `Model`
-    batch : `dict[str, Tensor]`
-        This process's, on the host: counting on a GPU would synchronize.
-    counts : `list[int]`
-        The samples of each process, which are the units of most models.
-    accelerator : `Accelerator`
+    The number of units that each process's loss is a mean over, 0 for a repeated batch. `counts` are the samples of
+    each process, the units of most models. `batch` is on the host: counting on a GPU would synchronize.
     """
     own = model.loss_units(batch)
     if own is None:

@@ -21,15 +21,11 @@ def with_rate_factors(
     layer_lr_decay: float = 1.0,
 ) -> list[dict[str, Any]]:
     """
-    Optimizer groups whose rates are multiplied by a factor that depends on the parameter's place in the network.
+    Optimizer groups whose rates are multiplied by factors that depend on the parameter's place in the network. A group
+    with several factors becomes several groups; `lr` is the rate of groups without one.
 
     # Parameters
 
-    groups : `list[dict]`
-        Parameter groups, with or without a rate of their own. A group with several factors becomes several groups.
-    model_parameters : `list[tuple[str, Parameter]]`
-    lr : `float`
-        The rate of groups without one.
     heads_lr_factor : `float`, optional (default = `1.0`)
         For all parameters outside the backbone: branches, poolers, classifiers, signal modules.
     layer_lr_decay : `float`, optional (default = `1.0`)

@@ -30,28 +30,17 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Invocation:
-    """
-    Settings of the command line and the launcher.
-
-    # Parameters
-
-    config : `dict`
-        The whole config.
-    is_recovering : `bool`, optional (default = `False`)
-        The vocabulary is read from the serialization directory.
-    is_primary : `bool`, optional (default = `True`)
-        Whether this process writes files.
-    seed : `int`, optional (default = `13370`)
-        For the order of the training data.
-    dry_run : `bool`, optional (default = `False`)
-        Reads test data even if `evaluate_on_test` is false.
-    """
+    """Settings of the command line and the launcher."""
 
     config: dict[str, Any]
     is_recovering: bool = False
+    """Reads the vocabulary from the serialization directory."""
     is_primary: bool = True
+    """Whether this process writes files."""
     seed: int = 13370
+    """For the order of the training data."""
     dry_run: bool = False
+    """Reads test data even if `evaluate_on_test` is false."""
 
     @property
     def policy_config(self) -> dict[str, Any]:

@@ -23,24 +23,14 @@ class TrainingError(BeemError):
 
 @dataclass
 class TrainingData:
-    """
-    The data of a run, for callbacks.
-
-    # Parameters
-
-    paths : `dict[str, str]`
-        The data paths of the config by split: "train", and "validation" and "test" if they are read.
-    instances : `dict[str, Sequence[Instance]]`
-        The instances of these splits.
-    policy_config : `dict`
-        The block `model.exit_policy` of the config.
-    """
+    """The data of a run, for callbacks. The splits are "train", and "validation" and "test" if they are read."""
 
     dataset_reader: DatasetReader
     paths: dict[str, str]
     instances: dict[str, Sequence[Instance]]
     pad_token_id: int
     policy_config: dict[str, Any]
+    """The block `model.exit_policy` of the config."""
 
 
 class Trainer(Registrable):
