@@ -21,6 +21,7 @@ from safetensors.torch import save_file
 
 from beem_plugin.common.errors import BeemError, DataError
 from beem_plugin.common.files import atomic_write, write_errors_named, write_json
+from beem_plugin.common.outputs import ARCHIVE_FOLDERS
 from beem_plugin.common.strict_json import read_json_object
 
 logger = logging.getLogger(__name__)
@@ -30,7 +31,7 @@ CONFIG_NAME = "config.json"
 META_NAME = "meta.json"
 WEIGHTS_NAME = "weights.safetensors"
 BEST_WEIGHTS = "best.th"
-PARTS = ("vocabulary", "tokenizer", "image_processor", "backbone", "calibration")
+PARTS = ARCHIVE_FOLDERS
 
 _DIGESTED = (WEIGHTS_NAME, "vocabulary", "calibration")
 """Files that belong together: labels and calibration depend on the weights."""

@@ -18,8 +18,6 @@ logger = logging.getLogger(__name__)
 
 STATE_FILE = re.compile(r"training_state_e(\d+)_b(\d+)\.th$")
 
-BEST_WEIGHTS = "best.th"
-
 
 def save_torch(obj: Any, path: Path) -> None:
     """`torch.save` under a temporary name, so that a killed process never leaves a partial file."""
@@ -32,7 +30,7 @@ def load_torch(path: Path) -> Any:
     return torch.load(path, map_location="cpu", weights_only=True)
 
 
-@dataclass
+@dataclass(eq=False)
 class Checkpointer(Registrable):
     """
     Writes `model_state_e{E}_b{B}.th` and `training_state_e{E}_b{B}.th`, E completed epochs and B batches of the next.
@@ -53,7 +51,7 @@ class Checkpointer(Registrable):
         Deletes checkpoints older than this number of seconds, but never the newest.
     """
 
-    serialization_dir: str | Path
+    serialization_dir: Path
     save_completed_epochs: bool = True
     save_every_num_seconds: float | None = None
     save_every_num_batches: int | None = None
@@ -101,7 +99,7 @@ class Checkpointer(Registrable):
 
     def checkpoints(self) -> list[tuple[int, int]]:
         """(completed epochs, batches of the next) of all complete checkpoints, oldest first."""
-        matches = (STATE_FILE.search(path.name) for path in Path(self.serialization_dir).glob("training_state_e*.th"))
+        matches = (STATE_FILE.search(path.name) for path in self.serialization_dir.glob("training_state_e*.th"))
         found = [(int(match[1]), int(match[2])) for match in matches if match]
         return sorted(checkpoint for checkpoint in found if self._paths(*checkpoint)[0].exists())
 
@@ -109,7 +107,7 @@ class Checkpointer(Registrable):
         """Model state and training state of the newest checkpoint, `None` if there is none."""
         checkpoints = self.checkpoints()
         # Temporary files and incomplete checkpoints of killed processes.
-        folder, complete = Path(self.serialization_dir), {self._paths(*checkpoint)[0] for checkpoint in checkpoints}
+        folder, complete = self.serialization_dir, {self._paths(*checkpoint)[0] for checkpoint in checkpoints}
         for path in (set(folder.glob("model_state_e*_b*.th")) - complete).union(folder.glob(".*.th.*.tmp")):
             path.unlink(missing_ok=True)
         if not checkpoints:
@@ -121,7 +119,7 @@ class Checkpointer(Registrable):
 
     def _paths(self, epochs: int, batches: int) -> tuple[Path, Path]:
         """The files of the model state and of the training state."""
-        folder, name = Path(self.serialization_dir), f"_e{epochs}_b{batches}.th"
+        folder, name = self.serialization_dir, f"_e{epochs}_b{batches}.th"
         return folder / f"model_state{name}", folder / f"training_state{name}"
 
 

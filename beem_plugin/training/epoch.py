@@ -19,11 +19,12 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object, send_to_device
 from torch import Tensor
 
+from beem_plugin.common.archive_files import BEST_WEIGHTS
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.files import atomic_write
 from beem_plugin.training.batches import EpochPlan
 from beem_plugin.training.callbacks.callback import TrainerCallback
-from beem_plugin.training.checkpointer import BEST_WEIGHTS, save_torch
+from beem_plugin.training.checkpointer import save_torch
 from beem_plugin.training.evaluation import loss_units, merge_metrics, metrics_unchanged, weighted_loss
 from beem_plugin.training.parameter_groups import frozen_modules_to_eval
 from beem_plugin.training.progress import description_from_metrics, progress_bar

@@ -8,13 +8,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+from beem_plugin.common.archive_files import BEST_WEIGHTS
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.registry import Lazy
 from beem_plugin.models.model import Model
 from beem_plugin.training.batches import EpochPlan
 from beem_plugin.training.callbacks.callback import TrainerCallback
 from beem_plugin.training.callbacks.console_logger import ConsoleLoggerCallback
-from beem_plugin.training.checkpointer import BEST_WEIGHTS, Checkpointer, load_torch
+from beem_plugin.training.checkpointer import Checkpointer, load_torch
 from beem_plugin.training.epoch import run_epoch
 from beem_plugin.training.evaluation import evaluate
 from beem_plugin.training.launch import make_accelerator

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from beem_plugin.backbones.renamed_weights import renamed
+from beem_plugin.common.archive_files import BEST_WEIGHTS
 from beem_plugin.common.errors import ConfigurationError, not_allowed
 from beem_plugin.common.registry import Lazy
 from beem_plugin.models.model import Model
 from beem_plugin.models.multi_exit_model import MultiExitModel, check_objective
 from beem_plugin.training.callbacks.callback import TrainerCallback
-from beem_plugin.training.checkpointer import BEST_WEIGHTS, load_torch, save_torch
+from beem_plugin.training.checkpointer import load_torch, save_torch
 from beem_plugin.training.evaluation import evaluate
 from beem_plugin.training.gradient_descent_trainer import GradientDescentTrainer
 from beem_plugin.training.random_state import get_random_state, set_random_state

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ FIT, HOLDOUT = "[fit]", "[holdout]"
 
 
 @TrainerCallback.register("calibrate_exits")
+@dataclass(eq=False)
 class CalibrateExits(TrainerCallback):
     """
     At the end of training, with the best weights: traces the calibration data, fits the policy's open weights and
@@ -50,17 +52,13 @@ class CalibrateExits(TrainerCallback):
         Whether the traces of validation and test data are kept, in `traces/` of the serialization directory.
     """
 
-    def __init__(
-        self,
-        serialization_dir: str | Path,
-        data: str | None = None,
-        batch_size: int = 64,
-        keep_traces: bool = False,
-    ) -> None:
-        super().__init__(serialization_dir)
-        self.keep_traces = keep_traces
-        self.data = data
-        self.batch_size = batch_size
+    serialization_dir: Path
+    data: str | None = None
+    batch_size: int = 64
+    keep_traces: bool = False
+
+    def __post_init__(self) -> None:
+        super().__init__(self.serialization_dir)
         self.instances: Sequence[Instance] = []
 
     def check_model(self, model: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 @TrainerCallback.register("cross_level")
+@dataclass(eq=False)
 class CrossLevel(TrainerCallback):
     """
     Two levels of training at once, as in LeeBERT: the model is trained with the loss
@@ -67,27 +69,20 @@ class CrossLevel(TrainerCallback):
         Selects the held-out rows.
     """
 
-    def __init__(
-        self,
-        serialization_dir: str | Path,
-        share: float = 0.2,
-        train_on_all: bool = False,
-        learning_rate: float = 0.01,
-        look_ahead: bool = False,
-        interval: int = 1,
-        seed: int = 13370,
-    ) -> None:
-        super().__init__(serialization_dir)
-        if not 0 < share < 1:
-            raise ConfigurationError(f"share: found {share}, allowed: above 0 and below 1")
-        if interval < 1:
-            raise ConfigurationError(f"interval: found {interval}, allowed: 1 or more")
-        self.share = share
-        self.train_on_all = train_on_all
-        self.learning_rate = learning_rate
-        self.look_ahead = look_ahead
-        self.interval = interval
-        self.seed = seed
+    serialization_dir: Path
+    share: float = 0.2
+    train_on_all: bool = False
+    learning_rate: float = 0.01
+    look_ahead: bool = False
+    interval: int = 1
+    seed: int = 13370
+
+    def __post_init__(self) -> None:
+        super().__init__(self.serialization_dir)
+        if not 0 < self.share < 1:
+            raise ConfigurationError(f"share: found {self.share}, allowed: above 0 and below 1")
+        if self.interval < 1:
+            raise ConfigurationError(f"interval: found {self.interval}, allowed: 1 or more")
         self.held_out: HeldOutBatches | None = None
         self._held_out_loader: RowSubset | None = None
         self._optimizer: torch.optim.Optimizer | None = None
