@@ -25,9 +25,15 @@ from beem_plugin.common.files import atomic_write
 from beem_plugin.training.batches import EpochPlan
 from beem_plugin.training.callbacks.callback import TrainerCallback
 from beem_plugin.training.checkpointer import save_torch
-from beem_plugin.training.evaluation import loss_units, merge_metrics, metrics_unchanged, weighted_loss
+from beem_plugin.training.evaluation import (
+    description_from_metrics,
+    loss_units,
+    merge_metrics,
+    metrics_unchanged,
+    progress_bar,
+    weighted_loss,
+)
 from beem_plugin.training.parameter_groups import frozen_modules_to_eval
-from beem_plugin.training.progress import description_from_metrics, progress_bar
 from beem_plugin.training.run_state import checkpoint_is_due, save_checkpoint
 from beem_plugin.training.trainer import RunningTrainer, TrainingError
 

@@ -17,8 +17,14 @@ from beem_plugin.exits.outputs import ExitOutputs
 from beem_plugin.models import Model
 from beem_plugin.objectives import MutualDistillation, Objective
 from beem_plugin.training.callbacks.cross_level import CrossLevel
-from beem_plugin.training.cross_level import term_weight_gradient, through_softmax
-from beem_plugin.training.held_out import HeldOutBatches, TermLosses, count_of, measured
+from beem_plugin.training.cross_level import (
+    HeldOutBatches,
+    TermLosses,
+    count_of,
+    measured,
+    term_weight_gradient,
+    through_softmax,
+)
 from beem_plugin.training.train import train_model
 from tests.tiny_caption_configs import tiny
 from tests.tiny_captioner import batch, captioner

@@ -3,9 +3,8 @@ from __future__ import annotations
 import pytest
 
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.training.evaluation import merge_metric_states
+from beem_plugin.training.evaluation import description_from_metrics, merge_metric_states
 from beem_plugin.training.metric_tracker import MetricTracker
-from beem_plugin.training.progress import description_from_metrics
 
 
 def test_patience_counts_epochs_that_are_not_better() -> None:

@@ -16,14 +16,15 @@ from torch import Tensor
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.data.row_subset import RowSubset
 from beem_plugin.training.callbacks.callback import TrainerCallback
-from beem_plugin.training.cross_level import term_weight_gradient, through_softmax
-from beem_plugin.training.held_out import (
+from beem_plugin.training.cross_level import (
     HeldOutBatches,
     TermLosses,
     count_of,
     evaluating,
     mean_cross_entropy,
     measured,
+    term_weight_gradient,
+    through_softmax,
 )
 from beem_plugin.training.trainer import RunningTrainer
 
