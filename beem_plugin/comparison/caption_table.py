@@ -78,25 +78,22 @@ def caption_table(
     repeats: int = 3,
 ) -> list[dict[str, Any]]:
     """
+    The rows of `decoded_rows` with `metrics`, `cider_difference` from the first case, `cider_difference_error`, its
+    standard error over images, and `caption_tokenizer`.
+
     # Parameters
 
     archive : `Archive`
     source : `str`
         What the validation reader reads.
     cases : `Sequence[TableCase]`
-        See `table_cases`; the first is what the others are compared with.
+        See `table_cases`.
     metrics, spice_jars
         See `score_captions`.
     batch_size : `int`, optional (default = `32`)
         Images decoded together.
     repeats : `int`, optional (default = `3`)
         Of the measurement, after a warm-up; 0 measures nothing.
-
-    # Returns
-
-    `list[dict[str, Any]]`
-        A row a case: that of `decoded_rows`; `metrics`; `cider_difference` from the first case and
-        `cider_difference_error`, the standard error over images of that difference; `caption_tokenizer`.
     """
     check_metrics(metrics, spice_jars)
     rows, references = decoded_rows(archive, source, cases, batch_size, repeats)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from beem_plugin.calibration.curves import SPEEDS, Curve, metric_curve, native
+from beem_plugin.calibration.curves import Curve, metric_curve, native
 from beem_plugin.calibration.outcomes import Outcome, outcome_of
 from beem_plugin.calibration.replay import ExitDecisions, replay, replay_many
 from beem_plugin.calibration.report import CalibrationReport
@@ -36,15 +36,7 @@ Fitted = tuple[Setting, ExitPolicy, CalibrationReport | None]
 
 @dataclass
 class Family:
-    """
-    # Parameters
-
-    name : `str`
-    results : `list[PolicyResult]`
-    policy : `ExitPolicy`
-        Any of its policies, fitted.
-    curve : `Curve`, optional (default = `None`)
-    """
+    """The results of settings that share a curve; `policy` is any of theirs, fitted."""
 
     name: str
     results: list[PolicyResult]
@@ -57,9 +49,9 @@ class Family:
         the value `at` 1.5x, 2x, 2.5x; `None` where the curve does not reach.
         """
         assert self.curve is not None
+        found = self.curve.summary()
         final = self.results[0].final_metrics[metric]
-        at = {str(speed): self.curve.at(speed) for speed in SPEEDS}
-        return {"metric": metric, "final": final, "area": self.curve.area(), "at": at}
+        return {"metric": metric, "final": final, "area": found["area"], "at": found["accuracy_at"]}
 
 
 @dataclass
@@ -73,15 +65,8 @@ class TraceResult:
 
 class TraceJudge:
     """
-    Fits policies on one trace and measures them on another.
-
-    # Parameters
-
-    trace : `ExitTrace`
-    calibration : `ExitTrace`, optional (default = `None`)
-        What parameters that are not set are fitted on.
-    metrics : `Sequence[str]`, optional (default = `()`)
-        Beside accuracy and the task's own.
+    Fits policies on `calibration`, where parameters are not set, and measures them on `trace`: `metrics`, beside
+    accuracy and the task's own.
     """
 
     def __init__(self, trace: ExitTrace, calibration: ExitTrace | None = None, metrics: Sequence[str] = ()) -> None:

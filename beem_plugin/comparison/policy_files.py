@@ -33,9 +33,9 @@ def load_policies(policies: Sequence[str], files: Sequence[str], overrides: str)
     # Parameters
 
     policies : `Sequence[str]`
-        Files with one policy block each. The name is the file's, with its folder where two files have the same name.
+        Files with one policy block each, named by the file, with its folder where two files have the same name.
     files : `Sequence[str]`
-        Files of several: an object `{name: block}`, or a list of blocks, whose names are their `type`.
+        Files of several: `{name: block}`, or a list of blocks, named by their `type`.
     overrides : `str`
         Changes to every block.
     """
@@ -55,15 +55,8 @@ def load_policies(policies: Sequence[str], files: Sequence[str], overrides: str)
 
 def trace_paths(traces: Sequence[str], calibrations: Sequence[str]) -> tuple[list[str], list[str | None]]:
     """
-    The traces, and for each of them the one it is calibrated on.
-
-    # Parameters
-
-    traces : `Sequence[str]`
-        If there is none, the last of `calibrations` is the trace: an option with several values takes the positional
-        argument behind it.
-    calibrations : `Sequence[str]`
-        None, one for all, or one for each in the same order.
+    The traces, and for each of them the one it is calibrated on. Without traces the last of `calibrations` is one: an
+    option with several values takes the positional argument after it.
     """
     traces, calibrations = list(traces), list(calibrations)
     if not traces and len(calibrations) > 1:

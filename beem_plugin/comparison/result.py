@@ -33,25 +33,10 @@ DEPTH = ("layer_speedup", "layers_saved", "average_exit", "average_layer")
 @dataclass
 class PolicyResult:
     """
-    # Parameters
-
-    name : `str`
-    n, num_exits : `int`
-    metrics, final_metrics : `dict[str, float]`
-        Under the policy, and of the last exit; empty without labels.
-    depth : `dict[str, Any]`
-        See `depth_summary`.
-    policy : `dict[str, Any]`
-        The config with all fitted values.
-    warnings : `list[str]`
-    calibration : `dict[str, Any]`, optional
-        The calibration report as JSON.
-    setting : `dict[str, Any]`, optional
-        The swept values, by dotted key; `None` for a policy without a grid.
-    intervals : `dict[str, tuple[float, float]]`, optional
-        95 % intervals: `layer_speedup`, `accuracy`, and of a single policy the other metrics.
-    right : `np.ndarray`, optional
-        `(labelled samples,)` bool of a single policy, for paired tests; not in JSON.
+    `metrics` and `depth` (see `depth_summary`) under the policy of `n` samples, and `final_metrics` of the last exit;
+    `policy`, its config with all fitted values; `setting`, the swept values by dotted key, `None` for a policy without
+    a grid; 95 % `intervals` of `layer_speedup`, `accuracy`, and of a single policy the other metrics. `right`,
+    `(labelled samples,)` bool of a single policy, is for paired tests and not in JSON.
     """
 
     name: str

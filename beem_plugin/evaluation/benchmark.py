@@ -88,12 +88,7 @@ def run_benchmark(
     time_budget: float | None = None,
 ) -> dict[str, Any]:
     """
-    # Parameters
-
-    cases_by_size : `Iterable[tuple[int, list[Case]]]`
-        See `Task.benchmark_cases`.
-    repeats, device, time_budget
-        See `timing.measure`; the budget is that of each batch size.
+    Times the cases of `Task.benchmark_cases`; `time_budget` is that of each batch size.
 
     # Returns
 

@@ -41,7 +41,7 @@ class Column:
         `"text"` is aligned left and shown as it is.
     digits : `int`, optional (default = `2`)
     unit : `str`, optional (default = `""`)
-        Behind each number, such as `"x"` or `" %"`.
+        After each number, such as `"x"` or `" %"`.
     factor : `float`, optional (default = `1`)
         Numbers are shown times this; CSV and JSON keep them as they are.
     better : `str`, optional (default = `None`)

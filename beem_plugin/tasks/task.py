@@ -36,13 +36,11 @@ class BenchmarkOptions:
 @dataclass
 class Case:
     """
-    What a benchmark times.
+    What a benchmark times: an `engine` under a `case`, `"full_depth"`, `"exits"`, or `"nobody_leaves"` (the policy runs
+    and no sample exits).
 
     # Parameters
 
-    engine : `str`
-    case : `str`
-        `"full_depth"`, `"exits"`, or `"nobody_leaves"`: the policy runs and no sample exits.
     run : `Callable[[], Iterable]`
         Yields a result a batch, see `timing.measure`.
     counts : `Callable[[], dict[str, Any]]`

@@ -177,9 +177,9 @@ def _theory_table(theory: dict[str, Any]) -> Table:
         "overthinking": rate("right here, wrong at the end"),
         "underthinking": rate("wrong here, right at the end"),
     }
-    rows = []
+    table = Table(list(columns.values()))
     for entry in theory["exits"]:
         shown = {key: None if entry[key] is None else f"{entry[key]:.3g}" for key in ("a", "b")}
         row = {**entry, **shown, "holds": ANSWERS[entry["holds"]]}
-        rows.append([row[key] for key in columns])
-    return Table(list(columns.values()), rows)
+        table.rows.append([row[key] for key in columns])
+    return table
