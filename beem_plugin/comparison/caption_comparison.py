@@ -15,36 +15,12 @@ from beem_plugin.comparison.caption_table import FULL_DEPTH
 
 FILE_NAME = "captions.json"
 KEYS = ("method", "seed", "exit_layers", "rows", "references")
+"""What is used of the file: `rows` and `references` are those of `decoded_rows`."""
+
 REFERENCE = "final"
 """The method whose full depth the others are compared with: the network that was trained without exits."""
 
 CONTROL = "final, captions of other images"
-
-
-def caption_run(
-    method: str,
-    seed: int,
-    source: str,
-    exit_layers: Sequence[int],
-    rows: Sequence[Mapping[str, Any]],
-    references: Sequence[list[str]],
-    trained: Mapping[str, Any],
-    seconds: float,
-) -> dict[str, Any]:
-    """
-    The content of `captions.json`, enough to be scored without the model: `rows` and `references` of `decoded_rows`,
-    the source and the exit layers, the numbers of the training's `metrics.json` (`trained`) and its `seconds`.
-    """
-    return {
-        "method": method,
-        "seed": seed,
-        "source": source,
-        "exit_layers": list(exit_layers),
-        "training_seconds": seconds,
-        "training_metrics": {name: value for name, value in trained.items() if isinstance(value, int | float)},
-        "references": list(references),
-        "rows": list(rows),
-    }
 
 
 def read_caption_runs(folder: Path) -> list[dict[str, Any]]:

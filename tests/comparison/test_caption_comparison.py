@@ -12,7 +12,6 @@ import pytest
 from beem_plugin.common.errors import DataError
 from beem_plugin.comparison.caption_comparison import (
     CONTROL,
-    caption_run,
     compared_rows,
     read_caption_runs,
 )
@@ -35,7 +34,8 @@ def row(name: str, captions: list[str], **numbers: float) -> dict[str, Any]:
 
 
 def write(folder: Path, method: str, layers: int, rows: list[dict[str, Any]], seed: int = 0) -> None:
-    run = caption_run(method, seed, "test", range(1, layers + 1), rows, REFERENCES, {"loss": 1.0, "text": "x"}, 3.0)
+    run = {"method": method, "seed": seed, "exit_layers": list(range(1, layers + 1))}
+    run |= {"rows": rows, "references": REFERENCES}
     path = folder / method / str(seed) / "captions.json"
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps(run))
