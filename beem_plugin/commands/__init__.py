@@ -29,12 +29,25 @@ from beem_plugin.commands.parser import parse_args
 from beem_plugin.commands.subcommand import Subcommand
 from beem_plugin.common.errors import BeemError
 from beem_plugin.common.logging import debugging, prepare_logging
-from beem_plugin.common.plugins import import_package, import_plugins
+from beem_plugin.common.plugins import defer_import, import_package, import_plugins
 from beem_plugin.common.termination import SigTermReceived, sigterm_raises
 
 __all__ = ["Subcommand", "main"]
 
 _INTERRUPTED, _TERMINATED, _BROKEN_PIPE = 130, 143, 141
+_TEXT_COMPONENTS = (
+    "data",
+    "dataset_readers.glue",
+    "dataset_readers.text_classification",
+    "exits",
+    "calibration.thresholds",
+    "objectives",
+    "models.multi_exit_classifier",
+    "models.multi_exit_regressor",
+    "execution.engine",
+    "tasks.classification",
+    "predictors.early_exit",
+)
 _NO_MEMORY = re.compile(r"can't allocate memory|DefaultCPUAllocator: not enough memory|std::bad_alloc")
 
 
@@ -82,13 +95,28 @@ def _run(args: Namespace) -> int:
     if args.subcommand.requires_plugins:
         rank = int(os.environ.get("RANK", "0"))  # set by torchrun and its like
         prepare_logging(file_friendly=getattr(args, "file_friendly_logging", False), rank=rank)
-        import beem_plugin.components  # noqa: F401
-
+        import_components(args.subcommand.only_predicts)
         import_plugins()
         for name in args.include_package:
             import_package(name)
     status = args.func(args)
     return status if isinstance(status, int) else 0
+
+
+def import_components(only_predicts: bool) -> None:
+    """
+    Imports all components; to predict, those of text models, and the others when a name is not found among these.
+    """
+    if not only_predicts:
+        import beem_plugin.components  # noqa: F401
+
+        return
+    from beem_plugin.backbones.light_imports import import_for_inference
+
+    import_for_inference()
+    for name in _TEXT_COMPONENTS:
+        import_package(f"beem_plugin.{name}")
+    defer_import("beem_plugin.components")
 
 
 def _discard_stdout() -> None:

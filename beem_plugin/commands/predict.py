@@ -12,6 +12,8 @@ from beem_plugin.commands.subcommand import Subcommand, add_file_friendly_loggin
 class Predict(Subcommand):
     """Predicts unlabelled data with a trained model."""
 
+    only_predicts = True
+
     def add_subparser(self, parser: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
         description = (
             "Predict with an archived model: one JSON object a line, with label, probabilities, exit and score; of "

@@ -17,10 +17,12 @@ class Subcommand:
     `.allennlp_plugins`, as parsing comes before `--include-package`.
 
     `requires_plugins` says whether it builds things from configs, so that components must be imported first;
+    `only_predicts`, whether it neither trains nor computes gradients, so that much of transformers is not imported;
     `error_status` is the exit status after an error.
     """
 
     requires_plugins: bool = True
+    only_predicts: bool = False
     error_status: int = 1
     _registry: ClassVar[dict[str, type[Subcommand]]] = {}
 

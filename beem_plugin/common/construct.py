@@ -17,7 +17,7 @@ from tango.common import Params
 
 from beem_plugin.common.config_errors import at, errors_at, join
 from beem_plugin.common.errors import ConfigurationError, nearest_first
-from beem_plugin.common.recipes import Recipe, registered_for, resolve
+from beem_plugin.common.recipes import Recipe, all_registered_for, resolve
 from beem_plugin.common.signatures import EMPTY, constructor_of, signature_of
 from beem_plugin.common.values import Mismatch, NoneType, bare, describe_type, plan_scalar
 
@@ -227,7 +227,7 @@ def _block_of(cls: Any, value: Any, path: str) -> tuple[dict[str, Any], str | No
     if isinstance(value, str) and is_registry:
         return {"type": value}, path
     if not isinstance(value, Mapping):
-        names = ", ".join(sorted(registered_for(cls))) if is_registry else ""
+        names = ", ".join(sorted(all_registered_for(cls))) if is_registry else ""
         raise Mismatch(path, value, f"{describe_type(cls)}{f' or one of the names {names}' if names else ''}")
     return _plain(value), None
 

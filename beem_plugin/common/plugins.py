@@ -8,7 +8,9 @@ import os
 import pkgutil
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from beem_plugin.common.errors import BeemError, ConfigurationError
 
@@ -16,6 +18,7 @@ logger = logging.getLogger(__name__)
 
 LOCAL_PLUGINS = Path(".allennlp_plugins")
 GLOBAL_PLUGINS = Path("~/.allennlp/plugins")
+_deferred: list[str] = []
 
 
 def import_plugins() -> None:
@@ -53,6 +56,36 @@ def import_package(name: str) -> None:
     for submodule in pkgutil.iter_modules(getattr(module, "__path__", ())):
         if not submodule.name.startswith(("_", "test")):
             import_package(f"{name}.{submodule.name}")
+
+
+def defer_import(name: str) -> None:
+    """Leaves the import of a module to `import_deferred`."""
+    _deferred.append(name)
+
+
+def import_deferred() -> None:
+    """Imports what was deferred: before an error for an unknown name, and before names are listed."""
+    while _deferred:
+        importlib.import_module(_deferred.pop())
+
+
+def lazy_names(package: str, modules: dict[str, str]) -> Callable[[str], Any]:
+    """
+    A package's `__getattr__` for names whose modules take long to import and are seldom needed.
+
+    # Parameters
+
+    package : `str`
+    modules : `dict[str, str]`
+        The module of the package that defines each name.
+    """
+
+    def get(name: str) -> Any:
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(f"{package}.{modules[name]}"), name)
+
+    return get
 
 
 def working_directory_on_path() -> None:

@@ -12,6 +12,7 @@ import tango.common
 
 from beem_plugin.common.config_errors import LocatedError, at, join
 from beem_plugin.common.errors import nearest_first, not_allowed
+from beem_plugin.common.plugins import import_deferred
 from beem_plugin.common.signatures import constructor_of, signature_of
 from beem_plugin.common.values import Mismatch
 
@@ -44,7 +45,7 @@ def resolve(cls: type, block: dict[str, Any], path: str, type_path: str | None =
         if is_base and cls.default_implementation is not None:
             return _recipe(cls, cls.default_implementation, registered, type_path), block
         if is_base and registered:
-            raise at(type_path, f"missing, allowed: {', '.join(sorted(registered))}")
+            raise at(type_path, f"missing, allowed: {', '.join(sorted(all_registered_for(cls)))}")
         return Recipe.of(cls), block
     if not is_base and "type" in signature_of(constructor_of(cls), cls).arguments:
         return Recipe.of(cls), block
@@ -65,10 +66,18 @@ def registered_for(cls: type) -> dict[str, tuple[Any, str | None]]:
     }
 
 
+def all_registered_for(cls: type) -> dict[str, tuple[Any, str | None]]:
+    """`registered_for` with components whose import was deferred."""
+    import_deferred()
+    return registered_for(cls)
+
+
 def _recipe(cls: type, name: Any, registered: dict[str, tuple[Any, str | None]], type_path: str) -> Recipe:
     if not isinstance(name, str):
-        raise Mismatch(type_path, name, f"a name, one of {', '.join(sorted(registered))}")
+        raise Mismatch(type_path, name, f"a name, one of {', '.join(sorted(all_registered_for(cls)))}")
     constructor = None
+    if name not in registered:
+        registered = all_registered_for(cls)
     if name in registered:
         found, constructor = registered[name]
     elif all(part.isidentifier() for part in name.split(".")) and "." in name:

@@ -24,6 +24,7 @@ from tango.common import Params
 
 from beem_plugin.common.construct import STANDARD_FROM_PARAMS, build, construct
 from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.plugins import import_deferred
 from beem_plugin.common.recipes import REGISTRY_ROOTS
 
 __all__ = ["FromParams", "Lazy", "Params", "Registrable", "construct", "registered_name"]
@@ -57,7 +58,8 @@ class Registrable(FromParams, tango.common.Registrable):
     A base class whose subclasses are looked up by name in a config: `@Base.register("name")`.
 
     An unknown name raises an error that lists the registered names. tango's default, which imports every module in the
-    working directory to find the name, is disabled: a typo must not run unrelated code.
+    working directory to find the name, is disabled: a typo must not run unrelated code. Components whose import was
+    deferred are imported first.
     """
 
     @classmethod
@@ -88,13 +90,20 @@ class Registrable(FromParams, tango.common.Registrable):
 
     @classmethod
     def search_modules(cls, name: str) -> None:
-        return None
+        import_deferred()
+
+    @classmethod
+    def list_available(cls) -> list[str]:
+        """The registered names, the default first."""
+        import_deferred()
+        return super().list_available()
 
 
 def registered_name(base: type[Registrable], instance: object) -> str:
     """The first name under which the class of `instance` was registered as a `base`: its `type` in a config."""
-    for name in base.list_available():
-        if base.resolve_class_name(name)[0] is type(instance):
+    registered = tango.common.Registrable._registry[base]
+    for name in sorted(registered, key=lambda name: name != base.default_implementation):
+        if registered[name][0] is type(instance):
             return name
     return f"{type(instance).__module__}.{type(instance).__qualname__}"
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
+import os
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
+import torch
 from torch import Tensor
 
-try:
-    import triton
-    import triton.language as tl
-except ImportError:  # not available on every platform
-    triton = tl = None
+triton: Any = None
+tl: Any = None
+if torch.cuda.is_available() or "TRITON_INTERPRET" in os.environ:  # elsewhere its import would take time for nothing
+    with suppress(ImportError):  # not available on every platform
+        triton, tl = importlib.import_module("triton"), importlib.import_module("triton.language")
 
 INT32_LIMIT = 2**31
 _compiled: dict[tuple[Any, ...], Any] = {}

@@ -1,8 +1,7 @@
+from beem_plugin.common.plugins import lazy_names
 from beem_plugin.models.hash_exit_encoder import HashExitEncoder
 from beem_plugin.models.model import Model
-from beem_plugin.models.multi_exit_captioner import MultiExitCaptioner
 from beem_plugin.models.multi_exit_classifier import MultiExitClassifier
-from beem_plugin.models.multi_exit_decoder import MultiExitDecoder
 from beem_plugin.models.multi_exit_encoder import MultiExitEncoder
 from beem_plugin.models.multi_exit_model import MultiExitModel
 from beem_plugin.models.multi_exit_regressor import MultiExitRegressor
@@ -17,3 +16,7 @@ __all__ = [
     "MultiExitModel",
     "MultiExitRegressor",
 ]
+
+__getattr__ = lazy_names(
+    __name__, {"MultiExitCaptioner": "multi_exit_captioner", "MultiExitDecoder": "multi_exit_decoder"}
+)

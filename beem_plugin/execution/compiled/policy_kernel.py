@@ -21,13 +21,7 @@ from beem_plugin.execution.compiled.step_source import (
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.signals import ExitSignals
 from beem_plugin.exits.state import ExitState
-from beem_plugin.kernels.launch import power_of_two
-
-try:
-    import triton
-    import triton.language as tl
-except ImportError:  # an optional dependency of torch: there is none for some platforms
-    triton = None
+from beem_plugin.kernels.launch import power_of_two, tl, triton
 
 HEADER = """@triton.jit
 def policy_step({inputs}state, new_state, numbers, out, weight, bias, count, num_labels, size,

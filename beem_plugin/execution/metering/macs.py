@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
 from beem_plugin.execution.stepped_network import SteppedNetwork, device_of
 from beem_plugin.exits.branches import BranchedHead
@@ -123,6 +122,8 @@ def _count_at(network: SteppedNetwork, length: int) -> list[tuple[float, float]]
 
 @contextmanager
 def _counting() -> Iterator[Any]:
+    from torch.utils.flop_counter import FlopCounterMode  # here, because it imports Triton
+
     # Fused operators have no formula on every device: attention and transformer layers as matrix products.
     fused = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
