@@ -20,11 +20,6 @@ class Gpt2Decoder:
     A view on a transformers `GPT2LMHeadModel` that runs its blocks one by one. The caller keeps keys and values, so
     that every token of every caption can have a depth of its own. The blocks' submodules are called, not their
     `forward`, whose cache arguments change from release to release.
-
-    # Parameters
-
-    language_model : `GPT2LMHeadModel`
-        It stays the owner of its parameters.
     """
 
     def __init__(self, language_model: Any) -> None:

@@ -16,19 +16,8 @@ class RunBlock(Protocol):
 
     def __call__(self, stage: int, block: int, hidden: Tensor, run: Callable[[Tensor], Tensor]) -> Tensor:
         """
-        # Parameters
-
-        stage, block : `int`
-            From 0; the block within its stage.
-        hidden : `Tensor`
-            `(images, patches, size)`, the block's input.
-        run : `Callable[[Tensor], Tensor]`
-            The block itself, for all or some of the images.
-
-        # Returns
-
-        `Tensor`
-            `(images, patches, size)`
+        The output of a block, `(images, patches, size)` as its input `hidden`. `run` is the block itself, for all or
+        some of the images; stages, and blocks within their stage, are numbered from 0.
         """
         ...
 

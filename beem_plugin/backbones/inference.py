@@ -90,15 +90,7 @@ class InferenceBackbone:
         return self.use_kernels and longest <= MAX_TOKENS
 
     def embed_packed(self, tokens: Mapping[str, Tensor], packed: Packed) -> BackboneState:
-        """
-        The state before block 1 of packed samples.
-
-        # Parameters
-
-        tokens : `Mapping[str, Tensor]`
-            `input_ids` and, where the family has them, `token_type_ids`: `(tokens of all samples,)` int64.
-        packed : `Packed`
-        """
+        """The state before block 1 of packed samples."""
         self.check_length(packed.longest)
         token_type_ids = tokens.get("token_type_ids")
         hidden_states = self.embeddings(
@@ -148,16 +140,8 @@ class InferenceBackbone:
 
 def inference_backbone(backbone: Backbone, use_kernels: bool | None = None) -> InferenceBackbone | None:
     """
-    # Parameters
-
-    backbone : `Backbone`
-    use_kernels : `bool`, optional (default = whether `kernels_serve` it)
-
-    # Returns
-
-    `InferenceBackbone`, optional
-        `None` where the backbone itself must run: it is in training mode or of another family, or a module of it is
-        quantised, adapted or replaced, or has a hook or a `forward` of its own.
+    `None` where the backbone itself must run: it is in training mode or of another family, or a module of it is
+    quantised, adapted or replaced, or has a hook or a `forward` of its own.
     """
     if not isinstance(backbone, TransformerBackbone) or backbone.training:
         return None

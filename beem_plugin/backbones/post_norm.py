@@ -198,19 +198,7 @@ class Embeddings:
     def __call__(
         self, input_ids: Tensor, token_type_ids: Tensor | None, packed: Packed | None, add_norm: AddNorm
     ) -> Tensor:
-        """
-        # Parameters
-
-        input_ids, token_type_ids : `Tensor`
-            `(batch, tokens)` int64; `(1, tokens of all samples)` of packed samples.
-        packed : `Packed`, optional
-        add_norm : `AddNorm`
-
-        # Returns
-
-        `Tensor`
-            `(batch, tokens, hidden)`
-        """
+        """`(batch, tokens)` int64 to `(batch, tokens, hidden)`; the batch of packed samples is 1."""
         hidden_states = functional.embedding(input_ids, self.words)
         table = self.first_type_positions
         if token_type_ids is not None and self.token_types is not None:

@@ -65,18 +65,6 @@ def renamed(state: dict[str, Tensor], model: dict[str, Tensor]) -> dict[str, Ten
     """
     Renames the weights of a state dict for a model. Weights without a counterpart, or with several, keep their names,
     so that a strict load reports them.
-
-    # Parameters
-
-    state : `dict[str, Tensor]`
-        A state dict of any release of transformers.
-    model : `dict[str, Tensor]`
-        The state dict of the model that `state` is loaded into.
-
-    # Returns
-
-    `dict[str, Tensor]`
-        `state` under the names of `model`.
     """
     result = {name: value for name, value in state.items() if name in model}
     newest: dict[str, tuple[str, Tensor]] = {}

@@ -44,6 +44,11 @@ class ExitDecisions:
     log_probabilities: Tensor
     scores: Tensor | None
 
+    def __getitem__(self, rows: Tensor) -> ExitDecisions:
+        """The samples at `rows`, `(selected,)` int64."""
+        scores = None if self.scores is None else self.scores[rows]
+        return ExitDecisions(self.exits[rows], self.predictions[rows], self.log_probabilities[rows], scores)
+
 
 def replay(policy: ExitPolicy, trace: Trace) -> ExitDecisions:
     """

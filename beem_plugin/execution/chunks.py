@@ -44,16 +44,7 @@ class Layout(Protocol):
         """
 
     def repack(self, chunks: Sequence[Chunk], kept: Tensor, kept_on_device: Tensor) -> Iterator[Chunk]:
-        """
-        New chunks of the samples that stay active.
-
-        # Parameters
-
-        chunks : `Sequence[Chunk]`
-            At the same depth.
-        kept, kept_on_device : `Tensor`
-            `(kept,)` int64, ascending, one or more: positions among the samples of all chunks.
-        """
+        """New chunks of the samples `kept`, `(kept,)` int64, ascending: positions among the samples of all chunks."""
 
 
 @dataclass
@@ -84,7 +75,7 @@ class Piece:
 
 
 def pieces_of(chunks: Sequence[Chunk], kept: Tensor, kept_on_device: Tensor) -> list[Piece]:
-    """The kept samples, chunk by chunk; parameters as `Layout.repack`."""
+    """The kept samples, chunk by chunk; see `Layout.repack`."""
     ends = torch.tensor([len(chunk) for chunk in chunks]).cumsum(0)
     borders = [0, *torch.searchsorted(kept, ends).tolist()]
     return [

@@ -8,11 +8,10 @@ import torch
 from torch import Tensor
 
 from beem_plugin.calibration.replay import ExitDecisions
-from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.transfer import HostCopy, to_device
 from beem_plugin.data.ragged_batch import RaggedBatch
 from beem_plugin.execution.compiled.network import CompiledNetwork
-from beem_plugin.execution.engine import Engine, ExecutedBatch
+from beem_plugin.execution.engine import Engine, ExecutedBatch, check_at_least, check_min_leaving
 from beem_plugin.execution.exit_tracker import ExitTracker
 from beem_plugin.execution.stepped_network import SteppedNetwork
 from beem_plugin.execution.windows import divided
@@ -47,11 +46,8 @@ class Compaction(Engine):
     def __init__(
         self, check_every: int = 1, min_leaving: float = 0.0, max_tokens: int = 16384, capture: bool = True
     ) -> None:
-        for name, value in (("check_every", check_every), ("max_tokens", max_tokens)):
-            if value < 1:
-                raise ConfigurationError(f"{name}: found {value}, allowed: 1 or more")
-        if not 0 <= min_leaving < 1:
-            raise ConfigurationError(f"min_leaving: found {min_leaving}, allowed: 0 up to, not including, 1")
+        check_at_least(1, check_every=check_every, max_tokens=max_tokens)
+        check_min_leaving(min_leaving)
         self.check_every = check_every
         self.min_leaving = min_leaving
         self.max_tokens = max_tokens
@@ -74,17 +70,7 @@ class Compaction(Engine):
 
 
 class RunningBatch:
-    """
-    A batch on its way through the network.
-
-    # Parameters
-
-    network : `CompiledNetwork`
-    samples : `RaggedBatch`
-        On the CPU, one or more.
-    min_leaving : `float`
-        See `Compaction`.
-    """
+    """A batch on its way through the network."""
 
     def __init__(self, network: CompiledNetwork, samples: RaggedBatch, min_leaving: float) -> None:
         self.network, self.lengths, self.min_leaving = network, samples.lengths, min_leaving
@@ -94,14 +80,7 @@ class RunningBatch:
         self.is_done = False
 
     def run(self, check_every: int, reads_late: bool) -> ExitDecisions:
-        """
-        # Parameters
-
-        check_every : `int`
-            See `Compaction`.
-        reads_late : `bool`
-            Whether exit decisions are read one exit late, when a device has them ready.
-        """
+        """`reads_late`: whether exit decisions are read one exit late, when a device has them ready."""
         network, tracker = self.network, self.tracker
         pending: HostCopy | None = None
         may_have_exited = False
@@ -124,12 +103,7 @@ class RunningBatch:
         return tracker.decisions()
 
     def remove(self, exited: Tensor) -> None:
-        """
-        # Parameters
-
-        exited : `Tensor`
-            `(active,)` bool on the CPU.
-        """
+        """`exited`: `(active,)` bool on the CPU."""
         count = int(exited.sum())
         self.is_done = count == len(exited)
         if self.is_done or count == 0 or count < self.min_leaving * len(exited):

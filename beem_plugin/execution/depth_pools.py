@@ -8,9 +8,8 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 import torch
 
 from beem_plugin.calibration.replay import ExitDecisions
-from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.data.ragged_batch import RaggedBatch
-from beem_plugin.execution.engine import Engine, ExecutedBatch
+from beem_plugin.execution.engine import Engine, ExecutedBatch, check_at_least, check_min_leaving
 from beem_plugin.execution.pool import pool
 from beem_plugin.execution.read_ahead import ReadAhead
 from beem_plugin.execution.stepped_network import SteppedNetwork
@@ -70,18 +69,11 @@ class DepthPools(Engine):
         windows_in_flight: int | None = None,
         use_kernels: bool = True,
     ) -> None:
-        at_least_one = (
-            ("tokens_per_chunk", tokens_per_chunk),
-            ("window_tokens", window_tokens),
-            ("windows_in_flight", windows_in_flight),
+        check_at_least(
+            1, tokens_per_chunk=tokens_per_chunk, window_tokens=window_tokens, windows_in_flight=windows_in_flight
         )
-        for name, value in at_least_one:
-            if value is not None and value < 1:
-                raise ConfigurationError(f"{name}: found {value}, allowed: 1 or more")
-        if min_leaving is not None and not 0 <= min_leaving < 1:
-            raise ConfigurationError(f"min_leaving: found {min_leaving}, allowed: 0 up to, not including, 1")
-        if call_tokens is not None and call_tokens < 0:
-            raise ConfigurationError(f"call_tokens: found {call_tokens}, allowed: 0 or more")
+        check_min_leaving(min_leaving)
+        check_at_least(0, call_tokens=call_tokens)
         self.tokens_per_chunk = tokens_per_chunk
         self.window_tokens = window_tokens
         self.min_leaving = min_leaving
@@ -125,15 +117,6 @@ def take_turns(
     """
     Advances up to `in_flight` windows in turns, one exit each. A window that is not yet read is waited for only when no
     other is in flight.
-
-    # Parameters
-
-    read : `Iterator[SortedWindow]`
-    start : `Callable`
-        Makes the computation of a window, a generator as `pool`.
-    in_flight : `int`
-    is_ready : `Callable[[], bool]`
-        Whether `read` has a window now.
     """
     flights: deque[tuple[SortedWindow, Generator[None, None, ExitDecisions]]] = deque()
     has_more = True

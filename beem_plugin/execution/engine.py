@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from beem_plugin.calibration.replay import ExitDecisions, check_signals
+from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.registry import Registrable
 from beem_plugin.data.ragged_batch import RaggedBatch
 from beem_plugin.execution.compiled.network import CompiledNetwork
@@ -29,6 +30,18 @@ class ExecutedBatch:
 
     index: Tensor
     decisions: ExitDecisions
+
+
+def check_at_least(least: int, **options: int | None) -> None:
+    """Raises a `ConfigurationError` for an option that is given and smaller."""
+    for name, value in options.items():
+        if value is not None and value < least:
+            raise ConfigurationError(f"{name}: found {value}, allowed: {least} or more")
+
+
+def check_min_leaving(share: float | None) -> None:
+    if share is not None and not 0 <= share < 1:
+        raise ConfigurationError(f"min_leaving: found {share}, allowed: 0 up to, not including, 1")
 
 
 class Engine(Registrable):
@@ -97,19 +110,19 @@ def gather_decisions(
     if not done:
         empty = torch.zeros(0, dtype=torch.int64)
         return empty, ExitDecisions(empty, empty, torch.zeros(0, num_labels, dtype=torch.float64), None)
+    parts = [batch.decisions for batch in done]
+    scores = [part.scores for part in parts if part.scores is not None]
     index = torch.cat([batch.index for batch in done])
+    joined = ExitDecisions(
+        torch.cat([part.exits for part in parts]),
+        torch.cat([part.predictions for part in parts]),
+        torch.cat([part.log_probabilities for part in parts]),
+        torch.cat(scores) if len(scores) == len(parts) else None,
+    )
     order = index.argsort(stable=True)
-    scores = [batch.decisions.scores for batch in done]
     index = index[order]
     if bool((index[1:] == index[:-1]).any()) or (total is not None and len(index) != total):
         raise RuntimeError(
             f"the engine returned {len(index)} results ({len(index.unique())} unique) for {total} samples"
         )
-    return index, ExitDecisions(
-        torch.cat([batch.decisions.exits for batch in done])[order],
-        torch.cat([batch.decisions.predictions for batch in done])[order],
-        torch.cat([batch.decisions.log_probabilities for batch in done])[order],
-        None
-        if any(score is None for score in scores)
-        else torch.cat([score for score in scores if score is not None])[order],
-    )
+    return index, joined[order]

@@ -15,13 +15,6 @@ class ExitTracker:
     """
     The active samples of a batch or window, and the results of all samples. A sample that has exited stays active until
     it is removed; its later results are ignored. The host does not wait for the device here.
-
-    # Parameters
-
-    decider : `Decider`
-    samples : `int`
-    num_exits, num_labels : `int`
-    device : `torch.device`
     """
 
     def __init__(self, decider: Decider, samples: int, num_exits: int, num_labels: int, device: torch.device) -> None:
@@ -51,14 +44,7 @@ class ExitTracker:
         self.exited = self.exited | exits
 
     def keep(self, kept: Tensor) -> None:
-        """
-        Removes active samples for good.
-
-        # Parameters
-
-        kept : `Tensor`
-            `(kept,)` int64 on the device: positions among the active samples.
-        """
+        """Removes all active samples but those at `kept`, `(kept,)` int64 on the device, for good."""
         self.rows, self.exited = self.rows.index_select(0, kept), self.exited.index_select(0, kept)
         self.memory = (
             self.memory.index_select(0, kept) if isinstance(self.memory, Tensor) else (self.memory.index_select(kept))

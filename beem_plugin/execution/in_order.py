@@ -15,17 +15,7 @@ from beem_plugin.exits.policy import ExitPolicy
 def run_in_order(
     engine: Engine, network: SteppedNetwork, policy: ExitPolicy, batches: Iterable[RaggedBatch]
 ) -> Iterator[ExitDecisions]:
-    """
-    Yields the decisions of each batch as soon as all of its samples are done, in the order of the batches.
-
-    # Parameters
-
-    engine : `Engine`
-    network : `SteppedNetwork`
-    policy : `ExitPolicy`
-    batches : `Iterable[RaggedBatch]`
-        None of them empty; the `index` of each is consecutive.
-    """
+    """Yields the decisions of each batch as soon as all of its samples are done, in the order of the batches."""
     pending: list[_Pending] = []
 
     def read() -> Iterator[RaggedBatch]:
@@ -59,10 +49,7 @@ class _Pending:
         """Keeps the results that belong to this batch."""
         rows = ((executed.index >= self.first) & (executed.index < self.last)).nonzero().squeeze(1)
         if len(rows):
-            found = executed.decisions
-            scores = None if found.scores is None else found.scores[rows]
-            mine = ExitDecisions(found.exits[rows], found.predictions[rows], found.log_probabilities[rows], scores)
-            self.parts.append(ExecutedBatch(executed.index[rows], mine))
+            self.parts.append(ExecutedBatch(executed.index[rows], executed.decisions[rows]))
 
     def decisions(self, num_labels: int) -> ExitDecisions:
         return gather_decisions(self.parts, num_labels, self.last - self.first)[1]

@@ -16,14 +16,6 @@ from beem_plugin.kernels.packed import Packed
 
 
 class PackedLayout:
-    """
-    # Parameters
-
-    network : `CompiledNetwork`
-        One that `can_pack`.
-    tokens_per_chunk : `int`
-    """
-
     def __init__(self, network: CompiledNetwork, tokens_per_chunk: int) -> None:
         self.backbone, self.tokens_per_chunk = network.backbone, tokens_per_chunk
 
@@ -59,20 +51,7 @@ class PackedLayout:
 
 
 def divide(lengths: np.ndarray, tokens_per_chunk: int) -> list[tuple[int, int]]:
-    """
-    Chunks of about equally many tokens.
-
-    # Parameters
-
-    lengths : `np.ndarray`
-        `(samples,)` int64, one or more.
-    tokens_per_chunk : `int`
-
-    # Returns
-
-    `list[tuple[int, int]]`
-        The first sample of each chunk and the one after its last.
-    """
+    """Chunks of about equally many tokens."""
     ends = lengths.cumsum()
     count = max(1, round(int(ends[-1]) / tokens_per_chunk))
     edges = np.searchsorted(ends, ends[-1] * np.arange(1, count) / count)

@@ -19,14 +19,6 @@ MAX_GROUPS = 24
 
 
 class PaddedLayout:
-    """
-    # Parameters
-
-    network : `CompiledNetwork`
-    tokens_per_chunk, call_tokens : `int`
-        See `plan`.
-    """
-
     def __init__(self, network: CompiledNetwork, tokens_per_chunk: int, call_tokens: int) -> None:
         self.network, self.tokens_per_chunk, self.call_tokens = network, tokens_per_chunk, call_tokens
 

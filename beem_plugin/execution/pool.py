@@ -23,15 +23,6 @@ def pool(
     """
     Yields after the work of each exit has been queued, before its results are waited for, so that the device computes
     other windows meanwhile. Returns the decisions in the order of `samples`.
-
-    # Parameters
-
-    network : `CompiledNetwork`
-    samples : `RaggedBatch`
-        Sorted by length, tokens on the network's device; one or more.
-    tokens_per_chunk, call_tokens : `int`
-    min_leaving : `float`
-        See `DepthPools`.
     """
     layout: Layout = PaddedLayout(network, tokens_per_chunk, call_tokens)
     if network.can_pack(int(samples.lengths[-1])):

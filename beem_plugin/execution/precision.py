@@ -13,12 +13,6 @@ def cast_network(network: torch.nn.Module, dtype: str) -> torch.nn.Module:
     """
     Casts the parameters of `network` in place and returns it. Buffers stay as they are, because tables such as rotary
     frequencies lose their meaning in half precision. Exits are decided in the decision precision all the same.
-
-    # Parameters
-
-    network : `torch.nn.Module`
-    dtype : `str`
-        `"float32"`, `"bfloat16"` or `"float16"`.
     """
     if dtype not in PRECISIONS:
         raise ConfigurationError(not_allowed("dtype", dtype, PRECISIONS))

@@ -14,7 +14,7 @@ from beem_plugin.execution.compiled.capture import CudaRecorder, Recorder
 from beem_plugin.execution.compiled.network import CompiledNetwork
 from beem_plugin.execution.compiled.sample_graphs import Result
 from beem_plugin.execution.compiled.sample_runner import SampleRunner
-from beem_plugin.execution.engine import Engine, ExecutedBatch
+from beem_plugin.execution.engine import Engine, ExecutedBatch, check_at_least
 from beem_plugin.execution.stepped_network import SteppedNetwork
 from beem_plugin.exits.policy import ExitPolicy
 
@@ -66,10 +66,7 @@ class Single(Engine):
         heads: str = "fused",
         plain_numbers: bool = True,
     ) -> None:
-        at_least_one = (("length_bucket", length_bucket), ("max_lengths", max_lengths), ("check_every", check_every))
-        for name, value in at_least_one:
-            if value < 1:
-                raise ConfigurationError(f"{name}: found {value}, allowed: 1 or more")
+        check_at_least(1, length_bucket=length_bucket, max_lengths=max_lengths, check_every=check_every)
         if heads not in HEADS:
             raise ConfigurationError(not_allowed("heads", heads, HEADS))
         self.length_bucket = length_bucket
@@ -123,15 +120,6 @@ def samples_of(batch: RaggedBatch) -> Iterator[dict[str, np.ndarray]]:
 
 
 def run_sample(network: CompiledNetwork, runner: SampleRunner | None, sample: dict[str, np.ndarray]) -> Result:
-    """
-    # Parameters
-
-    network : `CompiledNetwork`
-    runner : `SampleRunner`, optional
-        Captured graphs.
-    sample : `dict[str, np.ndarray]`
-        `(tokens,)` int64 each.
-    """
     result = None if runner is None else runner.run(sample)
     if result is not None:
         return result

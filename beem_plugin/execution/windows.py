@@ -22,17 +22,6 @@ def windows(
     """
     Successive parts of the input of at most `max_tokens` tokens, but at least one sample. Batches are joined, and
     divided if they are larger.
-
-    # Parameters
-
-    batches : `Iterable[RaggedBatch]`
-    max_tokens : `int`
-    first_tokens : `int`, optional (default = `max_tokens`)
-        Limit of the first window. A small one lets computation begin before much input has been read.
-    growth : `int`, optional (default = `2`)
-        Factor by which the limit grows from window to window, up to `max_tokens`.
-    pinned : `bool`, optional (default = `False`)
-        See `RaggedBatch.join`.
     """
     limit = min(max_tokens, first_tokens or max_tokens)
     held: list[RaggedBatch] = []
@@ -79,14 +68,7 @@ class SortedWindow:
 
     def in_input_order(self, decisions: ExitDecisions) -> ExitDecisions:
         """The decisions about `samples`, in the order of `index`."""
-        back = self.order.argsort()
-        scores = decisions.scores
-        return ExitDecisions(
-            decisions.exits[back],
-            decisions.predictions[back],
-            decisions.log_probabilities[back],
-            None if scores is None else scores[back],
-        )
+        return decisions[self.order.argsort()]
 
 
 def sorted_windows(read: Iterable[RaggedBatch], device: torch.device) -> Iterator[SortedWindow]:

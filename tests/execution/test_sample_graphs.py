@@ -11,7 +11,7 @@ import torch
 from beem_plugin.data.ragged_batch import RaggedBatch, ragged_batches
 from beem_plugin.execution.compiled import capture
 from beem_plugin.execution.compiled.capture import await_pinned, without_collection
-from beem_plugin.execution.compiled.segments import Segment, plan_segments
+from beem_plugin.execution.compiled.sample_graphs import Segment, plan_segments
 from beem_plugin.exits.policies import Beem, FixedExit, MaxProbability
 from beem_plugin.exits.policy import ExitPolicy
 from tests.execution.captured_worlds import CountingRecorder, GraphsOnHost

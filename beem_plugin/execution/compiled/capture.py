@@ -6,7 +6,6 @@ import gc
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -18,41 +17,49 @@ POLLS_PER_CLOCK = 100_000
 TIMEOUT_SECONDS = 2.0
 
 
-class Recorder(Protocol):
-    """Captures work on one stream, with parts of it on a second stream beside it."""
-
-    def pinned(self, *shape: int, dtype: torch.dtype) -> Tensor: ...
-
-    def capture(self, work: Callable[[], None]) -> Callable[[], None]: ...
-
-    def aside(self, work: Callable[[], None]) -> None: ...
-
-    def join(self) -> None: ...
-
-    def enter(self) -> None: ...
-
-    def wait(self) -> None: ...
-
-
-class CudaRecorder:
+class EagerRecorder:
     """
-    Two streams and a memory pool, shared by graphs of which one runs at a time.
-
-    # Parameters
-
-    device : `torch.device`
+    Runs work at once, and again at each replay: graph-based code on a device without graphs. Work is on one stream,
+    with parts of it on a second stream beside it.
     """
+
+    def pinned(self, *shape: int, dtype: torch.dtype) -> Tensor:
+        """Zeros in host memory that the device can write."""
+        return torch.zeros(*shape, dtype=dtype)
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        """Captures `work`; the function returned replays it on the current stream."""
+        work()
+        return work
+
+    def aside(self, work: Callable[[], None]) -> None:
+        """Queues `work` on the second stream. It starts when everything queued before is done."""
+        work()
+
+    def join(self) -> None:
+        """Work queued from now on starts when the second stream is done."""
+
+    def enter(self) -> None:
+        """Makes the first stream the current one."""
+
+    def wait(self) -> None:
+        """Blocks until the first stream is done."""
+
+
+Recorder = EagerRecorder
+
+
+class CudaRecorder(EagerRecorder):
+    """Two streams and a memory pool, shared by graphs of which one runs at a time."""
 
     def __init__(self, device: torch.device) -> None:
         self.main, self.side = torch.cuda.Stream(device), torch.cuda.Stream(device)
         self.pool = torch.cuda.graph_pool_handle()
 
     def pinned(self, *shape: int, dtype: torch.dtype) -> Tensor:
-        """Zeros in pinned host memory."""
         return torch.zeros(*shape, dtype=dtype, pin_memory=True)
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
-        """Captures `work`; the function returned replays it on the current stream."""
         self.main.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.main):
             for _ in range(WARM_UPS):
@@ -70,42 +77,18 @@ class CudaRecorder:
         return graph.replay
 
     def aside(self, work: Callable[[], None]) -> None:
-        """Queues `work` on the second stream. It starts when everything queued before is done."""
         self.side.wait_stream(self.main)
         with torch.cuda.stream(self.side):
             work()
 
     def join(self) -> None:
-        """Work queued from now on starts when the second stream is done."""
         self.main.wait_stream(self.side)
 
     def enter(self) -> None:
-        """Makes the first stream the current one."""
         torch.cuda.set_stream(self.main)
 
     def wait(self) -> None:
-        """Blocks until the first stream is done."""
         self.main.synchronize()
-
-
-class EagerRecorder:
-    """A `Recorder` that runs work at once and again at each replay: graph-based code on a device without graphs."""
-
-    def pinned(self, *shape: int, dtype: torch.dtype) -> Tensor:
-        return torch.zeros(*shape, dtype=dtype)
-
-    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
-        work()
-        return work
-
-    def aside(self, work: Callable[[], None]) -> None:
-        work()
-
-    def join(self) -> None: ...
-
-    def enter(self) -> None: ...
-
-    def wait(self) -> None: ...
 
 
 class CaptureError(Exception):
@@ -125,22 +108,7 @@ def without_collection() -> Iterator[None]:
 
 
 def await_pinned(is_ready: Callable[[], bool], wait: Callable[[], None]) -> bool:
-    """
-    Polls pinned memory. Polling notices a result some 10 us earlier than an event.
-
-    # Parameters
-
-    is_ready : `Callable[[], bool]`
-        Reads the pinned memory.
-    wait : `Callable[[], None]`
-        Blocks until no work is queued; called when nothing has arrived for two seconds, so that errors on the device
-        are raised.
-
-    # Returns
-
-    `bool`
-        Whether `is_ready`; false if the work is done and has not written what was expected, such as NaN.
-    """
+    """Polls pinned memory. Polling notices a result some 10 us earlier than an event."""
     deadline: float | None = None
     while True:
         for _ in range(POLLS_PER_CLOCK):
@@ -154,16 +122,7 @@ def await_pinned(is_ready: Callable[[], bool], wait: Callable[[], None]) -> bool
 
 
 def await_row(row: np.ndarray, wait: Callable[[], None]) -> list[float]:
-    """
-    Polls pinned memory until it has no NaN, and returns its values.
-
-    # Parameters
-
-    row : `np.ndarray`
-        Filled with NaN before the work was queued. Its numbers need not arrive together.
-    wait : `Callable[[], None]`
-        See `await_pinned`.
-    """
+    """Polls pinned memory until it has no NaN, and returns its values."""
     values: list[float] = row.tolist()
 
     def is_complete() -> bool:

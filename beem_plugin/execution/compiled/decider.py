@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import logging
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from beem_plugin.execution.compiled.policy_kernel import PolicyKernel
-from beem_plugin.execution.compiled.step_source import UnsupportedStep
+from beem_plugin.execution.compiled.step_values import UnsupportedStep
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.signals import ExitSignals, decision_dtype
-from beem_plugin.exits.state import ExitState
 
 logger = logging.getLogger(__name__)
 
@@ -22,12 +22,6 @@ class ClassifierSignals(ExitSignals):
     """
     Signals of a linear classifier that has not run yet. A kernel can compute the logits; otherwise they are computed
     when they are read.
-
-    # Parameters
-
-    vectors : `Tensor`
-        `(samples, size)`, the input of the classifier.
-    classifier : `torch.nn.Linear`
     """
 
     def __init__(self, vectors: Tensor, classifier: torch.nn.Linear) -> None:
@@ -39,33 +33,14 @@ class ClassifierSignals(ExitSignals):
 
     @cached_property
     def logits(self) -> Tensor:  # type: ignore[override]
-        return self.classifier(self.vectors).float()
+        return functional.linear(self.vectors, self.classifier.weight, self.classifier.bias).float()
 
 
-class Decider(Protocol):
+class Decider:
     """
-    Steps a policy. A result is a row of `2 + labels` numbers in the decision precision: 1 for a sample that exits and 0
-    for others, the score (0 for a policy without), and the output. The memory is the policy's state in any form.
-    """
-
-    has_score: bool
-
-    def start(self, samples: int) -> Any: ...
-
-    def step(
-        self, exit_number: int, signals: ExitSignals, memory: Any, out: Tensor | None = None
-    ) -> tuple[Tensor, Any]: ...
-
-
-class OperationDecider:
-    """
-    Calls the policy's own methods.
-
-    # Parameters
-
-    policy : `ExitPolicy`
-        Bound and calibrated.
-    device : `torch.device`
+    Steps a policy by its own methods. A result is a row of `2 + labels` numbers in the decision precision: 1 for a
+    sample that exits and 0 for others, the score (0 for a policy without), and the output. The memory is the policy's
+    state in any form.
     """
 
     def __init__(self, policy: ExitPolicy, device: torch.device) -> None:
@@ -73,22 +48,12 @@ class OperationDecider:
         self.dtype = decision_dtype(device)
         self.has_score = False
 
-    def start(self, samples: int) -> ExitState:
+    def start(self, samples: int) -> Any:
         return self.policy.start(samples, self.policy.num_exits, self.device)
 
     def step(
-        self, exit_number: int, signals: ExitSignals, memory: ExitState, out: Tensor | None = None
-    ) -> tuple[Tensor, ExitState]:
-        """
-        # Parameters
-
-        exit_number : `int`
-        signals : `ExitSignals`
-        memory : `ExitState`
-            As `start` or the last step returned it.
-        out : `Tensor`, optional
-            `(samples, 2 + labels)` on the device or in pinned memory, for the results.
-        """
+        self, exit_number: int, signals: ExitSignals, memory: Any, out: Tensor | None = None
+    ) -> tuple[Tensor, Any]:
         exits, memory = self.policy.step(exit_number, signals, memory)
         score = self.policy.score(memory)
         self.has_score = score is not None
@@ -100,26 +65,19 @@ class OperationDecider:
         return results, memory
 
 
-class KernelDecider:
-    """
-    Launches a generated kernel.
-
-    # Parameters
-
-    kernel : `PolicyKernel`
-    device : `torch.device`
-    """
+class KernelDecider(Decider):
+    """Launches a generated kernel."""
 
     def __init__(self, kernel: PolicyKernel, device: torch.device) -> None:
-        self.kernel, self.device = kernel, device
-        self.has_score = kernel.has_score
+        super().__init__(kernel.policy, device)
+        self.kernel, self.has_score = kernel, kernel.has_score
 
-    def start(self, samples: int) -> Tensor:
+    def start(self, samples: int) -> Any:
         return self.kernel.start(samples)
 
     def step(
-        self, exit_number: int, signals: ExitSignals, memory: Tensor, out: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
+        self, exit_number: int, signals: ExitSignals, memory: Any, out: Tensor | None = None
+    ) -> tuple[Tensor, Any]:
         if out is None:
             columns = 2 + self.kernel.num_labels
             out = torch.empty(len(signals), columns, dtype=torch.float64, device=self.device)
@@ -134,16 +92,7 @@ class KernelDecider:
 
 
 def make_decider(policy: ExitPolicy, device: torch.device, with_kernel: bool) -> Decider:
-    """
-    # Parameters
-
-    policy : `ExitPolicy`
-        Bound and calibrated.
-    device : `torch.device`
-    with_kernel : `bool`
-        Whether to use a kernel where the policy and the machine allow it.
-    """
-    operations = OperationDecider(policy, device)
+    operations = Decider(policy, device)
     if not with_kernel:
         return operations
     try:

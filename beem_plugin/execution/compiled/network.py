@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from beem_plugin.backbones import BackboneState
 from beem_plugin.backbones.inference import inference_backbone
@@ -17,6 +18,7 @@ from beem_plugin.execution.compiled.origin import Origin
 from beem_plugin.execution.stepped_network import SteppedNetwork, device_of
 from beem_plugin.exits.heads.pooled import PooledHead
 from beem_plugin.exits.policy import ExitPolicy
+from beem_plugin.exits.poolers import BertPooler
 from beem_plugin.exits.signals import ExitSignals
 from beem_plugin.kernels import mean_tokens as mean_kernel
 from beem_plugin.kernels.launch import triton
@@ -109,14 +111,21 @@ class CompiledNetwork:
         reads = self._reads[exit_number]
         if reads is not None:
             vectors = first_tokens(state) if reads == "first" else mean_tokens(state, self.use_kernels)
-            tokens = vectors[:, None]
             head = self.network.exits[exit_number - 1]  # type: ignore[attr-defined]
-            if self.use_kernels and type(head) is PooledHead and type(head.classifier) is torch.nn.Linear:
-                return ClassifierSignals(head.pool(tokens), head.classifier)
-            state = BackboneState(tokens, self._one_token.expand(len(vectors), 1))
+            if type(head) is PooledHead and type(head.classifier) is torch.nn.Linear:
+                return ClassifierSignals(pooled(head, vectors), head.classifier)
+            state = BackboneState(vectors[:, None], self._one_token.expand(len(vectors), 1))
         elif state.packed is not None:
             state = self.backbone.make_state(*state.packed.padded(state.hidden_states))
         return self.network.exit_signals(exit_number, state)
+
+
+def pooled(head: PooledHead, vectors: Tensor) -> Tensor:
+    """`head.pool` of `(samples, hidden)`; BERT's pooler without its modules, whose calls cost as much as the result."""
+    dense = getattr(head.pooler, "dense", None)
+    if type(head.pooler) is not BertPooler or type(dense) is not torch.nn.Linear:
+        return head.pool(vectors[:, None])
+    return functional.linear(vectors.to(dense.weight.dtype), dense.weight, dense.bias).tanh_()
 
 
 def first_tokens(state: BackboneState) -> Tensor:

@@ -25,12 +25,6 @@ class Origin:
     A network and a policy at one moment. This is the only place that tells whether something derived from them (copied
     weights, captured graphs, generated kernels) is still valid. Writes to `parameter.data` by tensor operations do not
     count as changes, because torch does not count them either; assignments to `parameter.data` do.
-
-    # Parameters
-
-    network : `Any`
-        A `SteppedNetwork`. Its modules are found with `modules()`; a network without is taken not to change.
-    policy : `ExitPolicy`
     """
 
     def __init__(self, network: Any, policy: ExitPolicy) -> None:

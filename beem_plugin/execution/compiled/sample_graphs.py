@@ -13,7 +13,8 @@ that the host does for a segment.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -24,7 +25,6 @@ from torch import Tensor
 from beem_plugin.backbones import BackboneState
 from beem_plugin.execution.compiled.capture import Recorder, await_row
 from beem_plugin.execution.compiled.network import CompiledNetwork
-from beem_plugin.execution.compiled.segments import plan_segments
 from beem_plugin.execution.stepped_network import pad_token_of
 
 Result = tuple[int, float | None, list[float]]
@@ -32,21 +32,7 @@ Result = tuple[int, float | None, list[float]]
 
 
 class SampleGraphs:
-    """
-    Static buffers and one graph a segment.
-
-    # Parameters
-
-    network : `CompiledNetwork`
-    length : `int`
-        Tokens, padding included.
-    fields : `tuple[str, ...]`
-        The inputs beside the attention mask; `input_ids` comes first.
-    recorder : `Recorder`
-    check_every : `int`, optional (default = `1`)
-    lookahead : `bool`, optional (default = `True`)
-        See `plan_segments`.
-    """
+    """Static buffers and one graph a segment."""
 
     def __init__(
         self,
@@ -89,12 +75,7 @@ class SampleGraphs:
         self.steps = [(graph, segment.awaited) for graph, segment in zip(graphs, self.segments, strict=True)]
 
     def run(self, sample: Mapping[str, np.ndarray]) -> Result:
-        """
-        # Parameters
-
-        sample : `Mapping[str, np.ndarray]`
-            `(tokens,)` int64 each.
-        """
+        """`sample`: `(tokens,)` int64 each, without padding."""
         self.recorder.enter()
         self._stage(sample)
         exits = self.network.num_exits
@@ -167,3 +148,39 @@ class SampleGraphs:
         out = self.results[exit_number : exit_number + 1]
         memory = next(memory for memory in reversed(self.memories[:exit_number]) if memory is not None)
         _, self.memories[exit_number] = self.network.decider.step(exit_number, signals, memory, out)
+
+
+@dataclass(frozen=True)
+class Segment:
+    """
+    # Parameters
+
+    layers : `range`
+        The exits whose layers are computed.
+    decisions : `range`
+        The exits at which the policy is stepped.
+    awaited : `tuple[int, ...]`
+        The exits among `decisions` whose results the host reads: those where samples can exit, and the last.
+    """
+
+    layers: range
+    decisions: range
+    awaited: tuple[int, ...]
+
+
+def plan_segments(num_exits: int, can_exit: Sequence[bool], check_every: int, lookahead: bool) -> list[Segment]:
+    """Divides the network after every `check_every` exits where samples can exit."""
+    possible = [number for number in range(1, num_exits) if can_exit[number - 1]]
+    cuts = possible[check_every - 1 :: check_every]
+    segments: list[Segment] = []
+    layer = decided = 0
+    for cut in [*cuts, num_exits]:
+        end = min(cut + 1, num_exits) if lookahead else cut
+        if end == num_exits:  # the rest would be a decision without layers
+            cut = num_exits
+        awaited = tuple(number for number in range(decided + 1, cut + 1) if number in possible or number == num_exits)
+        segments.append(Segment(range(layer + 1, end + 1), range(decided + 1, cut + 1), awaited))
+        layer, decided = end, cut
+        if cut == num_exits:
+            break
+    return segments

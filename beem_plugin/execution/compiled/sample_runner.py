@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import torch
 
-from beem_plugin.execution.compiled.capture import CaptureError, CudaRecorder, Recorder
+from beem_plugin.execution.compiled.capture import CaptureError, Recorder
 from beem_plugin.execution.compiled.network import CompiledNetwork
 from beem_plugin.execution.compiled.sample_graphs import Result, SampleGraphs
 
@@ -26,14 +26,6 @@ class SampleRunner:
     The graphs of all lengths in use, captured on first use. There are two for each length, used in turns: when a sample
     exits, the layers that were launched ahead finish on their own stream while the next sample starts on the other.
     Graphs that may run at the same time share no memory pool and no stream, hence no workspace.
-
-    # Parameters
-
-    network : `CompiledNetwork`
-    length_bucket, max_lengths, check_every : `int`
-    lookahead : `bool`
-        See `Single`.
-    make_recorder : `Callable[[], Recorder]`, optional (default = CUDA graphs)
     """
 
     def __init__(
@@ -43,11 +35,10 @@ class SampleRunner:
         max_lengths: int,
         check_every: int,
         lookahead: bool,
-        make_recorder: Callable[[], Recorder] | None = None,
+        make_recorder: Callable[[], Recorder],
     ) -> None:
         self.network, self.length_bucket, self.max_lengths = network, length_bucket, max_lengths
         self.check_every, self.lookahead = check_every, lookahead
-        make_recorder = make_recorder or (lambda: CudaRecorder(network.device))
         self.recorders = [make_recorder() for _ in range(2 if lookahead else 1)]
         self.graphs: OrderedDict[tuple[int, tuple[str, ...]], list[SampleGraphs]] = OrderedDict()
         self.failure = network.obstacle

@@ -9,71 +9,15 @@ weights, tables) are read from memory, so that exits whose steps have the same s
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule, Node
+from torch.fx import Node
+
+from beem_plugin.execution.compiled.step_values import Translation, UnsupportedStep, Value, kind_of
 
 aten = torch.ops.aten
-
-
-def traced_samples(num_labels: int) -> int:
-    """Number of samples of the traced example. It differs from the number of labels, to tell the dimensions apart."""
-    return 7 if num_labels != 7 else 11
-
-
-class UnsupportedStep(Exception):
-    """The step contains an operation that has no translation."""
-
-
-@dataclass
-class Value:
-    """
-    # Parameters
-
-    text : `str`
-        A variable of the kernel.
-    per_label : `bool`
-        `(block, labels)`, or `(block,)`.
-    kind : `str`
-        `"float"`, `"int"` or `"bool"`.
-    """
-
-    text: str
-    per_label: bool
-    kind: str
-
-    def as_float(self) -> str:
-        return self.text if self.kind == "float" else f"({self.text}).to(tl.float64)"
-
-    def as_bool(self) -> str:
-        return self.text if self.kind == "bool" else f"({self.text} != 0)"
-
-
-@dataclass
-class StepSource:
-    """
-    # Parameters
-
-    lines : `list[str]`
-        The body of the kernel, from loads to stores.
-    numbers : `list[float]`
-        What the body reads from `numbers`, in this order.
-    """
-
-    lines: list[str] = field(default_factory=list)
-    numbers: list[float] = field(default_factory=list)
-
-    @property
-    def text(self) -> str:
-        return "\n".join(self.lines)
-
-
-def kind_of(dtype: torch.dtype) -> str:
-    return "float" if dtype.is_floating_point else "bool" if dtype == torch.bool else "int"
-
 
 UNARY = {
     aten.exp.default: "tl.exp({0})",
@@ -98,67 +42,16 @@ ARITHMETIC = {
 }
 COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 LOGIC = {"bitwise_and": "&", "logical_and": "&", "bitwise_or": "|", "logical_or": "|", "bitwise_xor": "^"}
-SAME: tuple[str, ...] = (
-    "clone",
-    "detach",
-    "alias",
-    "view",
-    "_unsafe_view",
-    "expand",
-    "repeat",
-    "unsqueeze",
-    "squeeze",
-    "_to_copy",
+SAME = (
+    *("clone", "detach", "alias", "view", "_unsafe_view", "expand", "repeat", "unsqueeze", "squeeze", "_to_copy"),
+    *("lift_fresh_copy", "lift_fresh", "contiguous", "reshape", "to"),
 )
-SAME += ("lift_fresh_copy", "lift_fresh", "contiguous", "reshape", "to")
 FILLED = ("full", "full_like", "new_full", "zeros", "zeros_like", "new_zeros", "ones", "ones_like", "new_ones")
 ROW_REDUCTIONS = {"amax": ("tl.max", "-float('inf')"), "amin": ("tl.min", "float('inf')"), "sum": ("tl.sum", "0.0")}
 
 
-class Translator:
-    """
-    Builds the source of one exit's step, node by node.
-
-    # Parameters
-
-    module : `GraphModule`
-        Of core torch operations, with the value of every node in its `meta["val"]`.
-    num_labels : `int`
-    """
-
-    def __init__(self, module: GraphModule, num_labels: int) -> None:
-        self.module, self.num_labels = module, num_labels
-        self.samples = traced_samples(num_labels)
-        self.source = StepSource()
-        self.values: dict[Node, Any] = {}
-        self.count = 0
-
-    def run(self, inputs: list[tuple[Value, str]]) -> list[Any]:
-        """
-        # Parameters
-
-        inputs : `list[tuple[Value, str]]`
-            The variables of the graph's placeholders, in their order, each with the expression that loads it.
-
-        # Returns
-
-        `list[Value or None]`
-            The graph's outputs.
-        """
-        waiting = iter(inputs)
-        outputs: list[Any] = []
-        for node in self.module.graph.nodes:
-            if node.op == "placeholder":
-                self.values[node], load = next(waiting)
-                if node.users:  # exits that differ only in what they ignore share a kernel
-                    self.source.lines.append(f"{self.values[node].text} = {load}")
-            elif node.op == "get_attr":
-                self.values[node] = getattr(self.module, str(node.target))
-            elif node.op == "call_function":
-                self.values[node] = self.translate(node)
-            elif node.op == "output":
-                outputs = [None if one is None else self.value(one, node) for one in node.args[0]]
-        return outputs
+class Translator(Translation):
+    """Builds the source of one exit's step, node by node."""
 
     def translate(self, node: Node) -> Any:
         target, name = node.target, str(node.target).removeprefix("aten.").split(".")[0]
@@ -185,67 +78,7 @@ class Translator:
             return self.reduce(node, *ROW_REDUCTIONS[name])
         if hasattr(self, f"do_{name}"):
             return getattr(self, f"do_{name}")(node)
-        raise UnsupportedStep(f"operation {target}")
-
-    # Operands
-
-    def value(self, argument: Any, node: Node) -> Value:
-        """`argument` as a value; numbers and constant tensors are read from `numbers`."""
-        found = self.values[argument] if isinstance(argument, Node) else argument
-        if isinstance(found, Value):
-            return found
-        if isinstance(found, Tensor):
-            return self.constant(found)
-        if isinstance(found, (bool, int, float)):
-            return Value(f"tl.load(numbers + {self.number(float(found))})", False, "float")
-        raise UnsupportedStep(f"argument {argument!r} of {node.target}")
-
-    def operand(self, argument: Any, node: Node) -> Value:
-        """`argument`, with a dimension of labels if the result of `node` has one."""
-        value = self.value(argument, node)
-        is_scalar = not isinstance(argument, Node) or "tl.load(numbers" in value.text
-        if value.per_label or is_scalar or not self.has_labels(node):
-            return value
-        return Value(f"({value.text})[:, None]", False, value.kind)
-
-    def pair(self, node: Node) -> tuple[Value, Value]:
-        return self.operand(node.args[0], node), self.operand(node.args[1], node)
-
-    def number(self, value: float) -> int:
-        self.source.numbers.append(value)
-        return len(self.source.numbers) - 1
-
-    def constant(self, tensor: Tensor) -> Value:
-        """A tensor that the step did not compute: a number, or one number per label."""
-        if tensor.numel() == 1:
-            return Value(f"tl.load(numbers + {self.number(float(tensor))})", False, "float")
-        if tensor.numel() != self.num_labels or tensor.shape[-1] != self.num_labels:
-            raise UnsupportedStep(f"a constant of shape {tuple(tensor.shape)}")
-        places = [self.number(float(one)) for one in tensor.reshape(-1).double()]
-        return Value(f"tl.load(numbers + {places[0]} + column, mask=is_label, other=0.0)[None, :]", True, "float")
-
-    def has_labels(self, node: Node) -> bool:
-        shape = tuple(node.meta["val"].shape)
-        if shape in ((self.samples,), (self.samples, 1), (), (1,), (1, 1)):
-            return False
-        if shape in ((self.samples, self.num_labels), (self.num_labels,), (1, self.num_labels)):
-            return True
-        raise UnsupportedStep(f"a value of shape {shape}")
-
-    def assign(self, node: Node, text: str) -> Value:
-        self.count += 1
-        name = f"v{self.count}"
-        self.source.lines.append(f"{name} = {text}")
-        return Value(name, self.has_labels(node), kind_of(node.meta["val"].dtype))
-
-    def full(self, node: Node, text: str) -> Value:
-        """`text`, one number, for every sample (and label)."""
-        zeros = "tl.zeros((BLOCK, LABELS), tl.float64)" if self.has_labels(node) else "tl.zeros((BLOCK,), tl.float64)"
-        kind = kind_of(node.meta["val"].dtype)
-        converted = {"float": "", "int": ".to(tl.int64)", "bool": " != 0"}[kind]
-        return self.assign(node, f"({zeros} + {text}){converted}")
-
-    # Operations
+        return super().translate(node)
 
     def arithmetic(self, node: Node, template: str) -> Value:
         left, right = self.pair(node)
@@ -277,17 +110,6 @@ class Translator:
         else:
             fill = node.args[0] if name == "scalar_tensor" else node.args[-1]
         return self.full(node, self.value(fill, node).as_float())
-
-    def row_of(self, node: Node) -> Value:
-        """The first argument of a reduction over labels."""
-        value = self.value(node.args[0], node)
-        dims = node.args[1] if len(node.args) > 1 else None
-        listed = dims if isinstance(dims, (list, tuple)) else [dims]
-        if list(listed) not in ([-1], [1]):
-            raise UnsupportedStep(f"{node.target} over dimensions {dims}")
-        if not value.per_label and self.num_labels > 1:
-            raise UnsupportedStep(f"{node.target} over samples")
-        return value if value.per_label else Value(f"({value.text})[:, None]", True, value.kind)
 
     def reduce(self, node: Node, function: str, neutral: str) -> Value:
         row = self.row_of(node)
@@ -352,11 +174,6 @@ class Translator:
         if dim in (1, -1) and (start or 0) == 0 and end == 1:
             return self.column_of(node, value, "0")
         raise UnsupportedStep("slicing")
-
-    def column_of(self, node: Node, value: Value, place: str) -> Value:
-        picked = f"tl.sum(tl.where(column[None, :] == {place}, {value.as_float()}, 0.0), axis=1)"
-        kind = kind_of(node.meta["val"].dtype)
-        return self.assign(node, {"float": picked, "int": f"{picked}.to(tl.int64)", "bool": f"{picked} != 0"}[kind])
 
     def do_gather(self, node: Node) -> Value:
         table, _, index = node.args[:3]

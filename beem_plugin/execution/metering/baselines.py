@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,51 +19,22 @@ class FullDepth:
     """
     A multi-exit network with nothing but its last exit: under any engine, with the policy `final`, it is that engine
     at full depth, exits off.
-
-    # Parameters
-
-    network : `SteppedNetwork`
     """
+
+    num_exits = 1
 
     def __init__(self, network: SteppedNetwork) -> None:
         self.network = network
-        self.num_labels = network.num_labels
-        self.exit_layers = [network.exit_layers[-1]]
+        self.exit_layers, self.num_labels = [network.exit_layers[-1]], network.num_labels
+        self.available_signals: set[str] = set()
+        self.backbone, self.parameters = network.backbone, network.parameters
 
-    @property
-    def backbone(self) -> Any:
-        return self.network.backbone
-
-    @property
-    def num_exits(self) -> int:
-        return 1
-
-    @property
-    def exits(self) -> list[Any] | None:
-        heads = getattr(self.network, "exits", None)
-        return None if heads is None else [heads[-1]]
-
-    @property
-    def available_signals(self) -> set[str]:
-        return set()
-
-    @property
-    def obstacle(self) -> str | None:
-        return getattr(self.network, "obstacle", None)
-
-    @property
-    def carries_memory(self) -> bool:
-        return getattr(self.network, "carries_memory", False)
-
-    def parameters(self) -> Iterator[torch.nn.Parameter]:
-        return self.network.parameters()
-
-    @property
-    def is_packable(self) -> bool:
-        return getattr(self.network, "is_packable", False)
-
-    def modules(self) -> Iterator[torch.nn.Module]:
-        yield from self.network.modules() if isinstance(self.network, torch.nn.Module) else ()
+    def __getattr__(self, name: str) -> Any:
+        """Whatever else the network has; of its heads the last."""
+        if name == "network":  # not set yet, as in copies
+            raise AttributeError(name)
+        found = getattr(self.network, name)
+        return [found[-1]] if name == "exits" else found
 
     def embed(self, batch: dict[str, Tensor], backbone: Any = None) -> BackboneState:
         return self.network.embed(batch, **({} if backbone is None else {"backbone": backbone}))
@@ -79,13 +50,7 @@ class FullDepth:
 
 
 class NeverLeaves(ExitPolicy):
-    """
-    Steps another policy at every exit, and no sample exits: the cost of unused exits.
-
-    # Parameters
-
-    policy : `ExitPolicy`
-    """
+    """Steps another policy at every exit, and no sample exits: the cost of unused exits."""
 
     def __init__(self, policy: ExitPolicy) -> None:
         self.policy = policy

@@ -42,11 +42,6 @@ class NetworkMacs:
     def spent(self, exits: Tensor, lengths: Tensor) -> Tensor:
         """
         `(samples,)` float64: multiply-accumulates of samples that exit at `exits`, all heads up to there included.
-
-        # Parameters
-
-        exits, lengths : `Tensor`
-            `(samples,)` int64
         """
         powers = torch.stack([torch.ones_like(lengths), lengths, lengths**2], 1).double()  # (samples, 3)
         upto = (self.layers + self.heads).cumsum(0)[exits - 1]  # (samples, 3)
@@ -82,15 +77,7 @@ def count_macs(network: SteppedNetwork) -> NetworkMacs:
 
 @torch.no_grad()
 def exit_costs(network: Any, length: int = 32) -> list[float]:
-    """
-    Cost of exiting at each exit in layers of the network: its layers, and the branches of all exits up to there.
-
-    # Parameters
-
-    network : `MultiExitEncoder`
-    length : `int`, optional (default = `32`)
-        Tokens, at which multiply-accumulates are compared; at most as many as the backbone takes.
-    """
+    """Cost of exiting at each exit in layers of the network: its layers, and the branches of all exits up to there."""
     length = min(length, getattr(network.backbone, "max_tokens", None) or length)
     layer = sum(layers for layers, _ in _count_at(network, length)) / network.exit_layers[-1]
     weight = next(network.parameters())

@@ -36,16 +36,7 @@ TOLERANCE = 1e-3
 
 
 class Segment(torch.nn.Module):
-    """
-    The layers from exit `first - 1` to exit `last`, and exit `last`'s head.
-
-    # Parameters
-
-    network : `SteppedNetwork`
-    first, last : `int`
-    token_types : `bool`
-        Whether the first segment takes `token_type_ids`.
-    """
+    """The layers from exit `first - 1` to exit `last`, and exit `last`'s head."""
 
     def __init__(self, network: Any, first: int, last: int, token_types: bool) -> None:
         super().__init__()

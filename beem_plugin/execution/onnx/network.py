@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -109,17 +110,10 @@ def whole_numbers(name: str, tokens: Tensor) -> Tensor:
 
 
 class OnnxBackbone:
-    """
-    What the engines ask of a backbone.
-
-    # Parameters
-
-    meta : `dict[str, Any]`
-        The export's `export.json`.
-    """
+    """What the engines ask of a backbone."""
 
     def __init__(self, meta: dict[str, Any]) -> None:
-        self.config = _Config(meta["pad_token_id"])
+        self.config = SimpleNamespace(pad_token_id=meta["pad_token_id"])
         self.hidden_size = meta["hidden_size"]
         self.max_tokens = meta["max_tokens"]
         self.token_dims: dict[str, tuple[int, ...]] = {}
@@ -127,8 +121,3 @@ class OnnxBackbone:
     def make_state(self, hidden_states: Tensor, attention_mask: Tensor | None = None) -> BackboneState:
         mask = torch.ones(hidden_states.shape[:2], dtype=torch.bool) if attention_mask is None else attention_mask
         return BackboneState(hidden_states, mask)
-
-
-class _Config:
-    def __init__(self, pad_token_id: int) -> None:
-        self.pad_token_id = pad_token_id

@@ -16,7 +16,7 @@ from beem_plugin.exits.state import ExitState
 pytest.importorskip("triton")
 
 from beem_plugin.execution.compiled.policy_kernel import PolicyKernel
-from beem_plugin.execution.compiled.step_source import UnsupportedStep
+from beem_plugin.execution.compiled.step_values import UnsupportedStep
 
 EXITS = 4
 SAMPLES = 40
