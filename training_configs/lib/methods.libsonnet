@@ -29,8 +29,8 @@ local at_speed(policy, speedup=1.5) = policy { thresholds: { type: 'budget', spe
   },
 
   // Exits with capacity of their own, on an encoder cut to the depth that pays: a transformer branch of `width` before the
-  // pooler of each exit but the last, 0.3 of these exits' gradient into the encoder, four times its rate for branches,
-  // poolers and classifiers; leave when confident.
+  // pooler of each exit but the last, 0.3 of these exits' gradient into the encoder, each exit taught by the next one, four
+  // times the encoder's rate for branches, poolers and classifiers; leave when confident.
   recommended(layers=8, exits=[4, 6, 8], width=384):: {
     model+: {
       encoder+: {
@@ -41,7 +41,7 @@ local at_speed(policy, speedup=1.5) = policy { thresholds: { type: 'budget', spe
         branch: { type: 'transformer', width: width },
         fork: { type: 'scaled', exit: 0.3 },
       },
-      objective: { type: 'weighted_distillation', layer_weights: 'uniform', distillation: 'off', reduction: 'sum' },
+      objective: { type: 'weighted_distillation', layer_weights: 'uniform', teacher: 'next', reduction: 'sum' },
       exit_policy: at_speed({ type: 'max_probability' }),
     },
     trainer+: { optimizer+: { heads_lr_factor: 4 } },
