@@ -57,10 +57,10 @@ def pearson_spearman(labels: np.ndarray, predictions: np.ndarray) -> dict[str, f
     """`pearson`, `spearman` and their mean `pearson_spearman` (STS-B)."""
     from scipy.stats import pearsonr, spearmanr
 
-    if len(labels) < 2 or np.ptp(labels) == 0 or np.ptp(predictions) == 0:
-        return {"pearson": 0.0, "spearman": 0.0, "pearson_spearman": 0.0}
-    pearson = float(pearsonr(labels, predictions).statistic)
-    spearman = float(spearmanr(labels, predictions).statistic)
+    pearson = spearman = 0.0
+    if len(labels) > 1 and np.ptp(labels) != 0 and np.ptp(predictions) != 0:
+        pearson = float(pearsonr(labels, predictions).statistic)
+        spearman = float(spearmanr(labels, predictions).statistic)
     return {"pearson": pearson, "spearman": spearman, "pearson_spearman": (pearson + spearman) / 2}
 
 

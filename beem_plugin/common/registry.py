@@ -126,13 +126,8 @@ REGISTRY_ROOTS.add(Registrable)
 STANDARD_FROM_PARAMS.add(FromParams.from_params.__func__)  # type: ignore[attr-defined]
 
 
-def _adopt(base: type) -> None:
-    """Replaces construction and module search in a base class of allennlp-light."""
-    for name in ("from_params", "search_modules"):
-        setattr(base, name, classmethod(getattr(Registrable, name).__func__))
-
-
-_BASES: tuple[type, ...] = (
+# The base classes of allennlp-light get the same construction and module search.
+for _base in (
     Activation,
     Attention,
     Initializer,
@@ -141,6 +136,6 @@ _BASES: tuple[type, ...] = (
     Seq2SeqEncoder,
     Seq2VecEncoder,
     SpanExtractor,
-)
-for _base in _BASES:
-    _adopt(_base)
+):
+    for _name in ("from_params", "search_modules"):
+        setattr(_base, _name, classmethod(getattr(Registrable, _name).__func__))

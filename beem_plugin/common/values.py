@@ -17,16 +17,25 @@ from beem_plugin.common.signatures import EMPTY
 
 NoneType = type(None)
 
-_NAMES: dict[Any, tuple[str, str]] = {
-    int: ("an integer", "integers"),
-    float: ("a number", "numbers"),
-    bool: ("true or false", "true/false values"),
-    str: ("a string", "strings"),
-    Path: ("a path", "paths"),
-    os.PathLike: ("a path", "paths"),
-    NoneType: ("null", "nulls"),
-}
 _SHOWN = 60
+
+
+def _is_integer(value: Any) -> bool:
+    """yaml keeps 3.0 a float, which jsonnet converts to 3."""
+    return isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+
+
+#: Simple types: their name, its plural, and which values they take. Of numbers, only `bool` takes true and false.
+_SCALARS: dict[Any, tuple[str, str, Callable[[Any], bool]]] = {
+    int: ("an integer", "integers", _is_integer),
+    float: ("a number", "numbers", lambda value: isinstance(value, (int, float))),
+    bool: ("true or false", "true/false values", lambda value: isinstance(value, bool)),
+    str: ("a string", "strings", lambda value: isinstance(value, (str, Path))),
+    Path: ("a path", "paths", lambda value: isinstance(value, (str, Path))),
+    os.PathLike: ("a path", "paths", lambda value: isinstance(value, (str, Path))),
+    NoneType: ("null", "nulls", lambda value: value is None),
+}
+_KINDS = {dict: "a block", list: "a list", int: "a number", float: "a number", bool: "true/false"}
 
 
 class Mismatch(LocatedError):
@@ -43,21 +52,18 @@ def describe_value(value: Any) -> str:
     """The shortened value and its type, in the terms of a config."""
     if value is None:
         return "null"
-    if isinstance(value, bool):
-        return f"{json.dumps(value)} (true/false)"
-    if isinstance(value, str):
-        return f"{_shortened(repr(value))} (a string)"
-    kind = "a block" if isinstance(value, dict) else "a list" if isinstance(value, list) else "a number"
-    if isinstance(value, (dict, list, int, float)):
-        return f"{_shortened(json.dumps(value, default=repr))} ({kind})"
-    return f"{_shortened(repr(value))} (a {type(value).__name__})"
+    if type(value) in _KINDS:
+        text, kind = json.dumps(value, default=repr), _KINDS[type(value)]
+    else:
+        text, kind = repr(value), "a string" if isinstance(value, str) else f"a {type(value).__name__}"
+    return f"{text if len(text) <= _SHOWN else text[: _SHOWN - 3] + '...'} ({kind})"
 
 
 def describe_type(annotation: Any) -> str:
     """An annotation in the terms of a config: `float | list[float]` is "a number or a list of numbers"."""
     origin, args = get_origin(annotation), get_args(annotation)
-    if annotation in _NAMES:
-        return _NAMES[annotation][0]
+    if annotation in _SCALARS:
+        return _SCALARS[annotation][0]
     if origin in (Union, types.UnionType):
         return " or ".join(describe_type(member) for member in args)
     if origin is Literal:
@@ -67,7 +73,11 @@ def describe_type(annotation: Any) -> str:
         if issubclass(kind, dict) or kind.__name__ in ("Mapping", "MutableMapping"):
             return "a block {...}"
         if issubclass(kind, (list, tuple, set, frozenset)) or kind.__name__ in ("Sequence", "Iterable", "Collection"):
-            return _describe_list([member for member in args if member is not Ellipsis])
+            members = [member for member in args if member is not Ellipsis]
+            if len(members) != 1:
+                return "a list"
+            simple = _SCALARS.get(members[0])
+            return f"a list of {simple[1]}" if simple else f"a list, each item {describe_type(members[0])}"
         if kind.__name__ == "Lazy" and args:
             return describe_type(args[0])
         article = "an" if kind.__name__[0] in "AEIOU" else "a"
@@ -88,13 +98,11 @@ def plan_scalar(annotation: Any, value: Any, path: str) -> Callable[[], Any] | N
             if value in (member, member.value, member.name):
                 return lambda: member
         raise Mismatch(path, value, " or ".join(nearest_first(value, [member.value for member in annotation])))
-    if annotation not in _NAMES:
+    if annotation not in _SCALARS:
         return None
-    if not _fits(annotation, value):
+    if not _SCALARS[annotation][2](value) or (isinstance(value, bool) and annotation is not bool):
         raise Mismatch(path, value, describe_type(annotation))
-    if annotation is os.PathLike:
-        return lambda: Path(value)
-    return lambda: annotation(value)
+    return lambda: Path(value) if annotation is os.PathLike else annotation(value)
 
 
 def bare(annotation: Any) -> Any:
@@ -116,39 +124,15 @@ def bare(annotation: Any) -> Any:
             return annotation
 
 
-def _fits(annotation: Any, value: Any) -> bool:
-    if annotation is bool:
-        return isinstance(value, bool)
-    if annotation is int:  # yaml keeps 3.0 a float where jsonnet makes it 3
-        return not isinstance(value, bool) and (
-            isinstance(value, int) or (isinstance(value, float) and value.is_integer())
-        )
-    if annotation is float:
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
-    return isinstance(value, (str, Path))
-
-
-def _describe_list(members: list[Any]) -> str:
-    if len(members) != 1:
-        return "a list"
-    if members[0] in _NAMES:
-        return f"a list of {_NAMES[members[0]][1]}"
-    return f"a list, each item {describe_type(members[0])}"
-
-
 def _hint(value: Any, expected: str) -> str:
     if not isinstance(value, str):
         return ""
-    if value in ("true", "false") and _NAMES[bool][0] in expected:
+    if value in ("true", "false") and _SCALARS[bool][0] in expected:
         return f" ({value} is written without quotes)"
-    if _NAMES[float][0] in expected or _NAMES[int][0] in expected:
+    if _SCALARS[float][0] in expected or _SCALARS[int][0] in expected:
         try:
             float(value)
         except ValueError:
             return ""
         return " (a number is written without quotes, in yaml with a dot; of std.extVar it is made by std.parseJson)"
     return ""
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."

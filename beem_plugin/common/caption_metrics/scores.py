@@ -25,16 +25,9 @@ NEEDS_JAVA = ("meteor", "spice")
 @dataclass
 class CaptionScores:
     """
-    # Parameters
-
-    metrics : `dict[str, float]`
-        `bleu_1` to `bleu_4`, `meteor`, `rouge_l`, `cider`, `spice`, as far as requested and available.
-    per_image : `dict[str, list[float]]`
-        The same for each image, in the order of the candidates.
-    tokenizer : `str`
-        `"ptb"`, as for published scores, or `"simple"` without Java, with slightly different values.
-    warnings : `list[str]`
-        Metrics that could not be computed, with the reason.
+    `metrics` has `bleu_1` to `bleu_4`, `meteor`, `rouge_l`, `cider`, `spice`, as far as requested and available, and
+    `per_image` the same for each image, in the order of the candidates. `tokenizer` is `"ptb"`, as for published
+    scores, or `"simple"` without Java, with slightly different values; `warnings` names metrics that are omitted.
     """
 
     metrics: dict[str, float] = field(default_factory=dict)
