@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import logging
 import warnings
 from typing import Any
@@ -48,6 +50,7 @@ class CombinedSchedulers(LearningRateScheduler):
         self.schedulers = schedulers
         self.num_steps_per_epoch = num_steps_per_epoch
         self.epochs = 0
+        self.ends = list(itertools.accumulate(epochs for epochs, _ in schedulers))
         # All are built once, for an optimizer with the same rates, to find errors in a later one before training.
         groups = [
             {"params": [torch.nn.Parameter(torch.zeros(1))], "lr": group["lr"]} for group in optimizer.param_groups
@@ -62,7 +65,7 @@ class CombinedSchedulers(LearningRateScheduler):
 
     def step(self, metric: float | None = None) -> None:
         self.epochs += 1
-        number = self._number_of(self.epochs)
+        number = min(bisect.bisect(self.ends, self.epochs), len(self.schedulers) - 1)
         if number != self.number:
             if not any(group["lr"] for group in self.optimizer.param_groups):
                 logger.warning(
@@ -74,13 +77,6 @@ class CombinedSchedulers(LearningRateScheduler):
             # torch's schedulers warn if no optimizer step was made since their construction.
             warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
             self.current.step(metric)
-
-    def _number_of(self, epoch: int) -> int:
-        for number, (epochs, _) in enumerate(self.schedulers):
-            if epoch < epochs:
-                return number
-            epoch -= epochs
-        return len(self.schedulers) - 1
 
     def _make(self, number: int, optimizer: torch.optim.Optimizer) -> LearningRateScheduler:
         epochs, scheduler = self.schedulers[number]
