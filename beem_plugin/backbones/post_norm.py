@@ -13,12 +13,9 @@ from torch.nn import functional
 
 from beem_plugin.kernels.packed import Packed
 
-Linear = tuple[Tensor, Tensor]
-"""Weight and bias."""
-Norm = tuple[Tensor, Tensor, float]
-"""Weight, bias and epsilon."""
-AddNorm = Callable[[Tensor, Tensor, Tensor, Tensor, float], Tensor]
-"""`kernels.add_norm.add_norm` or its reference."""
+Linear = tuple[Tensor, Tensor]  # weight, bias
+Norm = tuple[Tensor, Tensor, float]  # weight, bias, epsilon
+AddNorm = Callable[[Tensor, Tensor, Tensor, Tensor, float], Tensor]  # `kernels.add_norm.add_norm` or its reference
 
 
 @dataclass(frozen=True)
