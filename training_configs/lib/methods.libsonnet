@@ -86,6 +86,28 @@ local at_speed(policy, speedup=1.5) = policy { thresholds: { type: 'budget', spe
     },
   },
 
+  // Added to a method in one stage: its objective, and the last exit of a trained model as teacher (an archive or its folder).
+  distilled(teacher, weight=0.5, hidden_states_weight=0.0):: {
+    model+: {
+      local own = super.objective,
+      objective: {
+        type: 'distilled',
+        teacher: teacher,
+        weight: weight,
+        hidden_states_weight: hidden_states_weight,
+        objective: own,
+      },
+    },
+  },
+
+  // Added to a method in one stage: its objective, and supervised contrastive learning across exits (Zhu 2026).
+  contrastive(weight=0.1, keys='all', temperature=0.1):: {
+    model+: {
+      local own = super.objective,
+      objective: { type: 'contrastive', weight: weight, keys: keys, temperature: temperature, objective: own },
+    },
+  },
+
   // PABEE (Zhou et al. 2020): one training, every exit by its depth; leave when `patience` exits in a row change nothing.
   pabee:: {
     model+: {
