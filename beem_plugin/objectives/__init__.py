@@ -1,9 +1,6 @@
-from beem_plugin.objectives.alternating import Alternating
-from beem_plugin.objectives.annealed import Annealed
 from beem_plugin.objectives.contrastive import Contrastive
 from beem_plugin.objectives.diverse import Diverse
-from beem_plugin.objectives.early_exits import EarlyExits
-from beem_plugin.objectives.final_exit import FinalExit
+from beem_plugin.objectives.exit_sums import Alternating, Annealed, EarlyExits, FinalExit
 from beem_plugin.objectives.imitation import Imitation
 from beem_plugin.objectives.joint_gates import JointGates
 from beem_plugin.objectives.learned_exit import LearnedExit

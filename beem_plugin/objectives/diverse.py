@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from beem_plugin.objectives.cross_entropy import exit_cross_entropy, mean_over_known
 from beem_plugin.objectives.curriculum import Curriculum
 from beem_plugin.objectives.divergence import pairwise_cross_entropy, pairwise_kl
+from beem_plugin.objectives.exit_loss import mean_exit_losses, mean_over_known
 from beem_plugin.objectives.exit_weights import WeightedObjective
 from beem_plugin.objectives.objective import Objective, check_choice, check_number
 
@@ -62,7 +62,7 @@ class Diverse(WeightedObjective):
 
     def forward(self, logits: Tensor, label: Tensor) -> dict[str, Tensor]:
         weights = self.exit_weights(logits.shape[1], logits.device)
-        cross_entropy = mean_over_known(exit_cross_entropy(logits, label), label)  # (exits,)
+        cross_entropy = mean_exit_losses(logits, label)  # (exits,)
         diversity = mean_over_known(self.diversity(logits), label)
         return {
             "loss": (weights * (cross_entropy - self.weight * diversity)).sum(),

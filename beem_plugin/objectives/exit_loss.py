@@ -1,11 +1,12 @@
-"""The loss of an exit on a sample, for labels and for values."""
+"""The loss of an exit on a sample, for labels and for values, and means over the samples whose label is known."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from beem_plugin.objectives.cross_entropy import exit_cross_entropy
+from beem_plugin.common.known_labels import known_labels
 
 
 def exit_loss(logits: Tensor, label: Tensor) -> Tensor:
@@ -20,12 +21,15 @@ def exit_loss(logits: Tensor, label: Tensor) -> Tensor:
     # Returns
 
     `Tensor`
-        `(batch, exits)` float32: CE(p_i, y), or (y_i - y)^2; of samples without label something finite, which
-        `mean_over_known` drops.
+        `(batch, exits)` float32: CE(p_i, y) = -ln p_i(y), or (y_i - y)^2; of samples without label something finite,
+        which `mean_over_known` drops.
     """
-    if not label.is_floating_point():
-        return exit_cross_entropy(logits, label)
-    return difference(logits, label) ** 2
+    if label.is_floating_point():
+        return difference(logits, label) ** 2
+    samples, num_exits, num_labels = logits.shape
+    target = label.clamp_min(0).unsqueeze(1).expand(samples, num_exits)
+    losses = functional.cross_entropy(logits.float().reshape(-1, num_labels), target.reshape(-1), reduction="none")
+    return losses.reshape(samples, num_exits)
 
 
 def exit_error(logits: Tensor, label: Tensor) -> Tensor:
@@ -44,21 +48,23 @@ def difference(logits: Tensor, label: Tensor) -> Tensor:
     return logits.float().squeeze(-1) - label.float().nan_to_num(nan=0.0).unsqueeze(1)
 
 
+def mean_over_known(values: Tensor, label: Tensor) -> Tensor:
+    """The mean of `values`, `(batch, ...)`, over the samples whose label is known; 0 if there is none."""
+    known = known_labels(label)
+    dropped = values.masked_fill(~known.reshape(-1, *[1] * (values.dim() - 1)), 0.0)
+    return dropped.sum(0) / known.sum().clamp_min(1)
+
+
+def mean_exit_losses(logits: Tensor, label: Tensor) -> Tensor:
+    """`(exits,)` means of `exit_loss` over the samples whose label is known."""
+    return mean_over_known(exit_loss(logits, label), label)
+
+
 def loss_name(label: Tensor) -> str:
     """What the log calls `exit_loss`."""
     return "squared_error" if label.is_floating_point() else "cross_entropy"
 
 
 def squared_distance(logits: Tensor, teacher: Tensor) -> Tensor:
-    """
-    # Parameters
-
-    logits, teacher : `Tensor`
-        `(batch, exits, 1)` values that can be broadcast together.
-
-    # Returns
-
-    `Tensor`
-        `(batch, exits)`: what distillation makes small in a regression.
-    """
+    """`(batch, exits)` squared differences of `(batch, exits, 1)` values, the distillation of a regression."""
     return torch.square(logits - teacher).squeeze(-1)

@@ -79,7 +79,8 @@ def relative_depths(exit_layers: Sequence[int] | None, num_exits: int, device: t
 
 def constant(values: Sequence[float], device: torch.device | str) -> Tensor:
     """`(values,)` float32, made on the device: a copy from the host could not be captured in a CUDA graph."""
-    return torch.cat([torch.full((1,), float(value), device=device) for value in values])
+    zeros = torch.zeros(0, device=device)
+    return torch.cat([zeros, *(torch.full((1,), float(value), device=device) for value in values)])
 
 
 class WeightedObjective(Objective):

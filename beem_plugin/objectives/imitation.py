@@ -8,8 +8,8 @@ from torch.nn import functional
 
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.exits.outputs import ExitOutputs
-from beem_plugin.objectives.cross_entropy import exit_cross_entropy, mean_over_known
 from beem_plugin.objectives.curriculum import Curriculum
+from beem_plugin.objectives.exit_loss import mean_exit_losses, mean_over_known
 from beem_plugin.objectives.exit_weights import WeightedObjective
 from beem_plugin.objectives.objective import Objective, check_number
 
@@ -45,7 +45,7 @@ class Imitation(WeightedObjective):
 
     def loss(self, outputs: ExitOutputs, label: Tensor) -> dict[str, Tensor]:
         weights = self.exit_weights(outputs.logits.shape[1], outputs.logits.device)
-        cross_entropy = (weights * mean_over_known(exit_cross_entropy(outputs.logits, label), label)).sum()
+        cross_entropy = (weights * mean_exit_losses(outputs.logits, label)).sum()
         imitation = mean_over_known(imitation_distance(outputs), label)
         return {
             "loss": (cross_entropy + self.weight * imitation) / 2,

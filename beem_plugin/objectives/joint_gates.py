@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.exits.outputs import ExitOutputs
-from beem_plugin.objectives.cross_entropy import exit_cross_entropy, mean_over_known
+from beem_plugin.objectives.exit_loss import exit_loss, mean_over_known
 from beem_plugin.objectives.exit_weights import constant, exit_weights, relative_depths
 from beem_plugin.objectives.objective import Objective, check_number
 
@@ -90,7 +90,7 @@ class JointGates(Objective):
         return "heads" if after // self.period % 2 else "gates"
 
     def loss(self, outputs: ExitOutputs, label: Tensor) -> dict[str, Tensor]:
-        cross_entropy = exit_cross_entropy(outputs.logits, label)  # (batch, exits)
+        cross_entropy = exit_loss(outputs.logits, label)  # (batch, exits)
         gate = outputs.signals["gate"].float()
         if self.training and self.phase == "warmup":
             weights = exit_weights("descending", cross_entropy.shape[1], cross_entropy.device)

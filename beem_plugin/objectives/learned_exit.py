@@ -5,9 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from beem_plugin.exits.outputs import ExitOutputs
-from beem_plugin.objectives.alternating import Alternating
-from beem_plugin.objectives.cross_entropy import mean_over_known
-from beem_plugin.objectives.exit_loss import exit_error
+from beem_plugin.objectives.exit_loss import exit_error, mean_over_known
+from beem_plugin.objectives.exit_sums import Alternating
 from beem_plugin.objectives.exit_weights import REDUCTIONS
 from beem_plugin.objectives.extended import ExtendedObjective
 from beem_plugin.objectives.objective import Objective, check_choice

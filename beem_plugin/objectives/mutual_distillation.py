@@ -9,8 +9,8 @@ from torch import Tensor
 
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.exits.outputs import ExitOutputs
-from beem_plugin.objectives.cross_entropy import exit_cross_entropy, mean_over_known
 from beem_plugin.objectives.divergence import pairwise_kl
+from beem_plugin.objectives.exit_loss import mean_exit_losses, mean_over_known
 from beem_plugin.objectives.objective import Objective, check_number
 from beem_plugin.objectives.self_distillation import check_has_students
 
@@ -79,7 +79,7 @@ class MutualDistillation(Objective):
     def _terms(self, logits: Tensor, label: Tensor) -> Tensor:
         num_exits = logits.shape[1]
         check_has_students(num_exits)
-        cross_entropy = mean_over_known(exit_cross_entropy(logits, label), label)  # (exits,)
+        cross_entropy = mean_exit_losses(logits, label)  # (exits,)
         log_p = (logits.float() / self.temperature).log_softmax(-1)
         # (student, teacher)
         divergence = mean_over_known(pairwise_kl(log_p.detach(), log_p), label) * self.temperature**2

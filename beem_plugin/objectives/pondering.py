@@ -9,9 +9,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from beem_plugin.exits.outputs import ExitOutputs
-from beem_plugin.objectives.cross_entropy import mean_over_known
 from beem_plugin.objectives.divergence import kl_divergence
-from beem_plugin.objectives.exit_loss import exit_loss, loss_name
+from beem_plugin.objectives.exit_loss import exit_loss, loss_name, mean_over_known
 from beem_plugin.objectives.objective import Objective, check_choice, check_number
 
 DIRECTIONS = ("prior_halting", "halting_prior")

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.objectives.cross_entropy import exit_cross_entropy, mean_over_known
 from beem_plugin.objectives.divergence import DIRECTIONS, distillation_divergence
+from beem_plugin.objectives.exit_loss import mean_exit_losses
 from beem_plugin.objectives.exit_weights import REDUCTIONS
 from beem_plugin.objectives.objective import Objective, check_choice, check_number
 
@@ -67,7 +67,7 @@ class SelfDistillation(Objective):
         teacher = log_p[:, -1:].detach().expand_as(student)
         # A mean over all samples, with or without label: (exits - 1,)
         divergence = distillation_divergence(student, teacher, self.direction).mean(0) * self.temperature**2
-        cross_entropy = mean_over_known(exit_cross_entropy(logits[:, :-1], label), label)
+        cross_entropy = mean_exit_losses(logits[:, :-1], label)
         terms = divergence
         if self.cross_entropy_weight > 0:
             terms = terms + self.cross_entropy_weight * cross_entropy

@@ -8,10 +8,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.objectives.cross_entropy import mean_over_known
 from beem_plugin.objectives.curriculum import Curriculum
 from beem_plugin.objectives.divergence import DIRECTIONS, distillation_divergence
-from beem_plugin.objectives.exit_loss import exit_loss, loss_name, squared_distance
+from beem_plugin.objectives.exit_loss import loss_name, mean_exit_losses, mean_over_known, squared_distance
 from beem_plugin.objectives.exit_weights import WeightedObjective
 from beem_plugin.objectives.objective import Objective, check_choice, check_number
 
@@ -92,7 +91,7 @@ class WeightedDistillation(WeightedObjective):
         logits = logits.float()
         weights = self.exit_weights(logits.shape[1], logits.device)
         # Each a mean over the samples, (exits,)
-        losses = mean_over_known(exit_loss(logits, label), label)
+        losses = mean_exit_losses(logits, label)
         divergence = mean_over_known(self.divergence(logits), label)
         loss = (weights * (losses + self.distillation_weight * divergence)).sum()
         return {

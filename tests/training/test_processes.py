@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import beem_plugin.components  # noqa: F401
 from beem_plugin.training.train import train_model
 from tests.objectives.tiny_model import tiny_batch, tiny_model
 from tests.training.configs import command_line, config, environment, params, read_metrics
