@@ -59,3 +59,9 @@ def distillation_divergence(student: Tensor, teacher: Tensor, direction: str) ->
     if direction == "student_teacher":
         return kl_divergence(student, teacher)
     return (kl_divergence(teacher, student) + kl_divergence(student, teacher)) / 2
+
+
+def softened_divergence(student: Tensor, teacher: Tensor, temperature: float, direction: str) -> Tensor:
+    """`(...)` `distillation_divergence` of `(..., labels)` logits divided by the temperature, times its square."""
+    log_p, log_q = ((logits.float() / temperature).log_softmax(-1) for logits in (student, teacher))
+    return distillation_divergence(log_p, log_q.expand_as(log_p), direction) * temperature**2

@@ -68,13 +68,10 @@ class Pondering(Objective):
 
     def loss(self, outputs: ExitOutputs, label: Tensor) -> dict[str, Tensor]:
         log_p = self.log_halting(outputs.signals["halt"])  # (batch, exits)
-        log_prior = truncated_geometric(self.lambda_p, log_p.shape[1]).to(log_p.device).expand_as(log_p)
-        expected = (log_p.exp() * exit_loss(outputs.logits, label)).sum(1)
-        if self.direction == "prior_halting":
-            divergence = kl_divergence(log_prior, log_p)
-        else:
-            divergence = kl_divergence(log_p, log_prior)
-        expected, divergence = mean_over_known(expected, label), mean_over_known(divergence, label)
+        log_prior = truncated_geometric(self.lambda_p, log_p.shape[1], log_p.device).expand_as(log_p)
+        pair = (log_prior, log_p) if self.direction == "prior_halting" else (log_p, log_prior)
+        expected = mean_over_known((log_p.exp() * exit_loss(outputs.logits, label)).sum(1), label)
+        divergence = mean_over_known(kl_divergence(*pair), label)
         return {
             "loss": expected + self.beta * divergence,
             loss_name(label): expected.detach(),
@@ -95,6 +92,6 @@ class Pondering(Objective):
         return log_p.masked_fill(log_left < math.log(self.epsilon), math.log(self.epsilon / halt.shape[1]))
 
 
-def truncated_geometric(rate: float, num_exits: int) -> Tensor:
+def truncated_geometric(rate: float, num_exits: int, device: torch.device | str = "cpu") -> Tensor:
     """`(exits,)` ln of rate (1 - rate)^(i - 1), normalised over the exits."""
-    return (torch.arange(num_exits, dtype=torch.float32) * math.log1p(-rate)).log_softmax(0)
+    return (torch.arange(num_exits, dtype=torch.float32, device=device) * math.log1p(-rate)).log_softmax(0)

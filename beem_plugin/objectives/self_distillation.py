@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.objectives.divergence import DIRECTIONS, distillation_divergence
+from beem_plugin.objectives.divergence import DIRECTIONS, softened_divergence
 from beem_plugin.objectives.exit_loss import mean_exit_losses
 from beem_plugin.objectives.exit_weights import REDUCTIONS
 from beem_plugin.objectives.objective import Objective, check_choice, check_number
@@ -62,11 +62,9 @@ class SelfDistillation(Objective):
 
     def forward(self, logits: Tensor, label: Tensor) -> dict[str, Tensor]:
         check_has_students(logits.shape[1])
-        log_p = (logits.float() / self.temperature).log_softmax(-1)
-        student = log_p[:, :-1]
-        teacher = log_p[:, -1:].detach().expand_as(student)
+        student, teacher = logits[:, :-1], logits[:, -1:].detach()
         # A mean over all samples, with or without label: (exits - 1,)
-        divergence = distillation_divergence(student, teacher, self.direction).mean(0) * self.temperature**2
+        divergence = softened_divergence(student, teacher, self.temperature, self.direction).mean(0)
         cross_entropy = mean_exit_losses(logits[:, :-1], label)
         terms = divergence
         if self.cross_entropy_weight > 0:

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.objectives.curriculum import Curriculum
-from beem_plugin.objectives.divergence import DIRECTIONS, distillation_divergence
+from beem_plugin.objectives.divergence import DIRECTIONS, softened_divergence
 from beem_plugin.objectives.exit_loss import loss_name, mean_exit_losses, mean_over_known, squared_distance
 from beem_plugin.objectives.exit_weights import WeightedObjective
 from beem_plugin.objectives.objective import Objective, check_choice, check_number
@@ -110,6 +110,4 @@ class WeightedDistillation(WeightedObjective):
             teacher = teacher.detach()
         if logits.shape[-1] == 1:
             return functional.pad(squared_distance(student, teacher), (0, 1))
-        student, teacher = ((values / self.temperature).log_softmax(-1) for values in (student, teacher))
-        value = distillation_divergence(student, teacher, self.distillation)
-        return functional.pad(value * self.temperature**2, (0, 1))
+        return functional.pad(softened_divergence(student, teacher, self.temperature, self.distillation), (0, 1))

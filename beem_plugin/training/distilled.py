@@ -15,7 +15,7 @@ from beem_plugin.data.vocabulary import Vocabulary
 from beem_plugin.exits.outputs import ExitOutputs
 from beem_plugin.models.multi_exit_model import MultiExitModel
 from beem_plugin.objectives import Objective, WeightedDistillation
-from beem_plugin.objectives.divergence import DIRECTIONS, distillation_divergence
+from beem_plugin.objectives.divergence import DIRECTIONS, softened_divergence
 from beem_plugin.objectives.objective import check_choice, check_number
 
 logger = logging.getLogger(__name__)
@@ -143,9 +143,7 @@ class Distilled(Objective):
         """`(batch, exits)`"""
         if student.shape[-1] == 1:
             return (student - teacher.unsqueeze(1)).squeeze(-1).square()
-        log_p = (student / self.temperature).log_softmax(-1)
-        log_q = (teacher / self.temperature).log_softmax(-1).unsqueeze(1).expand_as(log_p)
-        return distillation_divergence(log_p, log_q, self.direction) * self.temperature**2
+        return softened_divergence(student, teacher.unsqueeze(1), self.temperature, self.direction)
 
     def _distance(self, outputs: ExitOutputs, teacher: list[Tensor]) -> Tensor:
         if teacher[0].shape[-1] != outputs.hidden_states[0].shape[-1]:
