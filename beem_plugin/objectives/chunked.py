@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -38,36 +38,6 @@ class ChunkedLoss:
     negative_log_likelihood: Tensor
 
 
-@dataclass
-class _Plan:
-    """The arguments of the autograd function beside tensors, and its results beside the loss."""
-
-    objective: Objective
-    target: Tensor
-    weight_of: list[int]  # for each exit, which of the distinct weights
-    num_weights: int
-    num_pooled: int
-    extras: dict[str, int]  # how many tensors each has
-    chunk: int
-    train: bool
-    components: dict[str, Tensor] = field(default_factory=dict)
-    predictions: list[Tensor] = field(default_factory=list)
-    negative_log_likelihood: list[Tensor] = field(default_factory=list)
-
-    @property
-    def of_tokens(self) -> int:
-        """The number of tensors with one row per token; they come first."""
-        return len(self.weight_of) + self.num_pooled + sum(self.extras.values())
-
-    def outputs(self, parts: Sequence[Tensor], weights: Sequence[Tensor]) -> ExitOutputs:
-        """The outputs of all exits for a chunk of tokens."""
-        rest = iter(parts[len(self.weight_of) :])
-        pooled = [next(rest) for _ in range(self.num_pooled)]
-        extras = {name: [next(rest) for _ in range(count)] for name, count in self.extras.items()}
-        logits = all_logits(parts[: len(self.weight_of)], weights, self.weight_of)
-        return ExitOutputs(logits, pooled, extras=extras)
-
-
 def chunked_loss(
     objective: Objective,
     features: Sequence[Tensor],
@@ -97,77 +67,74 @@ def chunked_loss(
         Of `ExitOutputs`, if the objective needs more than logits; the tokens first.
     """
     extras = extras or {}
+    exits, chunk = len(features), max(1, chunk_elements // (len(weights) * weights[0].shape[0]))
     distinct = list({id(weight): weight for weight in weights}.values())
     order = {id(weight): index for index, weight in enumerate(distinct)}
-    trained = [parameter for parameter in objective.parameters() if parameter.requires_grad]
+    weight_of = [order[id(weight)] for weight in weights]
     of_tokens = [*features, *pooled, *(tensor for tensors in extras.values() for tensor in tensors)]
+    trained = [parameter for parameter in objective.parameters() if parameter.requires_grad]
     tensors = [*of_tokens, *distinct, *trained]
-    plan = _Plan(
-        objective=objective,
-        target=target,
-        weight_of=[order[id(weight)] for weight in weights],
-        num_weights=len(distinct),
-        num_pooled=len(pooled),
-        extras={name: len(tensors) for name, tensors in extras.items()},
-        chunk=max(1, chunk_elements // (len(weights) * weights[0].shape[0])),
-        train=torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors),
+    train = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    shared = [*(leaf(weight, train) for weight in distinct), *trained]
+    token_grads = [torch.zeros_like(tensor) if train and tensor.requires_grad else None for tensor in of_tokens]
+    # Without tokens zeros: distributed training waits for a gradient of every parameter.
+    shared_grads: list[Tensor | None] = [None if len(target) else torch.zeros_like(tensor) for tensor in shared]
+    total = features[0].new_zeros((), dtype=torch.float32)
+    components: dict[str, Tensor] = {}
+    predictions = [target.new_zeros(0, exits)]
+    likelihoods = [total.new_zeros(0, exits)]
+    for start in range(0, len(target), chunk):
+        rows = slice(start, start + chunk)
+        labels = target[rows]
+        with torch.set_grad_enabled(train):
+            parts = [leaf(tensor[rows], train and tensor.requires_grad) for tensor in of_tokens]
+            rest = iter(parts[exits + len(pooled) :])
+            outputs = ExitOutputs(
+                all_logits(parts[:exits], shared[: len(distinct)], weight_of),
+                parts[exits : exits + len(pooled)],
+                extras={name: [next(rest) for _ in values] for name, values in extras.items()},
+            )
+            values = objective.loss(outputs, labels)
+            loss = values.pop("loss") * len(labels)
+        total += loss.detach()
+        for name, value in values.items():
+            components[name] = components.get(name, 0) + value.detach() * len(labels) / len(target)
+        logits = outputs.logits.detach()  # (chunk, exits, words)
+        chosen = logits.gather(2, labels.view(-1, 1, 1).expand(-1, exits, 1)).squeeze(2)
+        likelihoods.append(logits.logsumexp(-1) - chosen)
+        predictions.append(logits.argmax(-1))
+        if not train:
+            continue
+        inputs = [tensor for tensor in [*parts, *shared] if tensor.requires_grad]
+        found = iter(torch.autograd.grad(loss, inputs, allow_unused=True))
+        for part, token_grad in zip(parts, token_grads):
+            grad = next(found) if part.requires_grad else None
+            if token_grad is not None and grad is not None:
+                token_grad[rows] = grad
+        for index, tensor in enumerate(shared):
+            if tensor.requires_grad:
+                shared_grads[index] = added(shared_grads[index], next(found))
+    count = max(len(target), 1)
+    mean = (
+        _WithGradients.apply(total / count, count, [*token_grads, *shared_grads], *tensors) if train else total / count
     )
-    loss = _ChunkedLoss.apply(plan, *tensors)
-    empty = target.new_zeros(0, len(features))
-    return ChunkedLoss(
-        loss=loss,
-        components={name: value / max(len(target), 1) for name, value in plan.components.items()},
-        predictions=torch.cat(plan.predictions) if plan.predictions else empty,
-        negative_log_likelihood=torch.cat(plan.negative_log_likelihood) if plan.predictions else empty.float(),
-    )
+    return ChunkedLoss(mean, components, torch.cat(predictions), torch.cat(likelihoods))
 
 
-class _ChunkedLoss(torch.autograd.Function):
-    """Takes the gradient chunk by chunk in the forward pass; the backward pass only scales it."""
+class _WithGradients(torch.autograd.Function):
+    """A loss whose gradients, times `count`, are given."""
 
     @staticmethod
-    def forward(ctx: Any, plan: _Plan, *tensors: Tensor) -> Tensor:
-        of_tokens, others = tensors[: plan.of_tokens], tensors[plan.of_tokens :]
-        weights = [leaf(weight, plan.train) for weight in others[: plan.num_weights]]
-        trained = list(others[plan.num_weights :])
-        token_grads = [torch.zeros_like(tensor) if tensor.requires_grad else None for tensor in of_tokens]
-        shared_grads: list[Tensor | None] = [None for _ in others]
-        total = of_tokens[0].new_zeros((), dtype=torch.float32)
-        for start in range(0, len(plan.target), plan.chunk):
-            rows = slice(start, start + plan.chunk)
-            target = plan.target[rows]
-            with torch.set_grad_enabled(plan.train):
-                parts = [leaf(tensor[rows], plan.train and tensor.requires_grad) for tensor in of_tokens]
-                outputs = plan.outputs(parts, weights)
-                logits = outputs.logits  # (chunk, exits, words)
-                values = plan.objective.loss(outputs, target)
-                loss = values["loss"] * len(target)
-            total += loss.detach()
-            note(plan, logits.detach(), target, values)
-            if not plan.train:
-                continue
-            inputs = [tensor for tensor in [*parts, *weights, *trained] if tensor.requires_grad]
-            found = iter(torch.autograd.grad(loss, inputs, allow_unused=True))
-            for part, grad in zip(parts, token_grads):
-                if part.requires_grad:
-                    value = next(found)
-                    if value is not None and grad is not None:
-                        grad[rows] = value
-            for index, tensor in enumerate([*weights, *trained]):
-                if tensor.requires_grad:
-                    shared_grads[index] = added(shared_grads[index], next(found))
-        if not len(plan.target):  # distributed training waits for a gradient of every parameter
-            shared_grads = [torch.zeros_like(tensor) for tensor in others]
-        ctx.count = max(len(plan.target), 1)
-        ctx.grads = [*token_grads, *shared_grads]
-        return total / ctx.count
+    def forward(ctx: Any, loss: Tensor, count: int, grads: list[Tensor | None], *tensors: Tensor) -> Tensor:
+        ctx.count, ctx.grads = count, grads
+        return loss.clone()
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
         scale = grad_outputs[0] / ctx.count
         grads = [None if grad is None else grad * scale.to(grad.dtype) for grad in ctx.grads]
         ctx.grads = None
-        return None, *grads
+        return None, None, None, *grads
 
 
 def leaf(tensor: Tensor, requires_grad: bool) -> Tensor:
@@ -186,16 +153,6 @@ def all_logits(features: Sequence[Tensor], weights: Sequence[Tensor], weight_of:
         for column, exit_index in enumerate(exits):
             logits[exit_index] = together[:, column]
     return torch.stack([value for value in logits if value is not None], 1).float()
-
-
-def note(plan: _Plan, logits: Tensor, target: Tensor, values: dict[str, Tensor]) -> None:
-    """Keeps what metrics and the log need of a chunk."""
-    chosen = logits.gather(2, target.view(-1, 1, 1).expand(-1, logits.shape[1], 1)).squeeze(2)
-    plan.negative_log_likelihood.append(logits.logsumexp(-1) - chosen)
-    plan.predictions.append(logits.argmax(-1))
-    for name, value in values.items():
-        if name != "loss":
-            plan.components[name] = plan.components.get(name, 0) + value.detach() * len(target)
 
 
 def added(total: Tensor | None, value: Tensor | None) -> Tensor | None:
