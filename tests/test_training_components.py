@@ -9,6 +9,7 @@ import pytest
 
 import beem_plugin.components  # noqa: F401
 from beem_plugin.archival import load_archive
+from beem_plugin.common.params import load_config
 from tests.tiny_project import CONFIGS, run
 
 TINY = {
@@ -70,3 +71,11 @@ def test_methods_train_calibrate_and_load(method: str, train: object) -> None:
         assert [path.name for path in sorted(folder.glob("stage_*"))] == [
             *("stage_1_layer_3", "stage_2_layer_2", "stage_3_layer_1")
         ]
+
+
+def test_layer_skip_weighs_exits_by_the_sum_of_the_layers_up_to_them(tmp_path: Path) -> None:
+    file = tmp_path / "config.jsonnet"
+    file.write_text(f"(import '{CONFIGS}/lib/methods.libsonnet').layer_skip(exits=[4, 6, 8], scale=0.5)")
+    model = load_config(file)["model"]
+    assert model["objective"]["layer_weights"] == [5, 10.5, 36]
+    assert model["encoder"]["layer_dropout"] == {"max_rate": 0.2} and model["encoder"]["exit_layers"] == [4, 6, 8]

@@ -1,4 +1,5 @@
 from beem_plugin.objectives.contrastive import Contrastive
+from beem_plugin.objectives.distillation import SelfDistillation, WeightedDistillation
 from beem_plugin.objectives.diverse import Diverse
 from beem_plugin.objectives.exit_sums import Alternating, Annealed, EarlyExits, FinalExit
 from beem_plugin.objectives.imitation import Imitation
@@ -7,8 +8,6 @@ from beem_plugin.objectives.learned_exit import LearnedExit
 from beem_plugin.objectives.mutual_distillation import MutualDistillation
 from beem_plugin.objectives.objective import Objective
 from beem_plugin.objectives.pondering import Pondering
-from beem_plugin.objectives.self_distillation import SelfDistillation
-from beem_plugin.objectives.weighted_distillation import WeightedDistillation
 
 __all__ = [
     "Alternating",
