@@ -48,10 +48,18 @@ def made(name: str, branch: dict[str, Any]) -> tuple[Any, ExitPolicy, list[dict[
     model, batches = network(branch, **encoder), make_batches(SAMPLES, 6)
     with torch.no_grad():
         for parameter in model.signal_modules.parameters():
-            parameter.mul_(30)
-    budget = {} if "patience" in config else {"thresholds": {"type": "budget", "speedup": 1.7}}
-    policy = ExitPolicy.from_params({**config, **budget})
-    policy.calibrate(alone(model, batches))
+            parameter.mul_(5)
+    if "patience" not in config:
+        # At each exit in the widest gap of the middle half of its scores, so that rounding changes no decision.
+        probe = ExitPolicy.from_params({**config, "thresholds": "never"})
+        probe.bind(model.exit_layers, 3)
+        table = probe.scores(alone(model, batches))
+        middle = table.scores[:, :-1].double().sort(0).values[SAMPLES // 4 : -(SAMPLES // 4)]
+        widest = middle.diff(dim=0).argmax(0, keepdim=True)
+        limits = ((middle.gather(0, widest) + middle.gather(0, widest + 1)) / 2)[0].tolist()
+        config = {**config, "thresholds": [table.orient(limit) for limit in limits]}
+    policy = ExitPolicy.from_params(config)
+    policy.bind(model.exit_layers, 3)
     return model, policy, batches
 
 
