@@ -10,7 +10,6 @@ resolved), `report.json` and `trace.npz`. Loading unpickles nothing and runs no 
 from __future__ import annotations
 
 import logging
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
@@ -35,7 +34,7 @@ from beem_plugin.common.archive_files import (
     write_archive,
 )
 from beem_plugin.common.errors import BeemError, ConfigurationError, DataError
-from beem_plugin.common.files import write_json
+from beem_plugin.common.files import scratch_folder, write_json
 from beem_plugin.common.params import apply_overrides, check_numbers, parse_overrides
 from beem_plugin.common.registry import Params
 from beem_plugin.common.strict_json import read_json_object
@@ -127,8 +126,8 @@ def archive_model(serialization_dir: Path, include_in_archive: list[str] | None 
     best = serialization_dir / BEST_WEIGHTS
     if not best.exists():
         raise DataError(f"{serialization_dir}: no {BEST_WEIGHTS} to archive; no epoch has finished there")
-    with tempfile.TemporaryDirectory() as folder:
-        weights = Path(folder) / WEIGHTS_NAME
+    with scratch_folder() as folder:
+        weights = folder / WEIGHTS_NAME
         save_state(torch.load(best, map_location="cpu", weights_only=True), weights)
         members: dict[str, Path] = {WEIGHTS_NAME: weights}
         for name in (CONFIG_NAME, META_NAME, *PARTS):
@@ -277,17 +276,17 @@ def with_calibration(archive_file: str | Path, output: str | Path, calibration: 
     `Path`
         The new archive.
     """
-    with opened_archive(archive_file) as folder, tempfile.TemporaryDirectory() as changed:
+    with opened_archive(archive_file) as folder, scratch_folder() as changed:
         config = read_json_object(folder / CONFIG_NAME, CONFIG_NAME)
         if not isinstance(config.get("model"), dict):
             raise DataError(f"{CONFIG_NAME}: model: missing, allowed: a block {{...}}")
         config["model"]["exit_policy"] = calibration.config
-        write_json(Path(changed) / CONFIG_NAME, config)
-        calibration.save(Path(changed) / "calibration")
+        write_json(changed / CONFIG_NAME, config)
+        calibration.save(changed / "calibration")
         members = {path.name: path for path in sorted(folder.iterdir()) if path.name != "calibration"}
         if WEIGHTS_NAME not in members:
             raise DataError(f"{archive_file}: give the model.tar.gz, not the serialization directory")
         verify_digests(folder, read_meta(folder))
-        members[CONFIG_NAME] = Path(changed) / CONFIG_NAME
-        members["calibration"] = Path(changed) / "calibration"
+        members[CONFIG_NAME] = changed / CONFIG_NAME
+        members["calibration"] = changed / "calibration"
         return write_archive(members, Path(output))

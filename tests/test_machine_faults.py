@@ -6,6 +6,7 @@ import fcntl
 import json
 import resource
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from beem_plugin.commands import main
-from beem_plugin.common.files import atomic_write, remove_leftovers
+from beem_plugin.common.files import atomic_write, remove_leftovers, scratch_folder
 from tests.tiny_project import CONFIGS, Result, run
 
 
@@ -102,3 +103,16 @@ def test_what_killed_runs_leave_is_removed_and_what_is_being_written_stays(tmp_p
         fcntl.flock(other, fcntl.LOCK_EX)
         remove_leftovers(tmp_path)
         assert (tmp_path / ".busy.json.a.tmp").exists()
+
+
+def test_the_folders_of_killed_runs_are_removed_and_those_in_use_stay(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    other = tmp_path / "another"
+    other.mkdir()
+    with scratch_folder() as outer:
+        left = tmp_path / f"{outer.name[: outer.name.index('-') + 1]}left"
+        left.mkdir()
+        (left / "weights").write_text("half")
+        with scratch_folder() as inner:
+            assert sorted(tmp_path.iterdir()) == sorted([other, outer, inner])
+    assert list(tmp_path.iterdir()) == [other]

@@ -8,7 +8,6 @@ import json
 import logging
 import lzma
 import tarfile
-import tempfile
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from beem_plugin.common.errors import BeemError, DataError
-from beem_plugin.common.files import atomic_write, write_errors_named, write_json
+from beem_plugin.common.files import atomic_write, scratch_folder, write_errors_named, write_json
 from beem_plugin.common.outputs import ARCHIVE_FOLDERS
 from beem_plugin.common.strict_json import read_json_object
 
@@ -49,7 +48,7 @@ def opened_archive(path: str | Path) -> Iterator[Path]:
         return
     if not path.exists():
         raise DataError(f"{path}: no such archive")
-    with tempfile.TemporaryDirectory() as folder:
+    with scratch_folder() as folder:
         try:
             with tarfile.open(path, "r:*") as archive, write_errors_named(folder):
                 archive.extractall(folder, filter="data")
@@ -57,11 +56,11 @@ def opened_archive(path: str | Path) -> Iterator[Path]:
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 raise
             raise DataError(f"{path}: not a readable archive: {error}") from None
-        if not (Path(folder) / CONFIG_NAME).exists():
+        if not (folder / CONFIG_NAME).exists():
             raise DataError(f"{path}: not a model archive: it has no {CONFIG_NAME}")
         try:
-            check_json_files(Path(folder))
-            yield Path(folder)
+            check_json_files(folder)
+            yield folder
         except BeemError as error:
             error.args = (str(error).replace(f"{folder}/", f"{path}: "),)  # the folder is gone when it is read
             raise
@@ -112,15 +111,15 @@ def digests(members: Mapping[str, Path]) -> dict[str, str]:
 
 def write_archive(members: Mapping[str, Path], target: Path) -> Path:
     """Packs files and folders under the given names, with their digests in `meta.json`."""
-    with tempfile.TemporaryDirectory() as folder:
+    with scratch_folder() as folder:
         meta = read_json_object(members[META_NAME]) if META_NAME in members else {}
-        write_json(Path(folder) / META_NAME, {**meta, "digests": digests(members)})
+        write_json(folder / META_NAME, {**meta, "digests": digests(members)})
         # Weights hardly compress; the fastest level keeps archiving a large model to seconds.
         with (
             atomic_write(target, "wb") as file,
             tarfile.open(fileobj=file, mode="w:gz", compresslevel=1) as archive,
         ):
-            for name, path in {**members, META_NAME: Path(folder) / META_NAME}.items():
+            for name, path in {**members, META_NAME: folder / META_NAME}.items():
                 archive.add(path, arcname=name)
     return target
 

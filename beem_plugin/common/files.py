@@ -8,6 +8,7 @@ import gzip
 import io
 import json
 import os
+import shutil
 import sys
 import tempfile
 import zlib
@@ -22,6 +23,8 @@ try:
     import fcntl
 except ImportError:  # not on Windows, where leftovers of killed runs stay
     fcntl = None  # type: ignore[assignment]
+
+_SCRATCH = "beem_plugin-"
 
 
 @contextmanager
@@ -94,6 +97,42 @@ def remove_leftovers(folder: Path, name: str = "") -> None:
             with suppress(OSError), open(entry.path, "rb") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 os.unlink(entry.path)
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """
+    A new temporary folder, removed when the block ends. It is locked while it is used: unlocked ones were left by
+    killed processes and are removed first.
+    """
+    root = Path(tempfile.gettempdir())
+    if fcntl is None:
+        with tempfile.TemporaryDirectory(prefix=_SCRATCH) as name:
+            yield Path(name)
+        return
+    for left in root.glob(f"{_SCRATCH}*"):
+        with suppress(OSError), _locked(left, fcntl.LOCK_EX | fcntl.LOCK_NB):
+            shutil.rmtree(left, ignore_errors=True)
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=_SCRATCH))
+        with _locked(folder, fcntl.LOCK_EX):
+            if not folder.exists():  # removed by another process between creation and lock
+                continue
+            try:
+                yield folder
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
+            return
+
+
+@contextmanager
+def _locked(folder: Path, operation: int) -> Iterator[None]:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, operation)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager
