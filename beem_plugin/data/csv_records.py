@@ -3,9 +3,23 @@
 from __future__ import annotations
 
 import itertools
+import logging
+import re
 from collections.abc import Iterator
 
 from beem_plugin.common.errors import DataError
+
+logger = logging.getLogger(__name__)
+
+SAY_QUOTING = (
+    "dataset_reader.quoting must say whether quotation marks enclose cells (true) or belong to the text (false)"
+)
+
+_QUOTED = re.compile(r'"([^"]|"")*"')
+_MUST_BE_QUOTED = re.compile(r'""|"[^"\r]*((""|\r)[^"\r]*)+"')
+"""A cell that a writer had to quote: empty, or with doubled quotation marks or a carriage return inside."""
+
+_NUMBER = re.compile(r"[-+]?[0-9.]+([eE][-+]?[0-9]+)?")
 
 _LINES_AHEAD = 1000
 """How many lines are looked at for the kind of line end."""
@@ -96,6 +110,51 @@ def csv_records(lines: Iterator[str], delimiter: str, quoting: bool, source: str
             if start < 0:
                 break
         yield number, cells
+
+
+def tsv_records(lines: Iterator[str], delimiter: str, source: str, has_header: bool) -> Iterator[tuple[int, list[str]]]:
+    """
+    `csv_records` without a setting for quotation marks: they are text, as in GLUE's files, except in cells that
+    Python's csv module or pandas must have quoted, and where the header, or all of the first row, is quoted.
+
+    # Raises
+
+    `DataError` where both readings are possible.
+    """
+    first = next(lines, "")
+    lines = itertools.chain([first], lines)
+    if _quotes_all(first, delimiter, has_header, source):
+        yield from csv_records(lines, delimiter, True, source)
+        return
+    is_noted = False
+    for number, cells in csv_records(lines, delimiter, False, source):
+        if any(cell.startswith('"') for cell in cells):
+            place = f"{source}:{number}"
+            if len(cells) == 1 and cells[0].count('"') % 2:  # maybe the first line of a quoted text of several lines
+                raise DataError(f"{place}: found the cell {_shown(cells[0])}; {SAY_QUOTING}")
+            quoted = [cell for cell in cells if _MUST_BE_QUOTED.fullmatch(cell)]
+            if quoted and not is_noted:
+                is_noted = True
+                message = "%s: read %s as a quoted cell; dataset_reader.quoting false keeps its quotation marks"
+                logger.warning(message, place, _shown(quoted[0]))
+            cells = [cell[1:-1].replace('""', '"') if cell in quoted else cell for cell in cells]
+        yield number, cells
+
+
+def _quotes_all(first: str, delimiter: str, is_header: bool, source: str) -> bool:
+    """Whether the writer of a TSV file quoted every text, by its first line."""
+    if is_header:
+        return first.startswith('"')  # no column is named so
+    texts = [cell for cell in first.rstrip("\r\n").split(delimiter) if not _NUMBER.fullmatch(cell)]
+    if not texts or not all(map(_QUOTED.fullmatch, texts)):
+        return False
+    if len(texts) > 1:
+        return True
+    raise DataError(f"{source}:1: found the cell {_shown(texts[0])}; {SAY_QUOTING}")
+
+
+def _shown(cell: str) -> str:
+    return cell if len(cell) < 40 else f"{cell[:36]} ..."
 
 
 def _plain_cell(line: str, start: int, delimiter: str, line_end: str) -> tuple[str, int]:

@@ -104,7 +104,8 @@ class DatasetReader(Registrable):
         source : `str`
         format : `str`, optional (default: the reader's, or by the file's name, or by its first line)
         """
-        return read_table(source, self.table.given(format), self.text_fields)
+        optional = getattr(self, "label_field", None)
+        return read_table(source, self.table.given(format), self.text_fields, optional=optional)
 
     def limit_length(self, max_tokens: int | None, instances: Sequence[Instance] = ()) -> None:
         """

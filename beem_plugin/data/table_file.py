@@ -13,12 +13,9 @@ from typing import Any, NamedTuple
 from beem_plugin.common.errors import ConfigurationError, DataError, not_allowed
 from beem_plugin.common.files import check_encoding, open_text
 from beem_plugin.common.strict_json import JSON_DECODER, parse_json
-from beem_plugin.data.csv_records import csv_records, whole_lines
+from beem_plugin.data.csv_records import SAY_QUOTING, csv_records, tsv_records, whole_lines
 
 logger = logging.getLogger(__name__)
-
-_QUOTED = re.compile(r'""|"[^"\r]*((""|\r)[^"\r]*)+"')
-"""A cell that a writer had to quote: empty, or with doubled quotation marks or a carriage return inside."""
 
 _BETWEEN_ITEMS = re.compile(r"\s*[\[,]?\s*")
 
@@ -54,8 +51,10 @@ class TableFormat:
         `"csv"`, `"tsv"`, `"jsonl"` (a JSON object a line, or one JSON array of objects) or `"text"` (a text a line).
     delimiter : `str`, optional (default: a comma for CSV, a tab for TSV)
         One character, such as `;`. Given without `format`, files with other names than the above are CSV.
-    quoting : `bool`, optional (default: `True` for CSV, `False` for TSV)
-        Whether `"` encloses cells. GLUE's TSV files contain single quotation marks that enclose nothing.
+    quoting : `bool`, optional (default: `True` for CSV; for TSV see below)
+        Whether `"` encloses cells. By default quotation marks in a TSV file are text, as in GLUE's files, except in
+        cells that Python's csv module or pandas must have quoted: those with doubled marks inside, such as
+        `"a ""good"" film"`, and all cells where a writer quoted the header, too.
     columns : `Sequence[str]`, optional (default: the first line names them)
         The columns of CSV and TSV files without a header.
     encoding : `str`, optional (default = `"utf-8"`)
@@ -98,6 +97,7 @@ def read_table(
     table: TableFormat | None = None,
     text_fields: Sequence[str] | None = None,
     skip_ragged: bool = False,
+    optional: str | None = None,
 ) -> Iterator[TableRow]:
     """
     # Parameters
@@ -110,6 +110,8 @@ def read_table(
         them, a file whose name does not tell its format is JSON if it begins with a bracket, otherwise text.
     skip_ragged : `bool`, optional (default = `False`)
         Leave out rows with the wrong number of columns, and log how many, instead of raising.
+    optional : `str`, optional (default = `None`)
+        A column that files without a header may lack, such as the labels of a file that is to be predicted.
 
     # Raises
 
@@ -123,7 +125,19 @@ def read_table(
         raise ConfigurationError(not_allowed(f"{path}: format", format or Path(path).suffix, TABLES))
     found = False
     with open_text(path, table.encoding, newline="") as file:
-        for row in _rows(whole_lines(iter(file)), str(path), format, table, text_fields or (), skip_ragged):
+        lines = whole_lines(iter(file))
+        if format in (None, "jsonl"):
+            head = list(_up_to_text(lines))
+            begin = head[-1].lstrip()[:1] if head else ""
+            lines = itertools.chain(head, lines)
+            format = "jsonl" if begin in ("{", "[") else format or "text"
+        if format == "jsonl":
+            rows = _array_rows("".join(lines), str(path)) if begin == "[" else _json_rows(lines, str(path))
+        elif format == "text":
+            rows = _text_rows(lines, str(path), text_fields or ())
+        else:
+            rows = _delimited_rows(lines, str(path), format, table, skip_ragged, optional)
+        for row in rows:
             found = True
             yield row
     if not found and str(path) != "-":
@@ -135,25 +149,6 @@ def first_cells(path: str | Path) -> list[str]:
     with open_text(path) as file:
         first = next(iter(file), "")
     return first.rstrip("\n").split("\t") if first else []
-
-
-def _rows(
-    lines: Iterator[str],
-    source: str,
-    format: str | None,
-    table: TableFormat,
-    text_fields: Sequence[str],
-    skip_ragged: bool,
-) -> Iterator[TableRow]:
-    if format in (None, "jsonl"):
-        head = list(_up_to_text(lines))
-        begin = head[-1].lstrip()[:1] if head else ""
-        lines = itertools.chain(head, lines)
-        if format == "jsonl" or begin in ("{", "["):
-            return _array_rows("".join(lines), source) if begin == "[" else _json_rows(lines, source)
-    if format in ("csv", "tsv"):
-        return _delimited_rows(lines, source, format, table, skip_ragged)
-    return _text_rows(lines, source, text_fields)
 
 
 def _up_to_text(lines: Iterator[str]) -> Iterator[str]:
@@ -210,42 +205,32 @@ def _text_rows(lines: Iterable[str], source: str, names: Sequence[str]) -> Itera
 
 
 def _delimited_rows(
-    lines: Iterator[str], source: str, format: str, table: TableFormat, skip_ragged: bool
+    lines: Iterator[str], source: str, format: str, table: TableFormat, skip_ragged: bool, optional: str | None
 ) -> Iterator[TableRow]:
-    is_undecided = format == "tsv" and table.quoting is None
-    quoting = format == "csv" if table.quoting is None else table.quoting
-    if is_undecided and table.columns is None:
-        first = next(lines, "")
-        lines = itertools.chain([first], lines)
-        quoting = first.startswith('"')  # no column is named so: a writer quotes every text
     delimiter = table.delimiter or ("," if format == "csv" else "\t")
     names = list(table.columns) if table.columns is not None else None
-    skipped = 0
-    for number, cells in csv_records(lines, delimiter, quoting, source):
+    if table.quoting is None and format == "tsv":
+        records = tsv_records(lines, delimiter, source, has_header=names is None)
+    else:
+        records = csv_records(lines, delimiter, table.quoting is not False, source)
+    skipped = rows = 0
+    for number, cells in records:
         place = f"{source}:{number}"
-        if is_undecided and not quoting:
-            _check_unquoted(cells, place)
         if names is None:
             names = [cell.strip() for cell in cells]
             if len(set(names)) < len(names):
                 raise DataError(f"{place}: a column name stands twice in the header: {', '.join(names)}")
-        elif len(cells) == len(names):
+            continue
+        if not rows and table.columns is not None and optional in names and len(cells) == len(names) - 1:
+            names.remove(optional)
+        rows += 1
+        if len(cells) == len(names):
             yield TableRow(place, dict(zip(names, cells, strict=True)))
         elif skip_ragged:
             skipped += 1
         else:
-            raise DataError(f"{place}: found {len(cells)} columns, expected {len(names)}: {', '.join(names)}")
+            is_quoted = table.quoting is None and any(cell.startswith('"') for cell in cells)
+            hint = f"; {SAY_QUOTING}" if is_quoted else ""
+            raise DataError(f"{place}: found {len(cells)} columns, expected {len(names)}: {', '.join(names)}{hint}")
     if skipped:
         logger.warning("%s: left out %d rows with the wrong number of columns", source, skipped)
-
-
-def _check_unquoted(cells: Sequence[str], place: str) -> None:
-    """Raises a `DataError` for a cell of a TSV file that Python's csv module or pandas has quoted."""
-    for cell in cells:
-        # Of a table with one column, the first line of a quoted text of several lines would pass for a row.
-        if cell.startswith('"') and (_QUOTED.fullmatch(cell) or (len(cells) == 1 and cell.count('"') % 2)):
-            shown = cell if len(cell) < 40 else f"{cell[:36]} ..."
-            raise DataError(
-                f"{place}: found the cell {shown}; dataset_reader.quoting must say whether its quotation marks enclose "
-                "the text (true) or belong to it (false)"
-            )

@@ -14,7 +14,7 @@ from beem_plugin.data.table_file import TableFormat, read_table, table_format
 
 
 def rows(path: Path, **options: Any) -> list[dict[str, Any]]:
-    outer = {name: options.pop(name) for name in ("text_fields", "skip_ragged") if name in options}
+    outer = {name: options.pop(name) for name in ("text_fields", "skip_ragged", "optional") if name in options}
     return [row.values for row in read_table(path, TableFormat(**options), **outer)]
 
 
@@ -42,6 +42,35 @@ def test_jsonl_gzipped_and_columns_without_header(tmp_path: Path) -> None:
     assert rows(path, format="csv", columns=["p", "q"]) == [{"p": "x", "q": "y"}]
 
 
+def test_tsv_cells_that_a_writer_must_have_quoted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "a.tsv"
+    path.write_text('text\tlabel\n"a ""good"" film"\tx\n"said" he\ty\n"whole"\tz\n""\tx\n', encoding="utf-8")
+    assert [row["text"] for row in rows(path)] == ['a "good" film', '"said" he', '"whole"', ""]
+    assert [record.getMessage() for record in caplog.records] == [
+        f'{path}:2: read "a ""good"" film" as a quoted cell; dataset_reader.quoting false keeps its quotation marks'
+    ]
+    assert rows(path, quoting=False)[0]["text"] == '"a ""good"" film"'
+
+
+def test_tsv_without_header_and_with_all_cells_quoted(tmp_path: Path) -> None:
+    path = tmp_path / "a.tsv"
+    path.write_text('"a b"\t"x"\n"c"\t"y"\n', encoding="utf-8")
+    assert rows(path, columns=["text", "label"]) == [{"text": "a b", "label": "x"}, {"text": "c", "label": "y"}]
+    path.write_text('"a"\t1\n"b"\t0\n', encoding="utf-8")
+    with pytest.raises(DataError, match='a.tsv:1: found the cell "a"; dataset_reader.quoting must say'):
+        rows(path, columns=["text", "label"])
+    assert rows(path, columns=["text", "label"], quoting=True)[0] == {"text": "a", "label": "1"}
+
+
+def test_a_file_without_header_may_lack_the_optional_column(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("good,1\nbad,2\n")
+    columns = ["text", "label", "id"]
+    assert rows(path, columns=columns, optional="label") == [{"text": "good", "id": "1"}, {"text": "bad", "id": "2"}]
+    with pytest.raises(DataError, match="found 2 columns, expected 3"):
+        rows(path, columns=columns)
+
+
 @pytest.mark.parametrize(
     "name, content, message",
     [
@@ -59,7 +88,12 @@ def test_jsonl_gzipped_and_columns_without_header(tmp_path: Path) -> None:
         ("a.jsonl", '{"a": 1e999}\n', "a.jsonl:1: not valid JSON: found the number 1e999"),
         ("a.jsonl", '{"a": ' + "1" * 5000 + "}\n", "a.jsonl:1: not valid JSON: Exceeds the limit"),
         ("a.jsonl", "[" * 100_000, "a.jsonl: not valid JSON: nested too deeply"),
-        ("a.tsv", 'text\tlabel\n"a ""good"" film"\tx\n', "a.tsv:2: .*dataset_reader.quoting must say"),
+        (
+            "a.tsv",
+            'text\tlabel\n"a\tfilm"\tx\n',
+            "a.tsv:2: found 3 columns, expected 2.*dataset_reader.quoting must say",
+        ),
+        ("a.tsv", 'text\tlabel\n"two\nlines"\tx\n', "a.tsv:2: .*dataset_reader.quoting must say"),
         ("a.tsv", 'text\n"two\nlines"\n', "a.tsv:2: .*dataset_reader.quoting must say"),
     ],
 )
