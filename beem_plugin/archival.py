@@ -12,13 +12,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from beem_plugin.archived_config import READER_PARTS, as_policy_config, localise
+from beem_plugin.archived_config import READER_PARTS, localise, with_calibrated_policy
 from beem_plugin.calibration.stored_calibration import Calibration
 from beem_plugin.common.archive_files import (
     ARCHIVE_NAME,
@@ -29,6 +28,7 @@ from beem_plugin.common.archive_files import (
     WEIGHTS_NAME,
     find_weights,
     opened_archive,
+    read_meta,
     save_state,
     verify_digests,
     write_archive,
@@ -43,22 +43,6 @@ from beem_plugin.data.vocabulary import Vocabulary
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.models import Model
 from beem_plugin.models.saved_weights import load_weights
-
-__all__ = [
-    "ARCHIVE_NAME",
-    "CONFIG_NAME",
-    "META_NAME",
-    "Archive",
-    "Calibration",
-    "archive_model",
-    "as_policy_config",
-    "load_archive",
-    "load_weights",
-    "package_version",
-    "save_resources",
-    "save_state",
-    "with_calibration",
-]
 
 logger = logging.getLogger(__name__)
 
@@ -100,13 +84,6 @@ def save_resources(serialization_dir: Path, model: Model, dataset_reader: Datase
         backbone.save_config(serialization_dir / "backbone")
 
 
-def package_version() -> str:
-    try:
-        return version("beem_plugin")
-    except PackageNotFoundError:
-        return "unknown"
-
-
 def archive_model(serialization_dir: Path, include_in_archive: list[str] | None = None) -> Path:
     """
     Packs a serialization directory: its `best.th` as safetensors, config, vocabulary, tokenizer, calibration.
@@ -122,7 +99,6 @@ def archive_model(serialization_dir: Path, include_in_archive: list[str] | None 
     `Path`
         The archive's path.
     """
-    serialization_dir = Path(serialization_dir)
     best = serialization_dir / BEST_WEIGHTS
     if not best.exists():
         raise DataError(f"{serialization_dir}: no {BEST_WEIGHTS} to archive; no epoch has finished there")
@@ -211,16 +187,6 @@ def load_archive(
     )
 
 
-def with_calibrated_policy(
-    model_config: dict[str, Any], calibration: Calibration | None
-) -> tuple[dict[str, Any], str | None]:
-    """The model's config under the calibrated policy, and that calibration's data, unless another policy is given."""
-    policy = as_policy_config(model_config.get("exit_policy"))
-    if calibration is None or policy != as_policy_config(calibration.config):
-        return model_config, None
-    return {**model_config, "exit_policy": calibration.policy}, calibration.report.get("source")
-
-
 @contextmanager
 def damage_named(archive_file: str | Path, part: str) -> Iterator[None]:
     """
@@ -246,14 +212,6 @@ def calibrate_if_open(model: Model, calibration: Calibration | None) -> str | No
     for warning in report.warnings:
         logger.warning("calibration: %s", warning)
     return report.source
-
-
-def read_meta(folder: Path) -> dict[str, Any]:
-    """`meta.json`; empty for a directory without one."""
-    meta = read_json_object(folder / META_NAME, META_NAME) if (folder / META_NAME).exists() else {}
-    if meta.get("version") not in (None, package_version()):
-        logger.warning("the archive was made by version %s, this is %s", meta["version"], package_version())
-    return meta
 
 
 def device_of(cuda_device: int) -> torch.device:

@@ -6,6 +6,7 @@ import copy
 from pathlib import Path
 from typing import Any
 
+from beem_plugin.calibration.stored_calibration import Calibration
 from beem_plugin.common.archive_files import CONFIG_NAME
 from beem_plugin.common.errors import DataError
 from beem_plugin.common.values import describe_value
@@ -59,3 +60,13 @@ def localise_reader(reader: dict[str, Any], folder: Path) -> None:
         elif block is None and name == "tokenizer" and "tokenizer" not in reader:
             # The reader's default tokenizer, trained or not, is what was saved.
             reader[name] = {"model_name": str(folder / name)}
+
+
+def with_calibrated_policy(
+    model_config: dict[str, Any], calibration: Calibration | None
+) -> tuple[dict[str, Any], str | None]:
+    """The model's config under the calibrated policy, and that calibration's data, unless another policy is given."""
+    policy = as_policy_config(model_config.get("exit_policy"))
+    if calibration is None or policy != as_policy_config(calibration.config):
+        return model_config, None
+    return {**model_config, "exit_policy": calibration.policy}, calibration.report.get("source")

@@ -27,7 +27,8 @@ from transformers import AutoTokenizer, BertForSequenceClassification, PreTraine
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import beem_plugin.components  # noqa: F401
-from beem_plugin.archival import BEST_WEIGHTS, CONFIG_NAME, archive_model, load_archive, save_resources
+from beem_plugin.archival import archive_model, load_archive, save_resources
+from beem_plugin.common.archive_files import BEST_WEIGHTS, CONFIG_NAME
 from beem_plugin.common.files import write_json
 from beem_plugin.common.registry import Params
 from beem_plugin.data.dataset_reader import DatasetReader

@@ -9,11 +9,13 @@ import pytest
 import torch
 import transformers
 
-from beem_plugin.archival import archive_model, load_archive, load_weights, save_state, with_calibration
+from beem_plugin.archival import archive_model, load_archive, with_calibration
 from beem_plugin.calibration.replay import replay
+from beem_plugin.common.archive_files import save_state
 from beem_plugin.common.errors import ConfigurationError, DataError, NotCalibratedError
 from beem_plugin.exits.policies import Beem, Patience
 from beem_plugin.models.initial_weights import InitialWeights
+from beem_plugin.models.saved_weights import load_weights
 from tests import tiny_captioner
 
 

@@ -11,6 +11,7 @@ import tarfile
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,21 @@ def opened_archive(path: str | Path) -> Iterator[Path]:
         except BeemError as error:
             error.args = (str(error).replace(f"{folder}/", f"{path}: "),)  # the folder is gone when it is read
             raise
+
+
+def package_version() -> str:
+    try:
+        return version("beem_plugin")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def read_meta(folder: Path) -> dict[str, Any]:
+    """`meta.json`; empty for a directory without one."""
+    meta = read_json_object(folder / META_NAME, META_NAME) if (folder / META_NAME).exists() else {}
+    if meta.get("version") not in (None, package_version()):
+        logger.warning("the archive was made by version %s, this is %s", meta["version"], package_version())
+    return meta
 
 
 def check_json_files(folder: Path) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from beem_plugin.archival import Calibration, load_archive, with_calibration
+from beem_plugin.archival import load_archive, with_calibration
 from beem_plugin.calibration.report import CalibrationReport
+from beem_plugin.calibration.stored_calibration import Calibration
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.files import atomic_write, write_json

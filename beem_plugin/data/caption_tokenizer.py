@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from beem_plugin.data.tokenizer import load_tokenizer
 
 logger = logging.getLogger(__name__)
 
-PAD, START, END, UNKNOWN = "<pad>", "<s>", "</s>", "<unk>"
+SPECIAL = PAD, START, END, UNKNOWN = ["<pad>", "<s>", "</s>", "<unk>"]
 
 
 class CaptionTokenizer(Registrable):
@@ -117,7 +116,7 @@ class CaptionTokenizer(Registrable):
                 words.append((added.strip(), [position]))
             else:
                 # From the text, not `word + added`: a token may hold half a character, which the next one completes.
-                words[-1] = (_last_word(text), words[-1][1] + [position])
+                words[-1] = (([""] + text.split())[-1], words[-1][1] + [position])
             before = text
         return words
 
@@ -134,11 +133,6 @@ class CaptionTokenizer(Registrable):
                 "a token that starts and one that ends a text, as gpt2, or `trained_bpe` or `words`"
             )
         return int(found)
-
-
-def _last_word(text: str) -> str:
-    parts = text.split()
-    return parts[-1] if parts else ""
 
 
 @CaptionTokenizer.register("pretrained")
@@ -237,7 +231,7 @@ class TrainedBpeTokenizer(TrainedCaptionTokenizer):
         trainer = trainers.BpeTrainer(
             vocab_size=self._size,
             min_frequency=self._min_count,
-            special_tokens=[PAD, START, END, UNKNOWN],
+            special_tokens=SPECIAL,
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
             show_progress=False,
         )
@@ -265,26 +259,14 @@ class WordTokenizer(TrainedCaptionTokenizer):
         self._min_count = min_count
 
     def _learn(self, captions: Iterable[str]) -> Any:
-        from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+        from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-        normalizer = normalizers.Lowercase()
-        splitter = pre_tokenizers.BertPreTokenizer()
-        counts = _word_counts(captions, normalizer.normalize_str, splitter.pre_tokenize_str)
-        kept = sorted((word for word in counts if counts[word] >= self._min_count), key=lambda w: (-counts[w], w))
-        names = [PAD, START, END, UNKNOWN, *kept]
-        vocabulary = {word: index for index, word in enumerate(names)}
-        tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
-        tokenizer.normalizer = normalizer  # type: ignore[assignment]
-        tokenizer.pre_tokenizer = splitter  # type: ignore[assignment]
+        tokenizer = Tokenizer(models.WordLevel(unk_token=UNKNOWN))
+        tokenizer.normalizer = normalizers.Lowercase()  # type: ignore[assignment]
+        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()  # type: ignore[assignment]
+        # The most frequent words first, equally frequent ones in alphabetical order.
+        trainer = trainers.WordLevelTrainer(
+            vocab_size=2**31, min_frequency=self._min_count, special_tokens=SPECIAL, show_progress=False
+        )
+        tokenizer.train_from_iterator(captions, trainer)
         return tokenizer
-
-
-def _word_counts(
-    captions: Iterable[str],
-    normalize: Callable[[str], str],
-    split: Callable[[str], list[tuple[str, tuple[int, int]]]],
-) -> Counter[str]:
-    counts: Counter[str] = Counter()
-    for caption in captions:
-        counts.update(word for word, _ in split(normalize(caption)))
-    return counts

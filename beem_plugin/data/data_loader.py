@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -47,6 +48,8 @@ class DataLoader(Registrable):
         decoded in these processes.
     batches_per_epoch : `int`, optional (default = `None`)
         Training only: an epoch is this many batches, and the next epoch continues where it ended.
+    start_method : `str`, optional (default = `"fork"`)
+        How workers are started: `"fork"` or `"spawn"`.
     collator : `Collator`, optional (default = `LabelledTexts`)
         Passed by the program: the dataset reader's.
 
@@ -62,16 +65,20 @@ class DataLoader(Registrable):
         instances: Sequence[Instance],
         vocab: Vocabulary,
         pad_token_id: int,
-        batch_sampler: BatchSampler,
+        batch_sampler: BatchSampler | None = None,
         training: bool = False,
         seed: int = DEFAULT_SEED,
         num_workers: int = 0,
         batches_per_epoch: int | None = None,
-        start_method: str | None = None,
+        start_method: str = "fork",
         collator: Collator | None = None,
     ) -> None:
         if not instances:
             raise DataError("data_loader: found no instances")
+        if batch_sampler is None:
+            raise ConfigurationError("batch_sampler: missing")
+        if start_method not in ("fork", "spawn"):
+            raise ConfigurationError(f"start_method: found {start_method!r}, allowed: fork, spawn")
         if batches_per_epoch is not None and not training:
             logger.warning("batches_per_epoch is for training; evaluation goes over all %d instances", len(instances))
         label_tensor(instances, vocab)
@@ -104,101 +111,11 @@ class DataLoader(Registrable):
         return iter(self.torch_loader)
 
 
-@DataLoader.register("bucket")
-class BucketDataLoader(DataLoader):
-    """
-    Rows of similar length together. Registered as a `DataLoader` with name "bucket", the default.
-
-    # Parameters
-
-    batch_size : `int`, optional (default = `32`)
-    shuffle : `bool`, optional (default = `True`)
-        Training only.
-    drop_last : `bool`, optional (default = `False`)
-        Training only: leave out the batch that is not full.
-    padding_noise : `float`, optional (default = `0.1`)
-        See `BucketBatchSampler`.
-    seed, num_workers, batches_per_epoch
-        See `DataLoader`.
-    """
-
-    def __init__(
-        self,
-        instances: Sequence[Instance],
-        vocab: Vocabulary,
-        pad_token_id: int,
-        training: bool = False,
-        batch_size: int = 32,
-        shuffle: bool = True,
-        drop_last: bool = False,
-        padding_noise: float = 0.1,
-        seed: int = DEFAULT_SEED,
-        num_workers: int = 0,
-        batches_per_epoch: int | None = None,
-        collator: Collator | None = None,
-    ) -> None:
-        sampler = BucketBatchSampler(batch_size, shuffle, drop_last, padding_noise)
-        super().__init__(
-            instances,
-            vocab,
-            pad_token_id,
-            sampler,
-            training,
-            seed,
-            num_workers,
-            batches_per_epoch=batches_per_epoch,
-            collator=collator,
-        )
-
-
 @DataLoader.register("simple")
-class SimpleDataLoader(DataLoader):
-    """
-    Rows as they come, or shuffled. Registered as a `DataLoader` with name "simple".
-
-    # Parameters
-
-    batch_size : `int`
-    shuffle : `bool`, optional (default = `False`)
-        Training only.
-    drop_last : `bool`, optional (default = `False`)
-        Training only: leave out the batch that is not full.
-    seed, num_workers, batches_per_epoch
-        See `DataLoader`.
-    """
-
-    def __init__(
-        self,
-        instances: Sequence[Instance],
-        vocab: Vocabulary,
-        pad_token_id: int,
-        batch_size: int,
-        training: bool = False,
-        shuffle: bool = False,
-        drop_last: bool = False,
-        seed: int = DEFAULT_SEED,
-        num_workers: int = 0,
-        batches_per_epoch: int | None = None,
-        collator: Collator | None = None,
-    ) -> None:
-        sampler = SimpleBatchSampler(batch_size, shuffle, drop_last)
-        super().__init__(
-            instances,
-            vocab,
-            pad_token_id,
-            sampler,
-            training,
-            seed,
-            num_workers,
-            batches_per_epoch=batches_per_epoch,
-            collator=collator,
-        )
-
-
 @DataLoader.register("multiprocess")
 class MultiProcessDataLoader(DataLoader):
     """
-    AllenNLP's loader, for its configs. Registered as a `DataLoader` with name "multiprocess".
+    AllenNLP's loader, for its configs. Registered as a `DataLoader` with names "multiprocess" and "simple".
 
     # Parameters
 
@@ -208,60 +125,63 @@ class MultiProcessDataLoader(DataLoader):
         Training only, and only with `batch_size`.
     batch_sampler : `BatchSampler`, optional (default = `None`)
         `bucket`, `max_tokens_sampler` or `simple`.
-    batches_per_epoch : `int`, optional (default = `None`)
-    num_workers : `int`, optional (default = `0`)
-    start_method : `str`, optional (default = `"fork"`)
-        How workers are started: `"fork"` or `"spawn"`.
     max_instances_in_memory, cuda_device : `int`, optional (default = `None`)
-        Taken and ignored, with a warning: data sets are held in memory, and the trainer moves the batches.
+        Ignored with a warning: data sets are held in memory, and the trainer moves the batches.
     quiet : `bool`, optional (default = `False`)
-        Taken and ignored: the loader prints nothing.
-    seed : `int`, optional (default = `13370`)
+        Ignored: the loader prints nothing.
+    batches_per_epoch, num_workers, start_method, seed
+        See `DataLoader`.
     """
 
     def __init__(
         self,
-        instances: Sequence[Instance],
-        vocab: Vocabulary,
-        pad_token_id: int,
-        training: bool = False,
         batch_size: int | None = None,
         drop_last: bool = False,
         shuffle: bool = False,
         batch_sampler: BatchSampler | None = None,
-        batches_per_epoch: int | None = None,
-        num_workers: int = 0,
         max_instances_in_memory: int | None = None,
-        start_method: str = "fork",
         cuda_device: int | None = None,
         quiet: bool = False,
-        seed: int = DEFAULT_SEED,
-        collator: Collator | None = None,
+        **options: Any,
     ) -> None:
         if (batch_size is None) == (batch_sampler is None):
             raise ConfigurationError("batch_size: exactly one of batch_size and batch_sampler must be given")
         if batch_sampler is not None and (drop_last or shuffle):
             raise ConfigurationError("shuffle: drop_last and shuffle belong into batch_sampler when there is one")
-        if start_method not in ("fork", "spawn"):
-            raise ConfigurationError(f"start_method: found {start_method!r}, allowed: fork, spawn")
         for key, value in (("max_instances_in_memory", max_instances_in_memory), ("cuda_device", cuda_device)):
             if value is not None:
                 logger.warning("data_loader.%s has no effect", key)
         if batch_size is not None:
             batch_sampler = SimpleBatchSampler(batch_size, shuffle, drop_last)
-        assert batch_sampler is not None
-        super().__init__(
-            instances,
-            vocab,
-            pad_token_id,
-            batch_sampler,
-            training,
-            seed,
-            num_workers,
-            batches_per_epoch,
-            start_method,
-            collator,
-        )
+        super().__init__(batch_sampler=batch_sampler, **options)
+
+
+@DataLoader.register("bucket")
+class BucketDataLoader(DataLoader):
+    """
+    Rows of similar length together. Registered as a `DataLoader` with name "bucket", the default.
+
+    # Parameters
+
+    batch_size : `int`, optional (default = `32`)
+    shuffle, drop_last, padding_noise
+        See `BucketBatchSampler`.
+    batches_per_epoch, num_workers, start_method, seed
+        See `DataLoader`.
+    """
+
+    def __init__(
+        self,
+        batch_size: int = 32,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        padding_noise: float = 0.1,
+        **options: Any,
+    ) -> None:
+        if options.get("batch_sampler") is not None:
+            raise ConfigurationError("batch_sampler: allowed with type multiprocess")
+        options["batch_sampler"] = BucketBatchSampler(batch_size, shuffle, drop_last, padding_noise)
+        super().__init__(**options)
 
 
 class _Rows(Dataset):

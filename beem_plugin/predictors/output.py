@@ -41,7 +41,7 @@ class Writer:
 def output(path: str | None) -> Iterator[Writer]:
     """
     Standard output, or a file that is written as `path.part` and renamed when it is complete. After an error of the
-    user's data the part stays if it is not empty, and the error names it.
+    user's data the part stays if it is not empty, and the error names it; after one of the disk it is removed.
     """
     if not path:
         writer = Writer(sys.stdout)
@@ -55,14 +55,17 @@ def output(path: str | None) -> Iterator[Writer]:
         file = opener(part, "wt", encoding="utf-8")
     except OSError as error:
         raise ConfigurationError(f"--output-file: cannot write {path}: {error.strerror}") from None
-    with file:
-        writer = Writer(file)
-        try:
-            with writer.bar, write_errors_named(part):
-                yield writer
-        except BeemError as error:
-            if not writer.written:
-                part.unlink()
-                raise
-            raise type(error)(f"{error} ({writer.written} predictions before it are in {part})") from None
+    writer = Writer(file)
+    try:
+        # Closing the file writes what is left in its buffer.
+        with write_errors_named(path), file, writer.bar:
+            yield writer
+    except BeemError as error:
+        if not writer.written:
+            part.unlink()
+            raise
+        raise type(error)(f"{error} ({writer.written} predictions before it are in {part})") from None
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
     part.replace(path)

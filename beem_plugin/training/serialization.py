@@ -11,7 +11,7 @@ from typing import Any
 
 import transformers
 
-from beem_plugin.archival import CONFIG_NAME, META_NAME, package_version
+from beem_plugin.common.archive_files import CONFIG_NAME, META_NAME, package_version
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.files import remove_leftovers, write_json
 from beem_plugin.common.params import diff_configs

@@ -12,10 +12,10 @@ from torch import Tensor
 
 import beem_plugin.exits.mixed_pooler
 import beem_plugin.exits.policies  # noqa: F401
-from beem_plugin.archival import load_weights, save_state
 from beem_plugin.backbones import BackboneState
 from beem_plugin.calibration.replay import replay
 from beem_plugin.calibration.trace import ExitTrace
+from beem_plugin.common.archive_files import save_state
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.data import Vocabulary
 from beem_plugin.data.ragged_batch import ragged_batches
@@ -28,6 +28,7 @@ from beem_plugin.exits.policies import Beem, Final
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.models import Model, MultiExitClassifier
 from beem_plugin.models.exit_memory import MEMORY, NEW_MEMORY
+from beem_plugin.models.saved_weights import load_weights
 from beem_plugin.tasks.classification import trace_model
 from tests.backbones.tiny_models import CONFIGS
 from tests.execution.captured_worlds import GraphsOnHost

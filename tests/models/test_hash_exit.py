@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 import beem_plugin.exits.policies  # noqa: F401
-from beem_plugin.archival import load_weights, save_state
 from beem_plugin.calibration.replay import replay
 from beem_plugin.calibration.trace import ExitTrace
+from beem_plugin.common.archive_files import save_state
 from beem_plugin.common.errors import ConfigurationError, DataError
 from beem_plugin.comparison.ablation.judging import judge
 from beem_plugin.comparison.operating_curve import TraceJudge
@@ -28,6 +28,7 @@ from beem_plugin.execution.metering.macs import count_macs
 from beem_plugin.execution.onnx.export import export_network
 from beem_plugin.exits.policies import Final
 from beem_plugin.models import HashExitEncoder, Model, MultiExitClassifier, MultiExitEncoder
+from beem_plugin.models.saved_weights import load_weights
 from beem_plugin.models.token_depth import AllTokens
 from beem_plugin.models.token_hash import TokenHash
 from beem_plugin.tasks.classification import trace_model

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from beem_plugin.archival import save_state
 from beem_plugin.calibration.replay import replay
+from beem_plugin.common.archive_files import save_state
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.decoding.generated import GeneratedCaption
 from beem_plugin.models import MultiExitCaptioner

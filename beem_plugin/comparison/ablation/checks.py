@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from beem_plugin.archival import as_policy_config
+from beem_plugin.archived_config import as_policy_config
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.registry import Params
 from beem_plugin.common.values import describe_value

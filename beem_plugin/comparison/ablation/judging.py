@@ -10,10 +10,12 @@ from typing import Any
 
 import torch
 
-from beem_plugin.archival import ARCHIVE_NAME, Archive, as_policy_config, load_archive
+from beem_plugin.archival import Archive, load_archive
+from beem_plugin.archived_config import as_policy_config
 from beem_plugin.calibration.curves import Curve, curve_of, has_scores
 from beem_plugin.calibration.replay import replay
 from beem_plugin.calibration.trace import ExitTrace
+from beem_plugin.common.archive_files import ARCHIVE_NAME
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.files import write_json
 from beem_plugin.common.metrics import MAIN_SCORE

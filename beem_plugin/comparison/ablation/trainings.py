@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from beem_plugin.archival import ARCHIVE_NAME, CONFIG_NAME
+from beem_plugin.common.archive_files import ARCHIVE_NAME, CONFIG_NAME
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.files import write_json
 from beem_plugin.common.params import diff_configs

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from beem_plugin.archival import Calibration
 from beem_plugin.calibration.replay import replay
+from beem_plugin.calibration.stored_calibration import Calibration
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.metrics import METRICS
