@@ -90,12 +90,19 @@ class ConllReader(DatasetReader):
 
     def _encode(self, instances: Sequence[Instance]) -> None:
         """Sets token ids, and in the field `starts` the position of each word's first token."""
+        tokenizer = self.tokenizer.tokenizer
+        options = {"truncation": self.tokenizer.max_length is not None, "max_length": self.tokenizer.max_length}
         for instance in instances:
-            options = {"truncation": self.tokenizer.max_length is not None, "max_length": self.tokenizer.max_length}
-            found = self.tokenizer.tokenizer(instance.fields["words"], is_split_into_words=True, **options)
-            words = found.word_ids()
-            instance.encoding = {name: found[name] for name in self.tokenizer.tokenizer.model_input_names}
-            firsts = {word: place for place, word in reversed(list(enumerate(words))) if word is not None}
+            words = list(instance.fields["words"])
+            found = tokenizer(words, is_split_into_words=True, **options)
+            with_tokens = {word for word in found.word_ids() if word is not None}
+            # A word of characters that the tokenizer drops needs a token for its tag.
+            without = set(range(max(with_tokens, default=-1))) - with_tokens
+            if without:
+                words = [tokenizer.unk_token if number in without else word for number, word in enumerate(words)]
+                found = tokenizer(words, is_split_into_words=True, **options)
+            instance.encoding = {name: found[name] for name in tokenizer.model_input_names}
+            firsts = {word: place for place, word in reversed(list(enumerate(found.word_ids()))) if word is not None}
             instance.fields["starts"] = [firsts[word] for word in sorted(firsts)]
 
     def collator(self, vocab: Vocabulary, pad_token_id: int) -> Collator:

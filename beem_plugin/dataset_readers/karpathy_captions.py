@@ -58,15 +58,9 @@ class KarpathyCaptionsReader(CaptionReader):
         image_processor: ImageProcessor,
         image_dir: str | None = None,
         caption_form: str = "tokens",
-        on_bad_image: str = "error",
-        max_instances: int | None = None,
-        holdout_fraction: float = 0.1,
-        holdout_seed: int = 0,
-        keep_images: bool = False,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            tokenizer, image_processor, on_bad_image, max_instances, holdout_fraction, holdout_seed, keep_images
-        )
+        super().__init__(tokenizer, image_processor, **options)
         self.file = Path(file).expanduser()
         self.image_dir = Path(image_dir).expanduser() if image_dir is not None else self.file.parent / "images"
         self.caption_form = check_caption_form(caption_form)

@@ -43,10 +43,8 @@ class ShapesCaptionsReader(CaptionReader):
     captions_per_image : `int`, optional (default = `1`)
         1 to 4 ways to say the same. With one, every word is certain from the image, and a model can be right always.
     seed : `int`, optional (default = `0`)
-    max_instances, holdout_fraction, holdout_seed
-        See `CaptionReader`.
-    on_bad_image : `str`, optional (default = `"error"`)
-        Of image files given to `predict`; see `CaptionReader`.
+    on_bad_image, max_instances, holdout_fraction, holdout_seed
+        See `CaptionReader`; `on_bad_image` is about image files given to `predict`.
     """
 
     def __init__(
@@ -59,19 +57,9 @@ class ShapesCaptionsReader(CaptionReader):
         num_test: int = 200,
         captions_per_image: int = 1,
         seed: int = 0,
-        max_instances: int | None = None,
-        holdout_fraction: float = 0.1,
-        holdout_seed: int = 0,
-        on_bad_image: str = "error",
+        **options: Any,
     ) -> None:
-        super().__init__(
-            tokenizer if tokenizer is not None else WordTokenizer(),
-            image_processor if image_processor is not None else ImageProcessor(size=image_size),
-            on_bad_image=on_bad_image,
-            max_instances=max_instances,
-            holdout_fraction=holdout_fraction,
-            holdout_seed=holdout_seed,
-        )
+        super().__init__(tokenizer or WordTokenizer(), image_processor or ImageProcessor(size=image_size), **options)
         if image_size < 16:
             raise ConfigurationError(f"dataset_reader.image_size: found {image_size}, allowed: at least 16")
         if not 1 <= captions_per_image <= 4:
