@@ -85,20 +85,7 @@ def save_resources(serialization_dir: Path, model: Model, dataset_reader: Datase
 
 
 def archive_model(serialization_dir: Path, include_in_archive: list[str] | None = None) -> Path:
-    """
-    Packs a serialization directory: its `best.th` as safetensors, config, vocabulary, tokenizer, calibration.
-
-    # Parameters
-
-    serialization_dir : `Path`
-    include_in_archive : `list[str]`, optional
-        Globs below the directory of further files to pack.
-
-    # Returns
-
-    `Path`
-        The archive's path.
-    """
+    """Packs a serialization directory, and files below it that match `include_in_archive`; returns the path."""
     best = serialization_dir / BEST_WEIGHTS
     if not best.exists():
         raise DataError(f"{serialization_dir}: no {BEST_WEIGHTS} to archive; no epoch has finished there")
@@ -226,14 +213,7 @@ def device_of(cuda_device: int) -> torch.device:
 
 
 def with_calibration(archive_file: str | Path, output: str | Path, calibration: Calibration) -> Path:
-    """
-    A copy of an archive under another calibration; its config names the calibration's policy.
-
-    # Returns
-
-    `Path`
-        The new archive.
-    """
+    """Writes a copy of an archive under another calibration, whose policy its config names, and returns its path."""
     with opened_archive(archive_file) as folder, scratch_folder() as changed:
         config = read_json_object(folder / CONFIG_NAME, CONFIG_NAME)
         if not isinstance(config.get("model"), dict):

@@ -33,6 +33,8 @@ class BatchSampler(Registrable):
 
     def batches(self, lengths: np.ndarray, random: np.random.Generator | None, drop_last: bool) -> Batches:
         """
+        Row numbers in batches; one that is not full is the last, as accelerate's division among processes requires.
+
         # Parameters
 
         lengths : `np.ndarray`
@@ -40,11 +42,6 @@ class BatchSampler(Registrable):
         random : `np.random.Generator | None`
             `None`: the fixed order.
         drop_last : `bool`
-            Leave out the batch that is not full.
-
-        # Returns
-
-        Row numbers. A batch that is not full stands last: accelerate's division among processes relies on that.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define batches")
 

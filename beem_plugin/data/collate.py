@@ -62,13 +62,7 @@ def ragged_parts(instances: Sequence[Instance], pad_token_id: int, size: int) ->
 
 
 def label_tensor(instances: Sequence[Instance], vocab: Vocabulary) -> Tensor:
-    """
-    `(rows,)` int64, the index of each label, -1 where it is unknown; for regression float32, NaN where it is unknown.
-
-    # Raises
-
-    `DataError` for a label that is not in the vocabulary.
-    """
+    """`(rows,)` int64, the index of each label, -1 where unknown; for regression float32, NaN where unknown."""
     kind = np.float32 if vocab.is_regression else np.int64
     if isinstance(instances, InstanceTable):
         values = np.zeros(len(instances.label_values), dtype=kind)

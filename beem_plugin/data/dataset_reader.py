@@ -75,14 +75,7 @@ class DatasetReader(Registrable):
         self.labels = LabelRules()
 
     def read(self, source: str) -> Sequence[Instance]:
-        """
-        Everything in `source`, tokenized in large batches.
-
-        # Parameters
-
-        source : `str`
-            What the subclass reads, optionally with a slice: `train[holdout]`.
-        """
+        """All instances of `source`, optionally with a slice (`train[holdout]`), tokenized in large batches."""
         base, part = split_source(str(source), self.parts)
         instances: Iterable[Instance] = self._read(base)
         if part is not None:
@@ -109,14 +102,8 @@ class DatasetReader(Registrable):
 
     def limit_length(self, max_tokens: int | None, instances: Sequence[Instance] = ()) -> None:
         """
-        Bounds the tokenizer's `max_length` by what the model takes, and cuts `instances` that are longer.
-
-        # Parameters
-
-        max_tokens : `int`, optional
-            `None` for a model without a limit.
-        instances : `Sequence[Instance]`, optional
-            Read before the model was built.
+        Bounds the tokenizer's `max_length` by what the model takes (`None`: no limit), and cuts `instances` that were
+        read before the model was built and are longer.
         """
         # A reader of a user's own may have no tokenizer.
         tokenizer = getattr(self, "tokenizer", None)

@@ -14,18 +14,8 @@ from beem_plugin.data.batch_samplers import Batches, BatchSampler
 class EpochBatches:
     """
     A batch sampler for `torch.utils.data.DataLoader` whose batches are a pure function of (seed, epoch), so that a
-    training run that is resumed in the middle of an epoch sees the rows that it would have seen.
-
-    # Parameters
-
-    sampler : `BatchSampler`
-    lengths : `np.ndarray`
-        `(rows,)` tokens in each row.
-    seed : `int`
-    training : `bool`
-        In evaluation nothing is shuffled and no row is left out, whatever the sampler's options say.
-    batches_per_epoch : `int`, optional (default = `None`)
-        An "epoch" is this many batches, and the next one goes on where it ended.
+    training run that is resumed within an epoch gets the same rows. In evaluation nothing is shuffled and no row is
+    left out. With `batches_per_epoch` an epoch is that many batches, and the next one continues where it ended.
     """
 
     def __init__(

@@ -57,14 +57,8 @@ def _check_range(image: Image.Image) -> None:
 
 def image_problem(path: str | Path, decode: bool = False) -> str | None:
     """
-    Why an image cannot be used, or `None`.
-
-    # Parameters
-
-    path : `str | Path`
-    decode : `bool`, optional (default = `False`)
-        Decode it to the end; else only its header is looked at, which is a hundred times faster and finds everything
-        but files that are cut off or damaged inside.
+    Why an image cannot be used, or `None`. Without `decode` only its header is read, which is a hundred times faster
+    and finds everything but files that are cut off or damaged inside.
     """
     try:
         with Image.open(path) as image:

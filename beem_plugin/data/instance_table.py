@@ -51,13 +51,7 @@ class InstanceTable(Sequence[Instance]):
         self.lengths = np.zeros(len(codes), dtype=np.int64)
 
     def set_tokens(self, encodings: Iterable[Sequence[dict[str, list[int]]]]) -> None:
-        """
-        # Parameters
-
-        encodings : `Iterable[Sequence[dict[str, list[int]]]]`
-            Those of all rows in their order, in chunks of any size, as a tokenizer returns them. `attention_mask` is
-            dropped: nothing is padded.
-        """
+        """Takes the encodings of all rows in order, in chunks as a tokenizer returns them."""
         parts: dict[str, list[np.ndarray]] = {}
         lengths = array("q")
         for chunk in encodings:

@@ -39,18 +39,8 @@ class LabelRules:
 
     def parse(self, value: Any, what: str) -> str | float | None:
         """
-        The label; `None` for an empty or missing one.
-
-        # Parameters
-
-        value : `Any`
-            From a file or JSON.
-        what : `str`
-            File, line and column, for errors.
-
-        # Raises
-
-        `DataError` for a value that is no label.
+        The label of a value from a file or JSON; `None` for an empty or missing one. `what` names file, line and
+        column in the `DataError` for a value that is no label.
         """
         text = self.text(value, what)
         if not text:

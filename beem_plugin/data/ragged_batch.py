@@ -199,19 +199,7 @@ def as_array(attention_mask: Tensor) -> np.ndarray:
 
 
 def lengths_of(mask: np.ndarray) -> np.ndarray:
-    """
-    Tokens of each sample, `(batch,)` int64.
-
-    # Parameters
-
-    mask : `np.ndarray`
-        `(batch, tokens)`, as `as_array` returns it.
-
-    # Raises
-
-    `DataError`
-        If a sample is padded anywhere but on the right, or has no tokens.
-    """
+    """Tokens of each sample, `(batch,)` int64; a `DataError` for other padding than on the right."""
     lengths: np.ndarray = mask.sum(1)
     longest = mask.shape[1]
     if int(lengths.sum()) == mask.size and longest:

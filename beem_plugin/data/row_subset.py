@@ -13,13 +13,8 @@ from beem_plugin.data.instance_table import select
 
 class RowSubset:
     """
-    Some of the rows of a loader, in batches of the same size, in an order that is again a pure function of seed and
-    epoch. `index` in a batch stays the position among all rows.
-
-    # Parameters
-
-    data_loader : `DataLoader`
-    rows : `Sequence[int]`
+    Some of the rows of a loader in batches of the same size; the order is a pure function of seed and epoch. `index` in
+    a batch stays the position among all rows.
     """
 
     def __init__(self, data_loader: DataLoader, rows: Sequence[int]) -> None:

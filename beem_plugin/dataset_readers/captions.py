@@ -32,14 +32,8 @@ NAMED = 5
 @dataclass
 class CaptionedImage:
     """
-    # Parameters
-
-    fields : `dict[str, Any]`
-        `image_id`, and what the image is made from: `image`, its path, or `scene`.
-    references : `list[str]`
-        The captions as people wrote them, for scoring.
-    targets : `list[str]`
-        The same captions as the decoder learns them.
+    `fields` hold `image_id` and what the image is made from (`image`, its path, or `scene`); `references` are the
+    captions as published, for scoring; `targets` the same captions as the decoder learns them.
     """
 
     fields: dict[str, Any]
@@ -97,12 +91,8 @@ class CaptionReader(DatasetReader):
 
     def read(self, source: str) -> list[Instance]:
         """
-        Everything in `source`, tokenized; the first time, a tokenizer that is to be trained learns its words.
-
-        # Parameters
-
-        source : `str`
-            What the subclass reads, optionally with a part: `train[holdout]`, `val[captions]`.
+        All instances of `source`, optionally with a part (`train[holdout]`, `val[captions]`), tokenized. A tokenizer
+        that is to be trained learns its words first.
         """
         base, part = split_source(str(source), self.parts)
         images: Iterable[CaptionedImage] = self._read_images(base)

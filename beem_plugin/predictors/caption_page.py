@@ -20,13 +20,7 @@ SMALL_SIDE = 128
 
 @dataclass
 class PageImage:
-    """
-    # Parameters
-
-    image : `PIL.Image.Image`
-    prediction : `dict[str, Any]`
-        As `caption_record` makes it, with the other fields of the input.
-    """
+    """An image with its prediction as `caption_record` makes it, and the other fields of the input."""
 
     image: Image.Image
     prediction: dict[str, Any]
@@ -37,18 +31,7 @@ class PageImage:
 
 
 def caption_page(images: Sequence[PageImage], exit_layers: Sequence[int]) -> str:
-    """
-    # Parameters
-
-    images : `Sequence[PageImage]`
-    exit_layers : `Sequence[int]`
-        The decoder's layer that each exit reads.
-
-    # Returns
-
-    `str`
-        HTML with style and images inside.
-    """
+    """The page as HTML with style and images inside; `exit_layers` are the decoder layers that the exits read."""
     layers = [word["layer"] for image in images for word in image.prediction["words"]]
     return render_page(
         "captions.html",

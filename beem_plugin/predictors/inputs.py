@@ -19,14 +19,8 @@ def input_rows(
     reader: DatasetReader, source: str, format: str | None = None, input_field: str | None = None
 ) -> Iterator[TableRow]:
     """
-    # Parameters
-
-    reader : `DatasetReader`
-    source : `str`
-        A file, or `-` for standard input. It is read as a stream.
-    format : `str`, optional (default: the reader's, or by the file's name, or by its first line)
-    input_field : `str`, optional (default = `None`)
-        The column that is the reader's one text column.
+    The rows of a file, or of standard input (`-`), as a stream. `format` is by default the reader's, or by the file's
+    name or first line; `input_field` is a column that is the reader's one text column.
     """
     if input_field is None:
         yield from reader.rows(source, format)
