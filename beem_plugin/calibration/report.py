@@ -55,7 +55,7 @@ def report_on(
     if compared[0] is not None and compared[0] > compared[1]:
         found.append(
             f"the calibrated {names[0]} {compared[0]:.4f} exceeds the last exit's{names[1]} {compared[1]:.4f} on the "
-            f"calibration data (by {compared[0] - compared[1]:.4f})"
+            f"calibration data ({_excess(trace, decisions.exits, wrong, final_wrong)})"
         )
     found += degenerate_exits(trace)
     found += one_sided(policy, depth["exit_histogram"], thresholds)
@@ -73,6 +73,21 @@ def report_on(
         warnings=found,
         details=details,
     )
+
+
+def _excess(trace: Trace, exits: Tensor, wrong: Tensor | None, final_wrong: Tensor | None) -> str:
+    """By how much the error exceeds that of the last exit, with the standard error of the paired difference."""
+    if wrong is None or final_wrong is None:
+        squared, own = _squared(trace, exits)
+        differences = own - squared[:, -1]
+    else:
+        differences = wrong.double() - final_wrong.double()
+    differences = differences[known_labels(trace.labels)]
+    mean = float(differences.mean())
+    if not trace.has_independent_samples or len(differences) < 2:
+        return f"by {mean:.4f}"
+    error = float(differences.std() / len(differences) ** 0.5)
+    return f"by {mean:.4f}, standard error {error:.4f}" + ("; within noise" if mean < 2 * error else "")
 
 
 def exit_evidence(
@@ -107,6 +122,12 @@ def exit_evidence(
     return evidence
 
 
+def _squared(trace: Trace, exits: Tensor) -> tuple[Tensor, Tensor]:
+    """Squared errors of a regression at all exits, `(samples, exits)`, and at the exit of each sample, `(samples,)`."""
+    squared = (trace.predictions - trace.labels.double().unsqueeze(1)) ** 2
+    return squared, squared.gather(1, (exits - 1).unsqueeze(1)).squeeze(1)
+
+
 def squared_errors(trace: Trace, exits: Tensor) -> dict[str, Any]:
     """
     # Parameters
@@ -124,8 +145,7 @@ def squared_errors(trace: Trace, exits: Tensor) -> dict[str, Any]:
         labelled samples; `None` where there are none.
     """
     known = known_labels(trace.labels)
-    squared = (trace.predictions - trace.labels.double().unsqueeze(1)) ** 2  # (samples, exits)
-    own = squared.gather(1, (exits - 1).unsqueeze(1)).squeeze(1)
+    squared, own = _squared(trace, exits)
     members = [known & (exits == number) for number in range(1, trace.num_exits + 1)]
     return {
         "mean_squared_error": _mean(own[known]),

@@ -209,7 +209,10 @@ def calibrated_error(constraint: str) -> tuple[float, list[str]]:
 def test_the_printed_constraint_passes_and_the_overall_error_rises_above_the_last_exits():
     error, warnings = calibrated_error("final_error")
     assert error == pytest.approx(0.14)
-    assert any("0.1400 exceeds the last exit's error 0.1000" in warning for warning in warnings)
+    (warning,) = (warning for warning in warnings if "exceeds" in warning)
+    # 4 samples of 100 are wrong at exit 1 alone: sqrt(0.04 * 0.96 / 99) = 0.0197.
+    assert "0.1400 exceeds the last exit's error 0.1000 on the calibration data" in warning
+    assert warning.endswith("(by 0.0400, standard error 0.0197)")
 
 
 def test_the_constraint_on_the_same_samples_keeps_the_error_at_the_last_exits():
