@@ -12,6 +12,7 @@ from transformers.models.auto.modeling_auto import MODEL_MAPPING
 
 from beem_plugin.backbones import loading
 from beem_plugin.backbones.gpt2_decoder import Gpt2Decoder
+from beem_plugin.backbones.image_size import named_image_size
 from beem_plugin.common.errors import ConfigurationError, not_allowed
 from beem_plugin.common.files import atomic_write
 from beem_plugin.common.registry import Registrable
@@ -100,7 +101,8 @@ class VisionEncoderDecoderBackbone(CaptionBackbone):
         return encoder
 
     def encode_images(self, pixel_values: Tensor) -> Tensor:
-        states = self.transformer_model.encoder(pixel_values=pixel_values).last_hidden_state
+        with named_image_size(self, pixel_values):
+            states = self.transformer_model.encoder(pixel_values=pixel_values).last_hidden_state
         projection = getattr(self.transformer_model, "enc_to_dec_proj", None)
         return states if projection is None else projection(states)
 

@@ -17,7 +17,7 @@ from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.comparison.caption_scores import cider_difference, score_rows
 from beem_plugin.comparison.result import build
 from beem_plugin.decoding import CaptionDecoding, decoded_speed
-from beem_plugin.decoding.caption_record import caption_record
+from beem_plugin.decoding.generated import caption_record
 from beem_plugin.decoding.word_depth import exits_by_class
 from beem_plugin.execution.metering.timing import measure, ratio
 from beem_plugin.exits.policies import Final

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from beem_plugin.backbones.gpt2_decoder import Gpt2Decoder, KeysValues
+from beem_plugin.exits.branches import TransformerBranch
 
 
 class DecoderCache:
@@ -23,16 +26,29 @@ class DecoderCache:
         Rows an image.
     max_tokens : `int`
         Maximum number of tokens of a row, BOS included.
+    branches : `Mapping[int, TransformerBranch]`, optional (default = none)
+        The exits' branches whose keys and values are stored, too, as those of "layer" minus the exit's number.
     """
 
-    def __init__(self, decoder: Gpt2Decoder, image_states: Tensor, beams: int, max_tokens: int) -> None:
+    def __init__(
+        self,
+        decoder: Gpt2Decoder,
+        image_states: Tensor,
+        beams: int,
+        max_tokens: int,
+        branches: Mapping[int, TransformerBranch] | None = None,
+    ) -> None:
         self.decoder = decoder
         self.image_states = image_states
         self.beams = beams
         rows = len(image_states) * beams
-        shape = (rows, decoder.num_heads, max_tokens, decoder.head_size)
-        self.keys = [image_states.new_zeros(shape) for _ in range(decoder.num_layers)]
-        self.values = [image_states.new_zeros(shape) for _ in range(decoder.num_layers)]
+        shapes = dict.fromkeys(range(1, decoder.num_layers + 1), (decoder.num_heads, decoder.head_size))
+        for number, branch in (branches or {}).items():
+            shapes[-number] = (branch.num_heads, branch.width // branch.num_heads)
+        self.keys, self.values = (
+            {layer: image_states.new_zeros(rows, heads, max_tokens, size) for layer, (heads, size) in shapes.items()}
+            for _ in range(2)
+        )
         # The hidden state of a token at its exit, or after the last block that was recomputed for it.
         self.hidden = image_states.new_zeros(rows, max_tokens, decoder.hidden_size)
         # The number of blocks in which each token, and each image, has keys and values.
@@ -51,24 +67,24 @@ class DecoderCache:
     def on_device(self, numbers: np.ndarray) -> Tensor:
         return torch.from_numpy(numbers).to(self.hidden.device, non_blocking=True)
 
-    def write(self, layer: int, rows: Tensor | None, position: int, keys_values: KeysValues, host: np.ndarray) -> None:
-        """Stores one token's key and value, `(rows, heads, 1, size)`; `rows` is `host` as a tensor, `None` for all."""
-        for buffer, new in ((self.keys[layer - 1], keys_values[0]), (self.values[layer - 1], keys_values[1])):
-            if rows is None:
-                buffer[:, :, position] = new[:, :, 0]
-            else:
-                buffer[rows, :, position] = new[:, :, 0]
-        self.filled[host, position] = layer
+    def append(self, layer: int, rows: Tensor | None, position: int, key: Tensor, value: Tensor) -> KeysValues:
+        """
+        Stores the key and value `(rows, heads, 1, size)` of the token at `position`; returns those of all tokens up to
+        it. `rows` is `None` for all.
+        """
+        for buffer, new in ((self.keys[layer], key), (self.values[layer], value)):
+            buffer[slice(None) if rows is None else rows, :, position] = new[:, :, 0]
+        return self.read(layer, rows, position + 1)
 
-    def write_many(self, layer: int, rows: Tensor, positions: Tensor, keys_values: KeysValues) -> None:
+    def write_many(self, layer: int, rows: Tensor, positions: Tensor, keys_values: Sequence[Tensor]) -> None:
         """Stores `(rows, heads, n, size)` at `positions` `(rows, n)`."""
         rows = rows.unsqueeze(1)
-        self.keys[layer - 1][rows, :, positions] = keys_values[0].transpose(1, 2)
-        self.values[layer - 1][rows, :, positions] = keys_values[1].transpose(1, 2)
+        self.keys[layer][rows, :, positions] = keys_values[0].transpose(1, 2)
+        self.values[layer][rows, :, positions] = keys_values[1].transpose(1, 2)
 
     def read(self, layer: int, rows: Tensor | None, length: int) -> KeysValues:
         """Keys and values of the first `length` tokens."""
-        keys, values = self.keys[layer - 1][:, :, :length], self.values[layer - 1][:, :, :length]
+        keys, values = self.keys[layer][:, :, :length], self.values[layer][:, :, :length]
         return (keys, values) if rows is None else (keys.index_select(0, rows), values.index_select(0, rows))
 
     def missing(self, layer: int, host: np.ndarray, position: int) -> tuple[np.ndarray, np.ndarray] | None:
@@ -124,8 +140,8 @@ class DecoderCache:
         """Drops all images but those at `kept`, with their rows."""
         rows = (kept[:, None] * self.beams + np.arange(self.beams)).reshape(-1)
         index, images = self.on_device(rows), self.on_device(kept)
-        self.keys = [buffer.index_select(0, index) for buffer in self.keys]
-        self.values = [buffer.index_select(0, index) for buffer in self.values]
+        self.keys = {layer: buffer.index_select(0, index) for layer, buffer in self.keys.items()}
+        self.values = {layer: buffer.index_select(0, index) for layer, buffer in self.values.items()}
         self.hidden = self.hidden.index_select(0, index)
         self.filled = self.filled[rows]
         self.image_states = self.image_states.index_select(0, images)
@@ -140,7 +156,7 @@ class DecoderCache:
         if (rows == np.arange(len(rows))).all():
             return
         index = self.on_device(rows)
-        for buffer in (*self.keys, *self.values):
+        for buffer in (*self.keys.values(), *self.values.values()):
             buffer[:, :, :length] = buffer[:, :, :length].index_select(0, index)
         self.hidden[:, :length] = self.hidden[:, :length].index_select(0, index)
         self.filled = self.filled[rows]

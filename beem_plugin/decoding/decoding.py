@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,11 +17,10 @@ from beem_plugin.decoding.cache import DecoderCache
 from beem_plugin.decoding.generated import GeneratedCaption
 from beem_plugin.decoding.greedy import greedy
 from beem_plugin.decoding.image_exit import ImageExit, image_macs
-from beem_plugin.decoding.image_size import named_image_size
 from beem_plugin.decoding.meter import CaptionMacs
 from beem_plugin.decoding.mixed_depths.compiled_captions import CompiledCaptions
 from beem_plugin.decoding.skipped_blocks import Propagate, SkippedBlocks
-from beem_plugin.decoding.stepper import CaptionNetwork, Stepper
+from beem_plugin.decoding.stepper import Stepper
 from beem_plugin.exits.policy import ExitPolicy
 
 
@@ -90,9 +90,7 @@ class CaptionDecoding(FromParams):
         image_exit: ImageExit | None = None,
         capture: bool = True,
     ) -> None:
-        for key, value in (("num_beams", num_beams), ("max_length", max_length)):
-            if value < 1:
-                raise ConfigurationError(f"decoding.{key}: found {value}, allowed: 1 or more")
+        check_positive("decoding.", max_length, num_beams)
         self.num_beams = num_beams
         self.max_length = max_length
         self.length_penalty = length_penalty
@@ -102,14 +100,14 @@ class CaptionDecoding(FromParams):
         self.capture = capture
         self.compiled = CompiledCaptions()
 
-    def check_network(self, network: CaptionNetwork, where: str = "") -> None:
+    def check_network(self, network: Any, where: str = "") -> None:
         """Raises a `ConfigurationError` if `network` cannot decode so many tokens or beams; keys start with `where`."""
         check_search(network, self.max_length, self.num_beams, where)
 
     @torch.inference_mode()
     def run(
         self,
-        network: CaptionNetwork,
+        network: Any,
         policy: ExitPolicy,
         batch: Mapping[str, Tensor],
         bos: int,
@@ -120,7 +118,7 @@ class CaptionDecoding(FromParams):
         """
         # Parameters
 
-        network : `CaptionNetwork`
+        network : `MultiExitDecoder`
             In evaluation mode.
         policy : `ExitPolicy`
         batch : `Mapping[str, Tensor]`
@@ -135,9 +133,7 @@ class CaptionDecoding(FromParams):
         policy.check_calibrated()
         length = self.max_length if max_length is None else max_length
         beams = self.num_beams if num_beams is None else num_beams
-        for key, value in (("max_length", length), ("num_beams", beams)):
-            if value < 1:
-                raise ConfigurationError(f"{key}: found {value}, allowed: 1 or more")
+        check_positive("", length, beams)
         check_search(network, length, beams)
         decoded = Decoded([], CaptionMacs(), beams=beams)
         states = batch.get("image_states")
@@ -147,17 +143,15 @@ class CaptionDecoding(FromParams):
                 raise ConfigurationError("captions need images: the batch has no pixel_values")
             if not len(pixels):
                 return decoded
-            with named_image_size(network.backbone, pixels):
-                states = self._encode(network, policy, pixels, decoded)
+            states = self._encode(network, policy, pixels, decoded)
         decoded.patches = states.shape[1]
         if beams == 1 and self.capture:
-            captions = self.compiled.decode(
-                network, policy, self.skipped_blocks, states, decoded.macs, bos, eos, length
-            )
+            given = (network, policy, self.skipped_blocks, states, decoded.macs, bos, eos, length)
+            captions = self.compiled.decode(*given)
             if captions is not None:
                 decoded.captions = captions
                 return decoded
-        cache = DecoderCache(network.backbone.decoder, states, beams, length)
+        cache = DecoderCache(network.backbone.decoder, states, beams, length, network.attending_branches)
         stepper = Stepper(network, policy, cache, self.skipped_blocks, decoded.macs)
         if beams == 1:
             decoded.captions = greedy(stepper, bos, eos, length)
@@ -165,21 +159,25 @@ class CaptionDecoding(FromParams):
             decoded.captions = beam_search(stepper, bos, eos, length, self.length_penalty, self.early_stopping)
         return decoded
 
-    def _encode(self, network: CaptionNetwork, policy: ExitPolicy, pixels: Tensor, decoded: Decoded) -> Tensor:
+    def _encode(self, network: Any, policy: ExitPolicy, pixels: Tensor, decoded: Decoded) -> Tensor:
         """`(images, patches, hidden)`; their cost is added to `decoded`."""
         decoded.full_image_macs = len(pixels) * image_macs(network.backbone, tuple(pixels.shape[1:]))
         if self.image_exit is None or not policy.leaves_early:
             decoded.macs.images = decoded.full_image_macs
-            states = network.image_states({"pixel_values": pixels})
-            assert states is not None, "the batch has images"
-            return states
+            return network.image_states({"pixel_values": pixels})
         found = self.image_exit.encode(network.backbone, pixels)
         decoded.macs.images = found.macs
         decoded.image_blocks, decoded.num_image_blocks = found.blocks.tolist(), found.num_blocks
         return found.states
 
 
-def check_search(network: CaptionNetwork, max_length: int, num_beams: int, where: str = "") -> None:
+def check_positive(where: str, max_length: int, num_beams: int) -> None:
+    for key, value in (("num_beams", num_beams), ("max_length", max_length)):
+        if value < 1:
+            raise ConfigurationError(f"{where}{key}: found {value}, allowed: 1 or more")
+
+
+def check_search(network: Any, max_length: int, num_beams: int, where: str = "") -> None:
     """Raises a `ConfigurationError` if `network` has too small a vocabulary or too few positions."""
     vocabulary, positions = network.num_labels, network.backbone.decoder.max_positions
     # Beam search ranks two continuations a beam.

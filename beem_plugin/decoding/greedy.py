@@ -11,15 +11,8 @@ from beem_plugin.decoding.stepper import Stepper
 
 def greedy(stepper: Stepper, bos: int, eos: int, max_length: int) -> list[GeneratedCaption]:
     """
-    One caption for each image in the stepper's cache, which has 1 beam. Finished captions are removed from the batch.
-
-    # Parameters
-
-    stepper : `Stepper`
-    bos, eos : `int`
-        The tokens that start and end a caption.
-    max_length : `int`
-        Maximum number of new tokens, including EOS.
+    One caption for each image in the stepper's cache, which has 1 beam; `max_length` is the maximum number of new
+    tokens, including EOS. Finished captions are removed from the batch.
     """
     cache = stepper.cache
     captions = [GeneratedCaption() for _ in range(cache.num_rows)]

@@ -20,23 +20,10 @@ from beem_plugin.common.registry import FromParams
 
 @dataclass
 class EncodedImages:
-    """
-    # Parameters
-
-    states : `Tensor`
-        `(images, patches, hidden)`, as the decoder takes them.
-    blocks : `Tensor`
-        `(images,)` int64, the number of blocks that each image went through.
-    num_blocks : `int`
-        Number of blocks of the encoder.
-    macs : `float`
-        Multiply-accumulates of all images, including the projection to the decoder's size.
-    """
-
-    states: Tensor
-    blocks: Tensor
-    num_blocks: int
-    macs: float
+    states: Tensor  # (images, patches, hidden), as the decoder takes them
+    blocks: Tensor  # (images,) int64, the number of blocks that each image went through
+    num_blocks: int  # of the encoder
+    macs: float  # of all images, including the projection to the decoder's size
 
 
 class ImageExit(FromParams):
@@ -64,14 +51,7 @@ class ImageExit(FromParams):
         self.min_block = min_block
 
     def encode(self, backbone: Any, pixel_values: Tensor) -> EncodedImages:
-        """
-        # Parameters
-
-        backbone : `VisionEncoderDecoderBackbone`
-            In evaluation mode.
-        pixel_values : `Tensor`
-            `(images, channels, height, width)`
-        """
+        """`backbone`, in evaluation mode, encodes `pixel_values` `(images, channels, height, width)`."""
         encoder = backbone.image_encoder
         sizes = [len(stage) for stage in image_stages(encoder)]
         count = len(pixel_values)

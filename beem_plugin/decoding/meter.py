@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -56,13 +56,6 @@ class CaptionMacs:
         self.heads += macs
 
 
-class SkippedCost(Protocol):
-    """The cost of filling in skipped blocks; implemented by `SkippedBlocks`."""
-
-    def count(self, missing: np.ndarray, decoder: Gpt2Decoder, patches: int, macs: CaptionMacs) -> None:
-        """Adds the cost of filling in `missing` `(rows, tokens)` blocks of each earlier token."""
-
-
 def block_macs(decoder: Gpt2Decoder, keys: int, patches: int) -> int:
     """A block for one token that attends to `keys` tokens and `patches` patches of an image (0: text alone)."""
     size = decoder.hidden_size
@@ -84,7 +77,7 @@ def count_tokens(
     filled: np.ndarray,
     image_depths: np.ndarray,
     patches: int,
-    skipped_blocks: SkippedCost | None,
+    skipped_blocks: Any,
 ) -> None:
     """
     Adds the cost of one token of each row, without heads: its blocks; the skipped blocks of earlier tokens that it
@@ -92,17 +85,12 @@ def count_tokens(
 
     # Parameters
 
-    macs : `CaptionMacs`
-    decoder : `Gpt2Decoder`
     depths : `ndarray`
         `(rows,)` the blocks that each row's token goes through, 0 for a row without one.
     position : `int`
         Position of the tokens in their captions, from 0.
-    filled : `ndarray`
-        `(rows, tokens)` the blocks in which each token has keys and values before this step.
-    image_depths : `ndarray`
-        `(images,)` the same of the images.
-    patches : `int`
+    filled, image_depths : `ndarray`
+        `(rows, tokens)` and `(images,)`: the blocks in which each token and image has keys and values before this step.
     skipped_blocks : `SkippedBlocks`
         `None` if no block is skipped.
     """
@@ -114,17 +102,11 @@ def count_tokens(
 
 
 def count_captions(
-    macs: CaptionMacs, decoder: Gpt2Decoder, depths: np.ndarray, patches: int, skipped_blocks: SkippedCost | None
+    macs: CaptionMacs, decoder: Gpt2Decoder, depths: np.ndarray, patches: int, skipped_blocks: Any
 ) -> None:
     """
-    Adds the cost of greedy decoding, one token after the other, without heads.
-
-    # Parameters
-
-    macs, decoder, patches, skipped_blocks
-        As in `count_tokens`.
-    depths : `ndarray`
-        `(captions, tokens)` the blocks of each token, 0 after the end of a caption.
+    Adds the cost of greedy decoding, one token after the other, without heads; `depths` `(captions, tokens)` are the
+    blocks of each token, 0 after the end of a caption.
     """
     filled, image_depths = np.zeros_like(depths), np.zeros(len(depths), dtype=depths.dtype)
     for position in range(depths.shape[1]):
@@ -136,14 +118,8 @@ def count_captions(
 
 def full_depth(network: Any, captions: list[int], patches: int) -> CaptionMacs:
     """
-    Cost of decoding at full depth with only the last head, as in a network without exits.
-
-    # Parameters
-
-    network : `MultiExitDecoder`
-    captions : `list[int]`
-        Number of tokens of each caption, EOS included.
-    patches : `int`
+    Cost of decoding at full depth with only the last head, as in a network without exits; `captions` are the numbers of
+    tokens, EOS included.
     """
     decoder: Gpt2Decoder = network.backbone.decoder
     lengths = np.array(captions, dtype=np.int64)

@@ -78,7 +78,7 @@ class Copy(SkippedBlocks):
         index, where = cache.on_device(rows), cache.on_device(positions)
         # The block below already has a copy, or it is the block where the token exited.
         for buffers in (cache.keys, cache.values):
-            buffers[layer - 1][index.unsqueeze(1), :, where] = buffers[layer - 2][index.unsqueeze(1), :, where]
+            buffers[layer][index.unsqueeze(1), :, where] = buffers[layer - 1][index.unsqueeze(1), :, where]
 
 
 @SkippedBlocks.register("recompute")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from beem_plugin.backbones.gpt2_decoder import KeysValues
 from beem_plugin.decoding.cache import DecoderCache
 from beem_plugin.decoding.meter import CaptionMacs, count_tokens
 from beem_plugin.decoding.skipped_blocks import SkippedBlocks
@@ -17,55 +18,12 @@ from beem_plugin.exits.state import ExitState
 from beem_plugin.exits.token_signals import TokenSignals
 
 
-class CaptionNetwork(Protocol):
-    """The network that decoding runs; `models.MultiExitDecoder` is one."""
-
-    exit_layers: list[int]
-    backbone: Any
-    shortlist: int | None
-    remembers: bool
-
-    @property
-    def num_exits(self) -> int: ...
-
-    @property
-    def num_labels(self) -> int: ...
-
-    @property
-    def available_signals(self) -> set[str]: ...
-
-    def image_states(self, batch: Any) -> Tensor | None: ...
-
-    def exit_logits(self, exit_number: int, hidden: Tensor, memory: Any = None) -> Tensor: ...
-
-    def remember(self, exit_number: int, hidden: Tensor, memory: dict[str, Tensor]) -> None: ...
-
-    def head_macs(self, exit_number: int, num_tokens: int | None = None) -> int: ...
-
-    def token_signals(
-        self,
-        exit_number: int,
-        hidden: Tensor,
-        previous: Tensor,
-        position: Tensor,
-        memory: dict[str, Tensor],
-        count: Any = ...,
-    ) -> TokenSignals: ...
-
-
 @dataclass
 class TokenScores:
-    """
-    # Parameters
+    """Of each row: the log-probabilities at its token's exit, and the exit's number."""
 
-    log_probabilities : `Tensor`
-        `(rows, vocabulary)` float32, of the exit at which the row's token exited.
-    exits : `ndarray`
-        `(rows,)` int64, 1-based.
-    """
-
-    log_probabilities: Tensor
-    exits: np.ndarray
+    log_probabilities: Tensor  # (rows, vocabulary) float32
+    exits: np.ndarray  # (rows,) int64, 1-based
 
 
 @dataclass
@@ -75,7 +33,8 @@ class _Active:
     host: np.ndarray
     rows: Tensor | None
     hidden: Tensor  # (rows, 1, hidden)
-    previous: Tensor
+    previous: Tensor  # the input of the last block
+    read: Tensor  # the input of the exit's head
     state: ExitState
     memory: dict[str, Tensor]
 
@@ -86,7 +45,7 @@ class Stepper:
 
     # Parameters
 
-    network : `CaptionNetwork`
+    network : `MultiExitDecoder`
     policy : `ExitPolicy`
         Bound to the network and calibrated.
     cache : `DecoderCache`
@@ -97,7 +56,7 @@ class Stepper:
 
     def __init__(
         self,
-        network: CaptionNetwork,
+        network: Any,
         policy: ExitPolicy,
         cache: DecoderCache,
         skipped_blocks: SkippedBlocks,
@@ -110,23 +69,18 @@ class Stepper:
         self.macs = macs
 
     def step(self, tokens: Tensor, position: int) -> TokenScores:
-        """
-        # Parameters
-
-        tokens : `Tensor`
-            `(rows,)` int64, the last token of each row.
-        position : `int`
-            Its position: 0 for BOS.
-        """
+        """`tokens` `(rows,)` int64 are the last tokens of the rows, at `position` (0 for BOS)."""
         rows, device, cache = len(tokens), tokens.device, self.cache
         filled, image_depths = cache.filled[:, :position].copy(), cache.image_depths.copy()
         hidden = self.network.backbone.decoder.embed(tokens.unsqueeze(1), position)
         state = self.policy.start(rows, self.network.num_exits, device)
-        active = _Active(np.arange(rows), None, hidden, hidden, state, {})
+        active = _Active(np.arange(rows), None, hidden, hidden, hidden, state, {})
         scores: Tensor | None = None
         exits = np.zeros(rows, dtype=np.int64)
         for exit_number in range(1, self.network.num_exits + 1):
             self._advance(exit_number, active, position)
+            if self._is_read(exit_number):
+                self._read(exit_number, active, position)
             last = exit_number == self.network.num_exits
             if not last and not is_evaluated(self.network, self.policy, exit_number):
                 self._remember(exit_number, active)
@@ -156,6 +110,20 @@ class Stepper:
         count_tokens(self.macs, decoder, depths, position, filled, image_depths, patches, self.skipped_blocks)
         return TokenScores(scores, exits)
 
+    def _is_read(self, exit_number: int) -> bool:
+        """Whether the input of the exit's head is computed, for its logits or for heads of later exits."""
+        evaluated = exit_number == self.network.num_exits or is_evaluated(self.network, self.policy, exit_number)
+        return evaluated or (self.network.remembers and self.policy.leaves_early)
+
+    def _read(self, exit_number: int, active: _Active, position: int) -> None:
+        """Computes the input of the exit's head, and stores keys and values of a branch in which tokens attend."""
+
+        def store(key: Tensor, value: Tensor) -> KeysValues:
+            return self.cache.append(-exit_number, active.rows, position, key, value)
+
+        active.read = self.network.exit_input(exit_number, active.hidden, store)
+        self.macs.count_heads(len(active.host) * self.network.branch_macs(exit_number, position + 1))
+
     def _signals(self, exit_number: int, active: _Active, position: int) -> TokenSignals:
         return self.network.token_signals(
             exit_number,
@@ -164,12 +132,13 @@ class Stepper:
             active.hidden.new_full((len(active.host),), position, dtype=torch.int64),
             active.memory,
             self.macs.count_heads,
+            active.read[:, 0],
         )
 
     def _remember(self, exit_number: int, active: _Active) -> None:
         """Stores the tensors that heads of later exits read; at full depth these heads are not evaluated."""
         if self.network.remembers and self.policy.leaves_early:
-            self.network.remember(exit_number, active.hidden[:, 0], active.memory)
+            self.network.remember(exit_number, active.read[:, 0], active.memory)
 
     def _advance(self, exit_number: int, active: _Active, position: int) -> None:
         """Runs the blocks up to the exit."""
@@ -185,18 +154,30 @@ class Stepper:
             missing = cache.missing(layer, active.host, position)
             if missing is not None:
                 self.skipped_blocks.fill(layer, *missing, cache)
+                self._fill_branch(layer, *missing)
                 cache.filled[missing[0][:, None], missing[1]] = layer
         query, key, value = decoder.project(layer, active.hidden)
-        cache.write(layer, active.rows, position, (key, value), active.host)
+        keys_values = cache.append(layer, active.rows, position, key, value)
+        cache.filled[active.host, position] = layer
         cross, beams = cache.cross_keys_values(layer, active.host, active.rows)
         return decoder.block(
             layer,
             active.hidden,
             query,
-            cache.read(layer, active.rows, position + 1),
+            keys_values,
             cross=cross,
             beams=beams,
         )
+
+    def _fill_branch(self, layer: int, rows: np.ndarray, positions: np.ndarray) -> None:
+        """Stores keys and values of tokens that skipped `layer`, in the branch of the exit after it."""
+        for number, branch in self.network.attending_branches.items():
+            if self.network.exit_layers[number - 1] == layer and self._is_read(number):
+                index, where = self.cache.on_device(rows), self.cache.on_device(positions)
+                states = self.cache.hidden[index.unsqueeze(1), where]  # (r, n, hidden)
+                self.cache.write_many(-number, index, where, branch.keys_values(states))
+                tokens = sum(len(set(row)) for row in positions.tolist())
+                self.macs.count_heads(tokens * branch.keys_values_macs())
 
     def _log_probabilities(
         self, exit_number: int, signals: TokenSignals, active: _Active, exiting: np.ndarray
@@ -211,10 +192,10 @@ class Stepper:
             chosen = logits if exiting.all() else logits[self.cache.on_device(exiting.nonzero()[0])]
         else:
             exited = self.cache.on_device(exiting.nonzero()[0])
-            hidden = active.hidden[exited, 0]
+            read = active.read[exited, 0]
             memory = {name: value.index_select(0, exited) for name, value in active.memory.items()}
-            self.macs.count_heads(len(hidden) * self.network.head_macs(exit_number))
-            chosen = self.network.exit_logits(exit_number, hidden, memory)
+            self.macs.count_heads(len(read) * self.network.head_macs(exit_number))
+            chosen = self.network.exit_logits(exit_number, read, memory)
         return chosen.float().log_softmax(-1)
 
     def _exit(self, active: _Active, exiting: np.ndarray, position: int) -> None:
@@ -226,6 +207,7 @@ class Stepper:
         active.rows = self.cache.on_device(active.host)
         active.hidden = active.hidden.index_select(0, kept)
         active.previous = active.previous.index_select(0, kept)
+        active.read = active.read.index_select(0, kept)
         active.state = active.state.index_select(kept)
         active.memory = {name: value.index_select(0, kept) for name, value in active.memory.items()}
 

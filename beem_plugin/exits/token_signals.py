@@ -82,6 +82,26 @@ class LogitsSummary:
         return LogitsSummary(self.logits.index_select(0, index))
 
 
+def shortlist_summary(logits: Tensor, candidates: Tensor, mass: Tensor) -> TokenSummary:
+    """
+    The summary of a distribution of which only candidates are known: their probabilities sum to `mass`, and the
+    remainder counts as one further entry in the entropy.
+
+    # Parameters
+
+    logits, candidates : `Tensor`
+        `(tokens, shortlist)`
+    mass : `Tensor`
+        `(tokens,)` a probability.
+    """
+    log_p = logits.log_softmax(-1) + mass.clamp_min(1e-30).log().unsqueeze(1)
+    top = log_p.topk(2, dim=-1).values.exp()
+    rest = (1 - mass).clamp(1e-30, 1)
+    entropy = -(log_p.exp() * log_p).sum(-1) - rest * rest.log()
+    token = candidates.gather(1, log_p.argmax(-1, keepdim=True)).squeeze(1)
+    return TokenSummary(token, top[:, 0], entropy, top[:, 0] - top[:, 1])
+
+
 class TokenSignals(ExitSignals):
     """
     The signals of an exit over a vocabulary. Each is computed when a policy first reads it, so that a policy that

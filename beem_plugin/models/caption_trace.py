@@ -53,8 +53,9 @@ def trace_batch(model: MultiExitCaptioner, batch: dict[str, Tensor], index: Tens
     row, position = is_target.nonzero(as_tuple=True)
     on_device = is_target.to(device)
     exits = [
-        (hidden[on_device], previous[on_device])  # (tokens, hidden)
-        for _, hidden, previous in decoder.exit_states(tokens[:, :-1], states)
+        # (tokens, hidden) each
+        (hidden[on_device], previous[on_device], decoder.exit_input(number, hidden)[on_device])
+        for number, hidden, previous in decoder.exit_states(tokens[:, :-1], states)
     ]
     device_position = position.to(device)
     names = [*SUMMARIES, *sorted(decoder.available_signals - {"position"})]
@@ -63,13 +64,14 @@ def trace_batch(model: MultiExitCaptioner, batch: dict[str, Tensor], index: Tens
     for start in range(0, len(row), chunk):
         rows = slice(start, start + chunk)
         memory: dict[str, Tensor] = {}
-        for number, (hidden, previous) in enumerate(exits, 1):
-            signals = decoder.token_signals(number, hidden[rows], previous[rows], device_position[rows], memory)
+        for number, (hidden, previous, read) in enumerate(exits, 1):
+            given = (hidden[rows], previous[rows], device_position[rows])
+            signals = decoder.token_signals(number, *given, memory, read=read[rows])
             for name in names:
                 value = getattr(signals.summary, name) if name in SUMMARIES else signals.signal(name).float()
                 columns[name][number - 1].append(value.cpu())
             if decoder.remembers and number < decoder.num_exits:
-                decoder.remember(number, hidden[rows], memory)
+                decoder.remember(number, read[rows], memory)
     stacked = {
         name: torch.stack([torch.cat(values) if values else torch.zeros(0) for values in per_exit], 1)
         for name, per_exit in columns.items()

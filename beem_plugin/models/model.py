@@ -44,6 +44,10 @@ class Model(torch.nn.Module, Registrable):
         """The module with exits; it has `exit_layers` and `num_labels`."""
         raise ConfigurationError(f"found a model {type(self).__name__}, allowed: one with exits")
 
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
     def forward(self, **batch: Tensor) -> dict[str, Any]:
         """Logits, and the mean loss of the batch if it has labels."""
         raise TypeError(f"{type(self).__name__} does not define forward")
@@ -51,12 +55,7 @@ class Model(torch.nn.Module, Registrable):
     def check_tokenizer(self, tokenizer: Any) -> None:
         """
         Called after the model is built, in training and when an archive is loaded. Raises a `ConfigurationError` if the
-        model does not support the token ids of the dataset reader's tokenizer.
-
-        # Parameters
-
-        tokenizer : `Any`
-            `None` for a reader without a tokenizer.
+        model does not support the token ids of the dataset reader's tokenizer, `None` for a reader without one.
         """
 
     @property
@@ -65,25 +64,12 @@ class Model(torch.nn.Module, Registrable):
         return None
 
     def prepare(self, instances: Sequence[Instance]) -> None:
-        """
-        Called once before training, to compute statistics of the training data.
-
-        # Parameters
-
-        instances : `Sequence[Instance]`
-            The training data.
-        """
+        """Called once before training with the training data, to compute statistics of them."""
 
     def start_step(self, step: int, total_steps: int) -> None:
         """
-        Called in training before the first batch of each optimizer step, for schedules.
-
-        # Parameters
-
-        step : `int`
-            Number of completed optimizer steps.
-        total_steps : `int`
-            Number of planned optimizer steps.
+        Called in training before the first batch of each optimizer step, with the numbers of completed and planned
+        optimizer steps, for schedules.
         """
 
     def update_metrics(self, logits: Tensor, label: Tensor) -> None:
@@ -115,3 +101,22 @@ class Model(torch.nn.Module, Registrable):
     def load_metric_state(self, state: dict[str, Any]) -> None:
         """The inverse of `metric_state`."""
         raise TypeError(f"{type(self).__name__} does not define load_metric_state")
+
+
+class ExitModel(Model):
+    """A model whose `metrics` collect the outputs of all exits."""
+
+    metrics: Any
+
+    def update_metrics(self, logits: Tensor, label: Tensor) -> None:
+        self.metrics.update(logits, label)
+
+    def get_metrics(self, reset: bool = False) -> dict[str, float]:
+        return self.metrics.compute(reset)
+
+    def metric_state(self) -> dict[str, Any]:
+        """The accumulated metrics, for a checkpoint within an epoch."""
+        return self.metrics.state_dict()
+
+    def load_metric_state(self, state: dict[str, Any]) -> None:
+        self.metrics.load_state_dict(state)

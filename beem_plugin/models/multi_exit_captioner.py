@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -15,28 +14,18 @@ from beem_plugin.common.errors import ConfigurationError, not_allowed
 from beem_plugin.common.registry import Lazy
 from beem_plugin.data.vocabulary import Vocabulary
 from beem_plugin.decoding import CaptionDecoding, Decoded, GeneratedCaption
-from beem_plugin.decoding.image_size import named_image_size
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.models.initial_weights import InitialWeights
-from beem_plugin.models.model import Model
+from beem_plugin.models.model import ExitModel, Model
 from beem_plugin.models.multi_exit_decoder import MultiExitDecoder
+from beem_plugin.models.teacher_forcing import target_outputs
 from beem_plugin.models.token_metrics import TokenMetrics
 from beem_plugin.objectives import Objective, WeightedDistillation
 from beem_plugin.objectives.chunked import CHUNK_ELEMENTS, chunked_loss
 
 
-@dataclass
-class _ExitTensors:
-    """Outputs of the exits for all target tokens: lists with one entry per exit. See `MultiExitDecoder`."""
-
-    features: list[Tensor] = field(default_factory=list)
-    states: list[Tensor] = field(default_factory=list)
-    imitated: list[Tensor] = field(default_factory=list)
-    predicted_errors: list[Tensor] = field(default_factory=list)
-
-
 @Model.register("multi_exit_captioner")
-class MultiExitCaptioner(Model):
+class MultiExitCaptioner(ExitModel):
     """
     An image encoder and a decoder with exits, with training objective and exit policy.
 
@@ -99,6 +88,7 @@ class MultiExitCaptioner(Model):
         self.bos_token_id = int(tokenizer.bos_token_id)
         self.eos_token_id = int(tokenizer.eos_token_id)
         self.decoder = decoder.construct(vocab_size=int(tokenizer.vocab_size))
+        self.exit_layers, self.num_exits = self.decoder.exit_layers, self.decoder.num_exits
         self.objective = objective if objective is not None else WeightedDistillation()
         if self.objective.required_signals:
             raise ConfigurationError(
@@ -126,45 +116,28 @@ class MultiExitCaptioner(Model):
             source.copy_into(self)
 
     @property
-    def num_exits(self) -> int:
-        return self.decoder.num_exits
-
-    @property
     def exit_network(self) -> MultiExitDecoder:
         return self.decoder
 
-    @property
-    def exit_layers(self) -> list[int]:
-        return self.decoder.exit_layers
-
-    @property
-    def device(self) -> torch.device:
-        return next(self.parameters()).device
-
     def parts(self) -> dict[str, list[torch.nn.Parameter]]:
         """
-        Groups that `no_grad` refers to as "@NAME": `image_encoder` (with the projection to the decoder's size),
-        `cross_attention`, `backbone` (both, and the decoder with its vocabulary), `early_exits`, `last_exit` (the final
-        normalisation), `signals`.
+        `image_encoder` (with the projection to the decoder's size), `cross_attention`, `backbone` (both, and the
+        decoder with its vocabulary), `early_exits`, `last_exit` (the final normalisation), `branches`, `signals`.
         """
-        backbone = list(self.decoder.backbone.named_parameters())
+        named = {part: dict(getattr(self.decoder, part).named_parameters()) for part in ("backbone", "exits")}
 
-        def named(*keys: str) -> list[torch.nn.Parameter]:
-            return [value for name, value in backbone if any(key in name for key in keys)]
+        def matching(part: str, *keys: str) -> list[torch.nn.Parameter]:
+            return [value for name, value in named[part].items() if any(key in name for key in keys)]
 
         last = list(self.decoder.exits[-1].parameters())
+        in_last = {id(value) for value in last}  # a head may share the final normalisation with the last exit
         return {
-            "image_encoder": named("transformer_model.encoder.", "enc_to_dec_proj"),
-            "cross_attention": named("crossattention", "ln_cross_attn"),
-            "backbone": [value for _, value in backbone],
-            # Without the final normalisation if a head shares it with the last exit.
-            "early_exits": [
-                value
-                for head in list(self.decoder.exits)[:-1]
-                for value in head.parameters()
-                if not any(value is other for other in last)
-            ],
+            "image_encoder": matching("backbone", "transformer_model.encoder.", "enc_to_dec_proj"),
+            "cross_attention": matching("backbone", "crossattention", "ln_cross_attn"),
+            "backbone": list(named["backbone"].values()),
+            "early_exits": [value for value in self.decoder.exits[:-1].parameters() if id(value) not in in_last],  # type: ignore[union-attr]
             "last_exit": last,
+            "branches": matching("exits", ".branch."),
             "signals": list(self.decoder.signal_modules.parameters()),
         }
 
@@ -187,21 +160,16 @@ class MultiExitCaptioner(Model):
         **other: Any,
     ) -> dict[str, Any]:
         """
+        The `loss` of the objective, a mean over tokens, and its components.
+
         # Parameters
 
-        input_ids : `Tensor`
-            `(batch, tokens)` int64: BOS, caption, EOS, padding.
-        attention_mask : `Tensor`
-            `(batch, tokens)`, 0 at padding; padding may be any token.
+        input_ids, attention_mask : `Tensor`
+            `(batch, tokens)` int64: BOS, caption, EOS, padding (any token); the mask is 0 at padding.
         pixel_values : `Tensor`, optional
             `(images, channels, height, width)`
         image_of_row : `Tensor`, optional
             `(batch,)` int64, the index of the image of each caption. By default caption i belongs to image i.
-
-        # Returns
-
-        `dict[str, Any]`
-            The `loss` of the objective, a mean over tokens, and its components.
         """
         images = None
         if pixel_values is not None:
@@ -209,10 +177,7 @@ class MultiExitCaptioner(Model):
             images = self.decoder.image_states({"pixel_values": pixel_values, **repeated})
         is_target = attention_mask[:, 1:].bool()
         target = input_ids[:, 1:][is_target]  # (tokens,)
-        exits = _ExitTensors()
-        memory: dict[str, Tensor] = {}
-        for exit_number, hidden, _ in self.decoder.exit_states(input_ids[:, :-1], images):
-            self._read_exit(exit_number, hidden[is_target], memory, exits)
+        exits = target_outputs(self.decoder, input_ids[:, :-1], is_target, images)
         weights = [self.decoder.exit_weight(number) for number in range(1, self.num_exits + 1)]
         extras = {"imitated": exits.imitated} if exits.imitated else {}
         found = chunked_loss(self.objective, exits.features, weights, target, self.chunk_elements, exits.states, extras)
@@ -230,48 +195,12 @@ class MultiExitCaptioner(Model):
         """Number of target tokens, EOS included: the loss is a mean over tokens."""
         return int(batch["attention_mask"][:, 1:].sum())
 
-    def _read_exit(self, exit_number: int, hidden: Tensor, memory: dict[str, Tensor], exits: _ExitTensors) -> None:
-        """
-        Evaluates an exit.
-
-        # Parameters
-
-        hidden : `Tensor`
-            `(tokens, hidden)`, the output of the exit's block.
-        memory : `dict[str, Tensor]`
-            The tensors that earlier exits stored; those of this exit are added.
-        exits : `_ExitTensors`
-            The outputs of the exit are appended.
-        """
-        decoder, last = self.decoder, exit_number == self.num_exits
-        exits.features.append(decoder.exit_features(exit_number, hidden, memory))
-        if "predicted_error" in decoder.signal_modules and not last:
-            exits.predicted_errors.append(decoder.predicted_error(exit_number, hidden))
-        if decoder.remembers:
-            exits.states.append(exits.features[-1] if last else decoder.exit_state(exit_number, hidden))
-            imitated = None if last else decoder.imitated(exit_number, hidden)
-            if imitated is not None:
-                exits.imitated.append(imitated)
-            if not last:
-                decoder.remember(exit_number, hidden, memory)
-
-    def get_metrics(self, reset: bool = False) -> dict[str, float]:
-        return self.metrics.compute(reset)
-
-    def metric_state(self) -> dict[str, Any]:
-        """The accumulated metrics, for a checkpoint within an epoch."""
-        return self.metrics.state_dict()
-
-    def load_metric_state(self, state: dict[str, Any]) -> None:
-        self.metrics.load_state_dict(state)
-
     def image_states_for_decoding(self, pixel_values: Tensor) -> Tensor:
         """`(images, patches, hidden)`; images exit the encoder as configured in `decoding`."""
         image_exit, backbone = self.decoding.image_exit, self.decoder.backbone
-        with named_image_size(backbone, pixel_values):
-            if image_exit is None or not self.exit_policy.leaves_early:
-                return backbone.encode_images(pixel_values)
-            return image_exit.encode(backbone, pixel_values).states
+        if image_exit is None or not self.exit_policy.leaves_early:
+            return backbone.encode_images(pixel_values)
+        return image_exit.encode(backbone, pixel_values).states
 
     def generate(
         self,
@@ -302,21 +231,12 @@ class MultiExitCaptioner(Model):
         """As `generate`, with multiply-accumulates."""
         was_training = self.training
         self.eval()
-        inputs = {
-            name: value.to(self.device) for name, value in batch.items() if name in ("pixel_values", "image_states")
-        }
+        inputs = {name: batch[name].to(self.device) for name in ("pixel_values", "image_states") if name in batch}
         if "image_of_row" in batch:
             inputs["pixel_values"] = inputs["pixel_values"][batch["image_of_row"].to(self.device)]
+        rule, tokens = self.exit_policy if policy is None else policy, (self.bos_token_id, self.eos_token_id)
         try:
-            return self.decoding.run(
-                self.decoder,
-                self.exit_policy if policy is None else policy,
-                inputs,
-                self.bos_token_id,
-                self.eos_token_id,
-                max_length,
-                num_beams,
-            )
+            return self.decoding.run(self.decoder, rule, inputs, *tokens, max_length, num_beams)
         finally:
             self.train(was_training)
 

@@ -12,8 +12,7 @@ import torch
 from beem_plugin.common.errors import ConfigurationError, DataError
 from beem_plugin.data import DatasetReader, Instance
 from beem_plugin.data.images import SUFFIXES, BadImageError, image_files, image_problem
-from beem_plugin.decoding.caption_record import caption_record
-from beem_plugin.decoding.generated import GeneratedCaption
+from beem_plugin.decoding.generated import GeneratedCaption, caption_record
 from beem_plugin.models import Model
 from beem_plugin.predictors.caption_page import PageImage, caption_page
 from beem_plugin.predictors.predictor import JsonDict, Predictor

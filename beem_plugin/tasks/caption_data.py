@@ -11,8 +11,7 @@ from beem_plugin.common.errors import DataError
 from beem_plugin.common.files import atomic_write
 from beem_plugin.data.caption_tokenizer import CaptionTokenizer
 from beem_plugin.data.instance import Instance
-from beem_plugin.decoding.caption_record import caption_record
-from beem_plugin.decoding.generated import GeneratedCaption
+from beem_plugin.decoding.generated import GeneratedCaption, caption_record
 
 
 def one_an_image(instances: Sequence[Instance], source: str) -> list[Instance]:

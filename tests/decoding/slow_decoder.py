@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -20,6 +22,7 @@ def slow_caption(
     states = network.backbone.encode_images(image.unsqueeze(0))
     layers = range(1, decoder.num_layers + 1)
     stored: dict[int, list[tuple[Tensor, Tensor]]] = {layer: [] for layer in layers}
+    in_branches: dict[int, list[tuple[Tensor, Tensor]]] = {number: [] for number in range(1, network.num_exits + 1)}
     words = [BOS]
     exits: list[int] = []
     while len(exits) < max_length and (words[-1] != EOS or len(words) == 1):
@@ -40,16 +43,24 @@ def slow_caption(
                 stored[layer].append(decoder.keys_values(layer, hidden))
             else:
                 stored[layer].append(stored[layer - 1][-1])
-            if left is None and layer in network.exit_layers:
-                number = network.exit_layers.index(layer) + 1
+            if layer not in network.exit_layers:
+                continue
+            number = network.exit_layers.index(layer) + 1
+
+            def store(key: Tensor, value: Tensor, before: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+                before.append((key, value))
+                return torch.cat([pair[0] for pair in before], 2), torch.cat([pair[1] for pair in before], 2)
+
+            read = network.exit_input(number, hidden, partial(store, before=in_branches[number]))[:, 0]
+            if left is None:
                 position = torch.tensor([len(exits)])
-                signals = network.token_signals(number, hidden[:, 0], previous[:, 0], position, memory)
+                signals = network.token_signals(number, hidden[:, 0], previous[:, 0], position, memory, read=read)
                 leaves, state = rule.step(number, signals, state)
                 if bool(leaves) or number == network.num_exits:
                     left = number
-                    word = int(network.exit_logits(number, hidden[:, 0], memory).argmax())
+                    word = int(network.exit_logits(number, read, memory).argmax())
                 elif network.remembers:
-                    network.remember(number, hidden[:, 0], memory)
+                    network.remember(number, read, memory)
         assert left is not None
         words.append(word)
         exits.append(left)

@@ -6,14 +6,20 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 from beem_plugin.calibration.replay import replay
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.decoding import CaptionDecoding
+from beem_plugin.decoding import CaptionDecoding, SkippedBlocks
+from beem_plugin.exits.branches import Branch
 from beem_plugin.models.caption_trace import trace_captions
+from tests.decoding.slow_decoder import slow_caption
+from tests.decoding.test_decoding import SKIPPED
 from tests.tiny_captioner import BOS, batch, captioner, images, policy
 
 ADAPTER = {"type": "adapter", "width": 8}
+TRANSFORMER = {"type": "transformer", "width": 8, "num_heads": 2}
 
 
 def awake(model: Any) -> Any:
@@ -23,7 +29,7 @@ def awake(model: Any) -> Any:
     return model
 
 
-@pytest.mark.parametrize("branch", [ADAPTER, {"type": "mlp", "width": 6}])
+@pytest.mark.parametrize("branch", [ADAPTER, {"type": "mlp", "width": 6}, TRANSFORMER])
 @pytest.mark.parametrize("head", ["tied", "low_rank", "past_future"])
 def test_training_moves_branches_and_decoding_reads_them(branch: dict[str, Any], head: str) -> None:
     keys = {"head": {"type": head, **({"rank": 8} if head == "low_rank" else {})}}
@@ -31,9 +37,10 @@ def test_training_moves_branches_and_decoding_reads_them(branch: dict[str, Any],
     plain = captioner(decoder=keys, objective=objective)
     model = captioner(decoder={**keys, "branch": branch, "fork": "projected"}, objective=objective)
     hidden = torch.randn(7, 32)
-    cost = model.decoder.head_macs(1) - plain.decoder.head_macs(1)
     width = branch["width"]
-    assert cost == 2 * 32 * width + (4 * width * width if branch["type"] == "mlp" else 0)
+    assert model.decoder.head_macs(1) == plain.decoder.head_macs(1)
+    inside = {"adapter": 0, "mlp": 4 * width * width, "transformer": 8 * width * width + 2 * 3 * width}
+    assert model.decoder.branch_macs(1, tokens=3) == 2 * 32 * width + inside[str(branch["type"])]
     assert torch.equal(model.decoder.exit_features(1, hidden, {}), plain.decoder.exit_features(1, hidden, {}))
     model.train()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -44,10 +51,11 @@ def test_training_moves_branches_and_decoding_reads_them(branch: dict[str, Any],
         assert not torch.equal(changed.branch.up.weight, weight)  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("branch", [ADAPTER, TRANSFORMER])
 @pytest.mark.parametrize("beams", [1, 3])
-def test_captions_are_those_of_replay_on_their_own_words(beams: int) -> None:
+def test_captions_are_those_of_replay_on_their_own_words(beams: int, branch: dict[str, Any]) -> None:
     rule = {"type": "max_probability", "thresholds": 0.5}
-    model = awake(captioner(decoder={"branch": ADAPTER, "exit_layers": [2, 4, 6]})).double()
+    model = awake(captioner(decoder={"branch": branch, "exit_layers": [2, 4, 6]})).double()
     model.decoding = CaptionDecoding.from_params(
         {"skipped_blocks": {"type": "recompute"}, "num_beams": beams, "max_length": 8}
     )
@@ -64,9 +72,55 @@ def test_captions_are_those_of_replay_on_their_own_words(beams: int) -> None:
     assert len(seen) > 1
 
 
-def test_a_branch_that_mixes_tokens_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="branch: found 'transformer', which reads other tokens"):
-        captioner(decoder={"branch": {"type": "transformer", "width": 8}})
+@pytest.mark.parametrize("head", ["tied", "past_future"])
+@pytest.mark.parametrize("skipped", SKIPPED)
+def test_a_branch_attends_to_all_earlier_tokens(skipped: str, head: str) -> None:
+    """Captions, exits and costs with transformer branches, against a slow decoder and the operations that run."""
+    rules: list[dict[str, Any]] = [
+        {"type": "max_probability", "thresholds": 0.5},
+        {"type": "patience", "patience": 1},
+        {"type": "similarity", "thresholds": 0.9},
+        {"type": "fixed_exit", "exit": 2},
+    ]
+    keys = {"branch": TRANSFORMER, "exit_layers": [1, 3, 4, 6], "head": head}
+    model, plain = awake(captioner(decoder=keys)).double(), captioner(decoder={**keys, "branch": None}).double()
+    pixels = images(3).double()
+    changed = 0
+    for one in (model, plain):
+        one.decoding = CaptionDecoding(max_length=6, skipped_blocks=SkippedBlocks.from_params({"type": skipped}))
+    for rule in rules:
+        found = model.generate({"pixel_values": pixels}, policy=policy(**rule))
+        for caption, image in zip(found, pixels):
+            assert (caption.tokens, caption.exits) == slow_caption(model, image, policy(**rule), skipped, 6)
+        without = plain.generate({"pixel_values": pixels}, policy=policy(**rule))
+        changed += sum(caption.tokens != other.tokens for caption, other in zip(found, without))
+        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+            decoded = model.decode({"pixel_values": pixels[:1]}, policy=policy(**rule))
+        # `recompute` runs over all tokens up to the last one that it completes.
+        tolerance = 0.03 if skipped == "recompute" else 1e-9
+        assert counter.get_total_flops() / 2 == pytest.approx(decoded.macs.total, rel=tolerance)
+    assert changed > 0
+
+
+def test_rules_that_read_all_probabilities_decode_branches_alone_as_in_a_batch() -> None:
+    model, pixels = awake(captioner(decoder={"branch": TRANSFORMER, "head": "untied"})).double(), images().double()
+    rule = {"type": "voting", "thresholds": 0.9, "min_exit": 2}
+    for caption, image in zip(model.generate({"pixel_values": pixels}, policy=policy(**rule)), pixels):
+        alone = model.generate({"pixel_values": image.unsqueeze(0)}, policy=policy(**rule))[0]
+        assert (caption.tokens, caption.exits) == (alone.tokens, alone.exits)
+
+
+class Mixing(Branch):
+    mixes_tokens = True
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__(hidden_size, 4)
+
+
+def test_a_branch_of_ones_own_that_mixes_tokens_is_refused() -> None:
+    Branch.register("mixing", exist_ok=True)(Mixing)
+    with pytest.raises(ConfigurationError, match="branch: found 'mixing', which reads other tokens"):
+        captioner(decoder={"branch": "mixing"})
 
 
 def test_forks_act_on_the_decoders_blocks() -> None:

@@ -1,7 +1,6 @@
 from beem_plugin.exits.branches.adapter import AdapterBranch
 from beem_plugin.exits.branches.branch import Branch
 from beem_plugin.exits.branches.branched_head import BranchedHead, with_branches
-from beem_plugin.exits.branches.branched_vocabulary_head import BranchedVocabularyHead
 from beem_plugin.exits.branches.mlp import MlpBranch
 from beem_plugin.exits.branches.transformer import TransformerBranch
 
@@ -9,7 +8,6 @@ __all__ = [
     "AdapterBranch",
     "Branch",
     "BranchedHead",
-    "BranchedVocabularyHead",
     "MlpBranch",
     "TransformerBranch",
     "with_branches",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 import torch
@@ -9,6 +10,8 @@ from torch import Tensor
 
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.registry import Registrable
+
+KeyValueStore = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 class Branch(torch.nn.Module, Registrable):
@@ -55,6 +58,21 @@ class Branch(torch.nn.Module, Registrable):
             As `hidden_states`.
         """
         return hidden_states + self.up(self.inner(self.down(hidden_states), attention_mask))
+
+    def causal(self, hidden_states: Tensor, store: KeyValueStore | None = None) -> Tensor:
+        """
+        As `forward` of `(batch, tokens, hidden)`, where each token reads only tokens up to itself.
+
+        # Parameters
+
+        hidden_states : `Tensor`
+        store : `KeyValueStore`, optional (default = `None`)
+            Takes the keys and values of these tokens, `(batch, heads, tokens, size)`, and returns those of all tokens
+            so far, which the last token attends to. None: these are all tokens.
+        """
+        if self.mixes_tokens:
+            raise TypeError(f"{type(self).__name__} does not define causal")
+        return self(hidden_states)
 
     def inner(self, vectors: Tensor, attention_mask: Tensor | None) -> Tensor:
         """`(batch, tokens, width)` to `(batch, tokens, width)`."""

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.exits.branches.branch import Branch, FeedForward, check_dropout, initialize_linear
+from beem_plugin.exits.branches.branch import Branch, FeedForward, KeyValueStore, check_dropout, initialize_linear
 
 
 @Branch.register("transformer")
@@ -47,14 +47,39 @@ class TransformerBranch(Branch):
         self.feed_forward = FeedForward(width, dropout)
 
     def inner(self, vectors: Tensor, attention_mask: Tensor | None) -> Tensor:
-        # (3, batch, heads, tokens, width / heads)
-        query, key, value = self.query_key_value(vectors).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
-        attended = functional.scaled_dot_product_attention(
-            query,
-            key,
-            value,
-            attn_mask=None if attention_mask is None else attention_mask.bool()[:, None, None, :],
-            dropout_p=self.dropout.p if self.training else 0.0,
-        )
+        mask = None if attention_mask is None else attention_mask.bool()[:, None, None, :]
+        return self._attend(vectors, *self._heads(self.query_key_value(vectors), 3), mask=mask)
+
+    def causal(self, hidden_states: Tensor, store: KeyValueStore | None = None) -> Tensor:
+        vectors = self.down(hidden_states)
+        query, key, value = self._heads(self.query_key_value(vectors), 3)
+        if store is not None:
+            key, value = store(key, value)
+        return hidden_states + self.up(self._attend(vectors, query, key, value, is_causal=store is None))
+
+    def keys_values(self, hidden_states: Tensor) -> list[Tensor]:
+        """Keys and values `(batch, heads, tokens, size)` alone, of tokens that only later ones attend to."""
+        weight, bias = self.query_key_value.weight[self.width :], self.query_key_value.bias[self.width :]
+        return self._heads(functional.linear(self.down(hidden_states), weight, bias), 2)
+
+    def keys_values_macs(self) -> int:
+        """Multiply-accumulates of `keys_values` of a token."""
+        return self.down.in_features * self.width + 2 * self.width * self.width
+
+    def _heads(self, projected: Tensor, count: int) -> list[Tensor]:
+        """`(batch, tokens, count * width)` to `count` tensors `(batch, heads, tokens, width / heads)`."""
+        return list(projected.unflatten(-1, (count, self.num_heads, -1)).permute(2, 0, 3, 1, 4))
+
+    def _attend(
+        self,
+        vectors: Tensor,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None = None,
+        is_causal: bool = False,
+    ) -> Tensor:
+        dropout = self.dropout.p if self.training else 0.0
+        attended = functional.scaled_dot_product_attention(query, key, value, mask, dropout, is_causal)
         merged = self.merge(attended.transpose(1, 2).flatten(2))
         return self.feed_forward(self.norm(vectors + self.dropout(merged)))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from beem_plugin.common.registry import Registrable
+from beem_plugin.exits.branches.branch import Branch
 
 Memory = Mapping[str, Tensor]
 """Tensors `(tokens, ...)` that earlier exits store for later ones."""
@@ -30,6 +31,11 @@ class VocabularyHead(torch.nn.Module, Registrable):
     remembers: ClassVar[bool] = False
     """Whether it reads what `memory_after` of earlier exits returned, whether or not these were evaluated."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.branch: Branch | None = None
+        """Further layers of the exit's own, whose output the methods get as `hidden`; set by the decoder."""
+
     def join(self, heads: Sequence[VocabularyHead]) -> None:
         """Called once with the heads of all exits but the last, in order, so that they can share parameters."""
 
@@ -50,8 +56,8 @@ class VocabularyHead(torch.nn.Module, Registrable):
         return None
 
     def weight(self, output_weight: Tensor) -> Tensor:
-        """`(vocabulary, size)`; `output_weight` is the decoder's own matrix, which the head does not own."""
-        raise TypeError(f"{type(self).__name__} does not define weight")
+        """`(vocabulary, size)`; by default `output_weight`, the decoder's own matrix, which the head does not own."""
+        return output_weight
 
     def features_macs(self) -> int:
         """Multiply-accumulates of `features` for a token."""
@@ -63,3 +69,11 @@ def copied_norm(norm: torch.nn.LayerNorm) -> torch.nn.LayerNorm:
     copy = torch.nn.LayerNorm(norm.normalized_shape, eps=norm.eps)
     copy.load_state_dict(norm.state_dict())
     return copy
+
+
+def identity(size: int) -> torch.nn.Linear:
+    """A linear layer initialized to the identity."""
+    linear = torch.nn.Linear(size, size)
+    torch.nn.init.eye_(linear.weight)
+    torch.nn.init.zeros_(linear.bias)
+    return linear

@@ -6,11 +6,12 @@ import torch
 from torch import Tensor
 
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.exits.vocabulary_heads.head import Memory, VocabularyHead, copied_norm
+from beem_plugin.exits.vocabulary_heads.head import Memory, VocabularyHead
+from beem_plugin.exits.vocabulary_heads.tied import TiedHead
 
 
 @VocabularyHead.register("low_rank")
-class LowRankHead(VocabularyHead):
+class LowRankHead(TiedHead):
     """
     A vocabulary matrix of rank r, as a product of two: r (vocabulary + hidden) multiply-accumulates per token
     instead of vocabulary x hidden, so that an exit costs less than the blocks it saves. They are initialized to the
@@ -26,11 +27,10 @@ class LowRankHead(VocabularyHead):
     """
 
     def __init__(self, norm: torch.nn.LayerNorm, output_weight: Tensor, rank: int = 64) -> None:
-        super().__init__()
+        super().__init__(norm, output_weight)
         vocabulary, hidden = output_weight.shape
         if not 1 <= rank <= min(vocabulary, hidden):
             raise ConfigurationError(f"head.rank: found {rank}, allowed: 1 to {min(vocabulary, hidden)}")
-        self.norm = copied_norm(norm)
         self.rank = rank
         self.down = torch.nn.Linear(hidden, rank, bias=False)
         with torch.no_grad():

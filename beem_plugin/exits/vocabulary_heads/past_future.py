@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from beem_plugin.exits.vocabulary_heads.head import Memory, VocabularyHead, copied_norm
+from beem_plugin.exits.vocabulary_heads.head import Memory, VocabularyHead, copied_norm, identity
 
 
 @VocabularyHead.register("past_future")
@@ -76,16 +76,6 @@ class PastFutureHead(VocabularyHead):
     def memory_after(self, hidden: Tensor, memory: Memory) -> dict[str, Tensor]:
         return {"past": (self.state(hidden) + self._before(hidden, memory)).detach()}
 
-    def weight(self, output_weight: Tensor) -> Tensor:
-        return output_weight
-
     def features_macs(self) -> int:
         size = self.gate.in_features // 2
         return len(self.imitators) * size * size + self.gate.in_features
-
-
-def identity(size: int) -> torch.nn.Linear:
-    linear = torch.nn.Linear(size, size)
-    torch.nn.init.eye_(linear.weight)
-    torch.nn.init.zeros_(linear.bias)
-    return linear

@@ -31,6 +31,3 @@ class TiedHead(VocabularyHead):
 
     def features(self, hidden: Tensor, memory: Memory | None = None) -> Tensor:
         return self.norm(hidden)
-
-    def weight(self, output_weight: Tensor) -> Tensor:
-        return output_weight
