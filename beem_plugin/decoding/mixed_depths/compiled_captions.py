@@ -13,7 +13,6 @@ from torch import Tensor
 
 from beem_plugin.decoding.generated import GeneratedCaption
 from beem_plugin.decoding.meter import CaptionMacs
-from beem_plugin.decoding.mixed_depths import linear
 from beem_plugin.decoding.mixed_depths.linear import allows_tf32
 from beem_plugin.decoding.mixed_depths.mixed_greedy import MixedGreedy
 from beem_plugin.decoding.mixed_depths.state import DecodingState
@@ -23,6 +22,7 @@ from beem_plugin.execution.compiled.capture import CudaRecorder, EagerRecorder
 from beem_plugin.execution.compiled.origin import Origin, policy_state
 from beem_plugin.execution.compiled.step_values import UnsupportedStep
 from beem_plugin.exits.policy import ExitPolicy
+from beem_plugin.kernels.launch import triton
 
 logger = logging.getLogger(__name__)
 
@@ -61,11 +61,14 @@ class CompiledCaptions:
         """Drops everything that was compiled, with its memory."""
         self.origin: Origin | None = None
         self.settings: tuple[Any, ...] = ()
-        self.state: DecodingState | None = None
-        self.recorder: CudaRecorder | EagerRecorder = EagerRecorder()
-        self.decoders: OrderedDict[tuple[Any, ...], MixedGreedy] = OrderedDict()
         self.occurred: Counter[tuple[Any, ...]] = Counter()
         self.refused: dict[tuple[Any, ...], str] = {}
+        self._drop_decoders()
+
+    def _drop_decoders(self) -> None:
+        self.decoders: OrderedDict[tuple[Any, ...], MixedGreedy] = OrderedDict()
+        self.state: DecodingState | None = None
+        self.recorder: CudaRecorder | EagerRecorder = EagerRecorder()
 
     def decode(
         self,
@@ -83,7 +86,7 @@ class CompiledCaptions:
 
         # Parameters
 
-        network : `CaptionNetwork`
+        network : `MultiExitDecoder`
         policy : `ExitPolicy`
             Bound and calibrated.
         skipped_blocks : `SkippedBlocks`
@@ -96,7 +99,7 @@ class CompiledCaptions:
         device, (images, patches) = image_states.device, image_states.shape[:2]
         if device.type != self.device_type or torch.is_autocast_enabled(device.type) or not 0 < images <= MAX_ROWS:
             return None
-        if (self.use_kernels and linear.triton is None) or not self._is_current(network, device):
+        if (self.use_kernels and triton is None) or not self._is_current(network, device):
             return None
         rows = 1 << (images - 1).bit_length()
         fills = (type(skipped_blocks), str(vars(skipped_blocks)))
@@ -139,11 +142,6 @@ class CompiledCaptions:
         # torch counts no writes to inference tensors, so that they would not be noticed.
         uncounted = any(parameter.is_inference() for parameter in network.parameters())
         return not self.origin.is_intercepted and not any(one.training for one in self.origin.modules) and not uncounted
-
-    def _drop_decoders(self) -> None:
-        self.decoders.clear()
-        self.state = None
-        self.recorder = EagerRecorder()
 
     @contextmanager
     def _stream(self, device: torch.device) -> Iterator[None]:

@@ -23,8 +23,8 @@ from torch.nn import functional
 from beem_plugin.decoding.generated import GeneratedCaption
 from beem_plugin.decoding.meter import CaptionMacs, count_captions
 from beem_plugin.decoding.mixed_depths.advance import advance
-from beem_plugin.decoding.mixed_depths.attention import copy_skipped, mixed_attention
-from beem_plugin.decoding.mixed_depths.linear import ADD, GELU, HEAD, KEYS_VALUES, STORE, mixed_linear
+from beem_plugin.decoding.mixed_depths.attention import mixed_attention
+from beem_plugin.decoding.mixed_depths.linear import mixed_linear
 from beem_plugin.decoding.mixed_depths.lists import list_heads, list_tokens
 from beem_plugin.decoding.mixed_depths.policy_kernel import TokenPolicyKernel
 from beem_plugin.decoding.mixed_depths.state import DecodingState
@@ -45,7 +45,7 @@ class MixedGreedy:
 
     # Parameters
 
-    network : `CaptionNetwork`
+    network : `MultiExitDecoder`
         One that `DecoderWeights` supports.
     policy : `ExitPolicy`
         Bound and calibrated.
@@ -77,7 +77,7 @@ class MixedGreedy:
             raise UnsupportedStep(f"skipped_blocks of type {type(skipped_blocks).__name__}")
         if policy.needs_all_labels:
             raise UnsupportedStep("the policy reads the probabilities of all tokens")
-        self.state, self.rows, self.eos, self.recorder = state, rows, eos, recorder
+        self.network, self.state, self.rows, self.eos, self.recorder = network, state, rows, eos, recorder
         self.decoder = network.backbone.decoder
         self.skipped_blocks = skipped_blocks
         self.leaves_early = policy.leaves_early
@@ -85,18 +85,19 @@ class MixedGreedy:
         self.recomputes = self.leaves_early and isinstance(skipped_blocks, Recompute)
         self.exit_layers: list[int] = list(network.exit_layers)
         exits = [number for number in range(1, network.num_exits) if policy.needs(number)] + [network.num_exits]
-        self._hidden_signals = _HiddenSignals(network, state, rows)
+        names = sorted(network.available_signals - {"position"})
         signals = {
             "top_token": state.token[:rows],
             "top_probability": state.confidence[:rows],
             "entropy": state.entropy[:rows],
             "margin": state.margin[:rows],
             "position": state.positions[:rows],
-            **self._hidden_signals.values,
+            **{name: torch.zeros(rows, device=state.hidden.device) for name in names},
         }
         self.policy_step = TokenPolicyKernel(policy, exits, signals, state.use_kernels)
         self.last_exit = self.policy_step.last_exit
-        self._hidden_signals.restrict(self.policy_step.signals_used)
+        # The signals of hidden states that the policy reads.
+        self.hidden_signals = {name: signals[name] for name in names if name in self.policy_step.signals_used}
         exits = [number for number in exits if number <= self.last_exit]
         exit_of_block = torch.zeros(state.num_layers, dtype=torch.int32)
         for number in exits:
@@ -112,27 +113,17 @@ class MixedGreedy:
 
     def decode(self, image_states: Tensor, bos: int, macs: CaptionMacs) -> list[GeneratedCaption]:
         """
-        One caption for each image.
-
-        # Parameters
-
-        image_states : `Tensor`
-            `(images, patches, hidden)`, at most `rows` images.
-        bos : `int`
-            The token that starts a caption.
-        macs : `CaptionMacs`
-            Multiply-accumulates are added to it: those of decoding one token after the other.
+        One caption for each image of `image_states` `(images, patches, hidden)`, at most `rows` images. Adds to `macs`
+        the multiply-accumulates of decoding one token after the other.
         """
         captions, state = len(image_states), self.state
         if state.patches:
             for block in range(self.exit_layers[self.last_exit - 1]):
                 keys, values = self.decoder.cross_keys_values(block + 1, image_states)
                 state.image_keys[block, :captions], state.image_values[block, :captions] = keys, values
-        state.reset(captions)
-        first = functional.embedding(torch.tensor(bos, device=state.hidden.device), state.weights.token_embeddings)
-        state.hidden.view(state.capacity, state.max_tokens, -1)[:captions, 0] = (
-            first + state.weights.position_embeddings[0]
-        )
+        state.reset(captions, self.exit_of_block[0])
+        first = state.token_embeddings[bos] + state.position_embeddings[0]
+        state.hidden.view(state.capacity, state.max_tokens, -1)[:captions, 0] = first
         self._run_until_ended()
         packed = torch.stack([state.tokens, state.exits, state.log_probabilities.view(torch.int32)])
         tokens, exits, log_probabilities = packed[:, :captions].cpu().numpy()
@@ -172,71 +163,44 @@ class MixedGreedy:
         """One block for each caption, and the exit after it."""
         state, weights, rows = self.state, self.state.weights, self.rows
         hidden, query, attended, every = state.hidden, state.query, state.attention_output, self.recomputes
-        list_tokens(state, rows, self.exit_of_block, self.leaves_early, every)
-        self._hidden_signals.before_block()
         fills = self.leaves_early and not self.copies
-        mixed_linear(state, rows, KEYS_VALUES, hidden, weights.attention_in, query, fills)
-        if self.copies:
-            copy_skipped(state, rows)
-        mixed_attention(state, rows, query, attended, False, every)
-        mixed_linear(state, rows, ADD, attended, weights.attention_out, hidden, every)
+        list_tokens(state, rows, self.leaves_early, fills, every)
+        before = state.hidden[state.places(rows)] if "similarity" in self.hidden_signals else None
+        mixed_linear(state, rows, "keys_values", hidden, weights.attention_in, query, fills)
+        mixed_attention(state, rows, False, every, self.copies)
+        mixed_linear(state, rows, "add", attended, weights.attention_out, hidden, every)
         if state.patches:
-            mixed_linear(state, rows, STORE, hidden, weights.cross_in, query, every)
-            mixed_attention(state, rows, query, attended, True, every)
-            mixed_linear(state, rows, ADD, attended, weights.cross_out, hidden, every)
-        mixed_linear(state, rows, GELU, hidden, weights.mlp_in, state.inner, every)
-        mixed_linear(state, rows, ADD, state.inner, weights.mlp_out, hidden, every)
-        self._hidden_signals.after_block()
+            mixed_linear(state, rows, "store", hidden, weights.cross_in, query, every)
+            mixed_attention(state, rows, True, every, self.copies)
+            mixed_linear(state, rows, "add", attended, weights.cross_out, hidden, every)
+        mixed_linear(state, rows, "gelu", hidden, weights.mlp_in, state.inner, every)
+        mixed_linear(state, rows, "add", state.inner, weights.mlp_out, hidden, every)
+        self._read_hidden(before)
         exit_numbers = state.at_exit[:rows]
         if self.heads_first:
             self._heads(exit_numbers)
         leaves = self.policy_step(exit_numbers)
         if not self.heads_first:
             self._heads(torch.where(leaves | (exit_numbers == self.last_exit), exit_numbers, 0))
-        advance(state, rows, leaves, self.eos, self.last_exit)
+        advance(state, rows, leaves, self.exit_of_block, self.eos, self.last_exit)
+
+    def _read_hidden(self, before: Tensor | None) -> None:
+        """Computes the signals of the tokens' hidden states; `before` are the inputs of their blocks."""
+        if not self.hidden_signals:
+            return
+        current = self.state.hidden[self.state.places(self.rows)]
+        for name, value in self.hidden_signals.items():
+            if before is not None and name == "similarity":
+                value.copy_(functional.cosine_similarity(current.float(), before.float(), dim=-1))
+            else:
+                value.copy_(self.network.predicted_error(1, current))  # one module serves all exits
 
     def _heads(self, exit_numbers: Tensor) -> None:
         state, rows = self.state, self.rows
         list_heads(state, rows, exit_numbers)
-        mixed_linear(state, rows, HEAD, state.hidden, state.weights.vocabulary, state.logits)
+        mixed_linear(state, rows, "head", state.hidden, state.weights.vocabulary, state.logits)
         summarize(state, rows, exit_numbers)
 
 
 def _has_started(progress: np.ndarray, starts: int) -> bool:
     return bool(progress[-1] >= starts)
-
-
-class _HiddenSignals:
-    """
-    The signals that a policy reads from hidden states: `similarity`, and `predicted_error` if the network has it.
-
-    # Parameters
-
-    network : `CaptionNetwork`
-    state : `DecodingState`
-    rows : `int`
-    """
-
-    def __init__(self, network: Any, state: DecodingState, rows: int) -> None:
-        self.network, self.state, self.rows = network, state, rows
-        names = sorted(network.available_signals - {"position"})
-        self.values = {name: torch.zeros(rows, device=state.hidden.device) for name in names}
-        self._before = state.hidden.new_zeros(rows, state.hidden.shape[1])
-
-    def restrict(self, names: set[str]) -> None:
-        """Computes no other signals from now on."""
-        self.values = {name: value for name, value in self.values.items() if name in names}
-
-    def before_block(self) -> None:
-        if "similarity" in self.values:
-            self._before.copy_(self.state.hidden.index_select(0, self.state.places(self.rows)))
-
-    def after_block(self) -> None:
-        if not self.values:
-            return
-        current = self.state.hidden.index_select(0, self.state.places(self.rows))
-        for name, value in self.values.items():
-            if name == "similarity":
-                value.copy_(functional.cosine_similarity(current.float(), self._before.float(), dim=-1))
-            else:
-                value.copy_(self.network.predicted_error(1, current))  # one module serves all exits

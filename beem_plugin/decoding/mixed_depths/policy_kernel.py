@@ -60,7 +60,7 @@ class TokenPolicyKernel:
         self.samples = traced_samples(policy.num_labels)
         rows, device = len(signals["top_token"]), signals["top_token"].device
         self.leaves = torch.zeros(rows, dtype=torch.bool, device=device)
-        self.memory: dict[int, ExitState] = {}  # of the reference, after each exit
+        self.memory: dict[str, Tensor] = {}  # of the reference: each row's state
         self.columns: dict[str, int] = {}
         self.last_exit = exits[-1]
         """The exit at which all rows exit for any signals."""
@@ -133,22 +133,18 @@ class TokenPolicyKernel:
 
     def reference(self, at_exit: Tensor) -> Tensor:
         """As the kernel, with the policy's own `step`."""
-        previous: int | None = None
         for exit_number in self.exits:
             rows = (at_exit == exit_number).nonzero().flatten()
-            if previous is None:
-                state = self.policy.start(len(rows), self.policy.num_exits, at_exit.device)
-            else:
-                state = self.memory[previous].index_select(rows) if len(rows) else ExitState()
-            previous = exit_number
             if not len(rows):
                 continue
+            if exit_number == self.exits[0]:
+                state = self.policy.start(len(rows), self.policy.num_exits, at_exit.device)
+            else:
+                state = ExitState(**{name: value[rows] for name, value in self.memory.items()})
             given = {name: value.index_select(0, rows) for name, value in self.signals.items()}
             self.leaves[rows], after = self.policy.step(exit_number, token_signals(given), state)
-            kept = self.memory.setdefault(exit_number, ExitState())
             for name, value in after.tensors.items():
-                known = kept.tensors.setdefault(name, value.new_zeros(len(self.leaves), *value.shape[1:]))
-                known[rows] = value
+                self.memory.setdefault(name, value.new_zeros(len(self.leaves)))[rows] = value
         return self.leaves
 
     def _trace(self, exit_number: int, state: ExitState) -> tuple[Any, ExitState]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import GELU, Embedding, LayerNorm
 from transformers.models.gpt2.modeling_gpt2 import GPT2MLP, GPT2Attention
 from transformers.pytorch_utils import Conv1D
 
@@ -15,63 +16,75 @@ from beem_plugin.exits.vocabulary_heads import TiedHead, UntiedHead
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 LARGEST_HEAD = 256
+PARTS = {
+    "attn": GPT2Attention,
+    "mlp": GPT2MLP,
+    "mlp.act": GELU,
+    **dict.fromkeys(("ln_1", "ln_2"), LayerNorm),
+    **dict.fromkeys(("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"), Conv1D),
+}
+"""Types of the parts of a block that the kernels compute; a part comes after those that contain it."""
+CROSS_PARTS = {
+    "crossattention": GPT2Attention,
+    "ln_cross_attn": LayerNorm,
+    **dict.fromkeys(("crossattention.q_attn", "crossattention.c_proj"), Conv1D),
+}
 
 
 @dataclass
 class Linear:
     """
-    A linear layer of every block, after a layer normalisation if `normed`. With the normalisation
-    `(x - mean) / std * gain + shift`, gain and shift are folded into `weight` and `bias`, and each column of `weight`
-    sums to 0, which subtracts the mean: the output is `x @ weight / std + bias`. A kernel can then multiply while it
-    still sums up the variance.
+    A linear layer of every block. After layer normalisations `(x - mean) / std * gain + shift` (if `normed`), gain and
+    shift are folded into `weight` and `bias`, and the inputs' weights of each output sum to 0, which subtracts the
+    mean: the output is `weight @ x / std + bias`. A kernel can then multiply while it still sums up the variance.
+
+    Gains cannot be folded into the vocabulary matrix that exits share; with `gain` the output is
+    `boost / std * (weight @ (x * gain) - mean * slope) + bias`. `boost` is a power of 2 that keeps `gain` small,
+    without which half precision might overflow.
 
     # Parameters
 
     weight : `Tensor`
-        `(blocks, inputs, outputs)`
+        `(blocks, outputs, inputs)`; for the vocabulary one matrix, or one an exit.
     bias : `Tensor`
-        `(blocks, outputs)`
+        `(blocks, outputs)`; `(exits, vocabulary)` for the vocabulary.
     normed : `bool`
     eps : `float`
         Added to the variance.
+    gain : `Tensor`, optional
+        `(exits, inputs)`
+    slope : `Tensor`, optional
+        `(exits, vocabulary)` float32
+    boost : `Tensor`, optional
+        `(exits,)` float32
     """
 
     weight: Tensor
     bias: Tensor
     normed: bool = False
     eps: float = 0.0
+    gain: Tensor | None = None
+    slope: Tensor | None = None
+    boost: Tensor | None = None
+
+    GAINS = ("gain", "slope", "boost")
 
     @property
     def outputs(self) -> int:
         return self.bias.shape[1]
 
-
-@dataclass
-class Vocabulary(Linear):
-    """
-    The vocabulary heads: a layer normalisation an exit, and one matrix for all exits or one each. Gains cannot be
-    folded into a shared matrix; the logits are `boost / std * ((x * gain) @ weight^T - mean * slope) + bias`. `boost`
-    is a power of 2 that keeps `gain` small, without which half precision might overflow.
-
-    # Parameters
-
-    weight : `Tensor`
-        `(groups, vocabulary, inputs)`; `groups` is 1 if all exits share a matrix, else the number of exits.
-    bias, slope : `Tensor`
-        `(exits, vocabulary)` float32
-    gain : `Tensor`
-        `(exits, inputs)`
-    boost : `Tensor`
-        `(exits,)` float32
-    """
-
-    gain: Tensor = None  # type: ignore[assignment]  # the fields before have defaults
-    slope: Tensor = None  # type: ignore[assignment]
-    boost: Tensor = None  # type: ignore[assignment]
-
     @property
     def groups(self) -> int:
         return len(self.weight)
+
+    def __call__(self, value: Tensor, block: int, norm: Tensor) -> Tensor:
+        """The reference in float32: `(tokens, inputs)` through `block`; `norm` `(tokens,)` is each token's exit - 1."""
+        std = (value.var(1, keepdim=True, correction=0) + self.eps).sqrt() if self.normed else 1
+        weight = self.weight[block].float().t()
+        if self.gain is None or self.slope is None or self.boost is None:
+            return value @ weight / std + self.bias[block]
+        total = (value * self.gain[norm].float()) @ weight - value.mean(1, keepdim=True) * self.slope[norm]
+        return total * (self.boost[norm].unsqueeze(1) / std) + self.bias[norm]
 
 
 class DecoderWeights:
@@ -80,7 +93,7 @@ class DecoderWeights:
 
     # Parameters
 
-    network : `CaptionNetwork`
+    network : `MultiExitDecoder`
     sees_images : `bool`
     """
 
@@ -88,21 +101,25 @@ class DecoderWeights:
         decoder: Gpt2Decoder = network.backbone.decoder
         blocks = list(decoder.blocks)
 
-        def linear(*path: str, norm: str = "") -> Linear:
-            found = [block.get_submodule(".".join(path)) for block in blocks]
-            weight, bias = torch.stack([one.weight for one in found]), torch.stack([one.bias for one in found])
-            return folded(weight, bias, [getattr(block, norm) for block in blocks]) if norm else Linear(weight, bias)
+        def linear(path: str, norm: str = "") -> Linear:
+            found = [block.get_submodule(path) for block in blocks]
+            weights = [one.weight.t() for one in found]  # transformers' Conv1D has (inputs, outputs)
+            biases = [one.bias for one in found]
+            if norm:
+                return folded(weights, biases, [getattr(block, norm) for block in blocks])
+            return Linear(torch.stack(weights), torch.stack(biases))
 
-        self.attention_in, self.attention_out = linear("attn", "c_attn", norm="ln_1"), linear("attn", "c_proj")
+        self.attention_in, self.attention_out = linear("attn.c_attn", "ln_1"), linear("attn.c_proj")
         if sees_images:
-            self.cross_in = linear("crossattention", "q_attn", norm="ln_cross_attn")
-            self.cross_out = linear("crossattention", "c_proj")
-        self.mlp_in, self.mlp_out = linear("mlp", "c_fc", norm="ln_2"), linear("mlp", "c_proj")
+            self.cross_in = linear("crossattention.q_attn", "ln_cross_attn")
+            self.cross_out = linear("crossattention.c_proj")
+        self.mlp_in, self.mlp_out = linear("mlp.c_fc", "ln_2"), linear("mlp.c_proj")
         matrices = [network.exit_weight(number) for number in range(1, network.num_exits + 1)]
-        shared = all(matrix is matrices[0] for matrix in matrices)
-        self.vocabulary = vocabulary_of(
-            matrices[0].unsqueeze(0) if shared else torch.stack(matrices), [head.norm for head in network.exits]
-        )
+        norms = [head.norm for head in network.exits]
+        if all(matrix is matrices[0] for matrix in matrices):
+            self.vocabulary = shared_vocabulary(matrices[0], norms)
+        else:
+            self.vocabulary = folded(matrices, [matrices[0].new_zeros(())] * len(matrices), norms)
         transformer = decoder.language_model.transformer
         self.token_embeddings, self.position_embeddings = transformer.wte.weight, transformer.wpe.weight
         scales = [decoder.scale(number) for number in range(1, len(blocks) + 1)]
@@ -115,57 +132,46 @@ class DecoderWeights:
         transformer = decoder.language_model.transformer
         if network.shortlist is not None:
             return "a shortlist"
-        if any(type(head) not in (TiedHead, UntiedHead) for head in network.exits):
-            return "a head other than 'tied' and 'untied'"
+        if any(type(head) not in (TiedHead, UntiedHead) or head.branch is not None for head in network.exits):
+            return "a head other than 'tied' and 'untied', or a branch"
         dtypes = {
             parameter.dtype for part in (decoder.language_model, network.exits) for parameter in part.parameters()
         }
         if len(dtypes) > 1 or not dtypes <= set(DTYPES) or decoder.head_size > LARGEST_HEAD:
             return f"parameters of {', '.join(map(str, dtypes))}, heads of size {decoder.head_size}"
-        linears: list[Any] = []
+        parts = PARTS | CROSS_PARTS if sees_images else PARTS
         norms = [head.norm for head in network.exits]
         for block in decoder.blocks:
-            attentions = [block.attn, *([block.crossattention] if sees_images else [])]
-            if any(type(one) is not GPT2Attention for one in attentions) or type(block.mlp) is not GPT2MLP:
-                return "an attention or an MLP that is not GPT-2's"
-            if type(block.mlp.act) is not torch.nn.GELU or block.mlp.act.approximate != "tanh":
+            for path, kind in parts.items():
+                if type(block.get_submodule(path)) is not kind:
+                    return f"a {path} that is not GPT-2's"
+            if block.mlp.act.approximate != "tanh":
                 return "an activation other than 'gelu_new'"
-            linears += [block.attn.c_attn, block.attn.c_proj, block.mlp.c_fc, block.mlp.c_proj]
-            norms += [block.ln_1, block.ln_2]
-            if sees_images:
-                linears += [block.crossattention.q_attn, block.crossattention.c_proj]
-                norms.append(block.ln_cross_attn)
-        if any(type(one) is not Conv1D for one in linears) or not all(map(is_plain_norm, norms)):
-            return "a linear layer or a normalisation that is not GPT-2's"
+            norms += [block.get_submodule(path) for path, kind in parts.items() if kind is LayerNorm]
+        if any(type(norm) is not LayerNorm or norm.weight is None or norm.bias is None for norm in norms):
+            return "a normalisation that is not GPT-2's"
         if len({norm.eps for norm in norms}) > 1 or len({block.mlp.c_fc.nf for block in decoder.blocks}) > 1:
             return "blocks of different shapes"
-        if any(type(one) is not torch.nn.Embedding for one in (transformer.wte, transformer.wpe)):
+        if any(type(one) is not Embedding for one in (transformer.wte, transformer.wpe)):
             return "embeddings that are not GPT-2's"
         return None
 
 
-def is_plain_norm(norm: Any) -> bool:
-    return type(norm) is torch.nn.LayerNorm and norm.weight is not None and norm.bias is not None
+def folded(weights: list[Tensor], biases: list[Tensor], norms: list[Any]) -> Linear:
+    """Matrices `(outputs, inputs)` and biases `(outputs,)` after a layer normalisation each."""
+    scaled, moved = [], []
+    for weight, bias, norm in zip(weights, biases, norms, strict=True):
+        exact = weight.double()
+        product = exact * norm.weight.double()
+        scaled.append((product - product.mean(1, keepdim=True)).to(weight.dtype))
+        moved.append((exact @ norm.bias.double() + bias.double()).float())
+    return Linear(torch.stack(scaled), torch.stack(moved), True, norms[0].eps)
 
 
-def folded(weight: Tensor, bias: Tensor, norms: list[Any]) -> Linear:
-    """`weight` `(blocks, inputs, outputs)` and `bias` `(blocks, outputs)` after layer normalisations."""
-    gain = torch.stack([norm.weight for norm in norms]).double()
-    shift = torch.stack([norm.bias for norm in norms]).double()
-    scaled = gain.unsqueeze(2) * weight.double()
-    moved = torch.einsum("bi,bio->bo", shift, weight.double()) + bias.double()
-    return Linear((scaled - scaled.mean(1, keepdim=True)).to(weight.dtype), moved.float(), True, norms[0].eps)
-
-
-def vocabulary_of(weight: Tensor, norms: list[Any]) -> Vocabulary:
-    """`weight` `(groups, vocabulary, inputs)` after one layer normalisation per exit."""
-    gain = torch.stack([norm.weight for norm in norms]).double()
-    shift = torch.stack([norm.bias for norm in norms]).double()
+def shared_vocabulary(weight: Tensor, norms: list[Any]) -> Linear:
+    """`weight` `(vocabulary, inputs)` after one layer normalisation per exit."""
+    gain, shift = (torch.stack([getattr(norm, name) for norm in norms]).double() for name in ("weight", "bias"))
     boost = 2 ** gain.abs().amax(1).clamp_min(1e-30).log2().ceil()  # dividing by a power of 2 is exact
     gain = (gain / boost.unsqueeze(1)).to(weight.dtype)
-
-    def times(rows: Tensor) -> Tensor:
-        return torch.stack([row @ weight[min(exit, len(weight) - 1)].double().t() for exit, row in enumerate(rows)])
-
-    bias, slope = times(shift).float(), times(gain.double()).float()
-    return Vocabulary(weight, bias, True, norms[0].eps, gain, slope, boost.float())
+    bias, slope = (rows.double() @ weight.double().t() for rows in (shift, gain))
+    return Linear(weight.unsqueeze(0), bias.float(), True, norms[0].eps, gain, slope.float(), boost.float())

@@ -131,7 +131,15 @@ def test_captions_share_launches_at_different_depths() -> None:
 
 
 @pytest.mark.parametrize(
-    "keys", [{"head": "past_future"}, {"head": "low_rank"}, {"head": "linear_shortcut"}, {"shortlist": 10}], ids=str
+    "keys",
+    [
+        {"head": "past_future"},
+        {"head": "low_rank"},
+        {"head": "linear_shortcut"},
+        {"shortlist": 10},
+        {"branch": {"type": "transformer", "width": 8, "num_heads": 2}},
+    ],
+    ids=str,
 )
 def test_other_heads_are_decoded_on_the_plain_path(keys: dict[str, Any]) -> None:
     keys = {**keys, "head": {"type": "low_rank", "rank": 8}} if keys.get("head") == "low_rank" else keys
