@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from torch import Tensor
 
@@ -24,19 +25,11 @@ def with_memory(
     state: BackboneState, tensors: dict[str, Tensor], token_dims: dict[str, tuple[int, ...]] | None = None
 ) -> BackboneState:
     """`state` with these tensors added or replaced; their first dimension is the samples."""
-    return BackboneState(
-        state.hidden_states,
-        state.attention_mask,
-        {**state.batched, **tensors},
-        state.shared,
-        {**state.token_dims, **(token_dims or {})},
-    )
+    dims = {**state.token_dims, **(token_dims or {})}
+    return replace(state, batched={**state.batched, **tensors}, token_dims=dims)
 
 
 def commit_memory(state: BackboneState) -> BackboneState:
     """A copy of `state` in which entries with prefix `NEW_MEMORY` have prefix `MEMORY`."""
-    batched = {
-        MEMORY + name.removeprefix(NEW_MEMORY) if name.startswith(NEW_MEMORY) else name: value
-        for name, value in state.batched.items()
-    }
-    return BackboneState(state.hidden_states, state.attention_mask, batched, state.shared, state.token_dims)
+    renamed = {name.replace(NEW_MEMORY, MEMORY, 1): value for name, value in state.batched.items()}
+    return replace(state, batched=renamed)

@@ -1,4 +1,4 @@
-"""Accuracy of each exit, and the metric of the task at the last exit."""
+"""The metrics of the task at the last exit, and of each exit."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from beem_plugin.common.metrics import METRICS
+from beem_plugin.common.known_labels import known_labels
+from beem_plugin.common.metrics import METRICS, REGRESSION_METRICS
 
 
 class ExitMetrics:
     """
-    Collects the predicted labels of all exits; computes the task's metric for the last exit and the accuracy of every
-    exit. All predictions are stored (one byte per sample and exit; two with more than 127 labels), because metrics such
-    as Matthews correlation are not means over samples.
+    Collects the predictions of all exits; computes the task's metrics for the last exit, and for every exit the
+    accuracy, or of a regression all metrics, as `exit_<number>_<name>`. All predictions are stored (labels in one byte
+    per sample and exit, in two with more than 127 labels), because metrics such as Matthews correlation are not means
+    over samples.
 
     # Parameters
 
@@ -25,14 +27,18 @@ class ExitMetrics:
 
     def __init__(self, metric: str, num_labels: int) -> None:
         self.metric = metric
-        self.dtype = torch.int8 if num_labels <= 127 else torch.int16
+        self.is_regression = metric in REGRESSION_METRICS
+        labels = torch.int8 if num_labels <= 127 else torch.int16
+        self.dtype = torch.float32 if self.is_regression else labels
         self.predictions: list[Tensor] = []
         self.labels: list[Tensor] = []
 
     def update(self, logits: Tensor, label: Tensor) -> None:
-        """Adds `(batch, exits, labels)` logits of the samples with a known `(batch,)` label."""
-        known = label >= 0
-        self.predictions.append(logits.detach().argmax(-1)[known].to("cpu", self.dtype))
+        """Adds `(batch, exits, labels)` logits, or `(batch, exits, 1)` values, of samples with a known `label`."""
+        known = known_labels(label)
+        found = logits.detach()[known]
+        predictions = found.squeeze(-1) if self.is_regression else found.argmax(-1)
+        self.predictions.append(predictions.to("cpu", self.dtype))
         self.labels.append(label[known].to("cpu", self.dtype))
 
     def compute(self, reset: bool) -> dict[str, float]:
@@ -40,15 +46,20 @@ class ExitMetrics:
         if not self.labels:
             return {}
         predictions, labels = torch.cat(self.predictions), torch.cat(self.labels)
-        if reset:
-            self.predictions, self.labels = [], []
-        else:
-            self.predictions, self.labels = [predictions], [labels]
+        self.predictions, self.labels = ([], []) if reset else ([predictions], [labels])
         if not len(labels):
             return {}
-        values = METRICS[self.metric](labels.numpy(), predictions[:, -1].numpy())
-        accuracy = (predictions == labels.unsqueeze(1)).double().mean(0)
-        return {**values, **{f"exit_{number}_accuracy": float(value) for number, value in enumerate(accuracy, 1)}}
+        if self.is_regression:  # double precision, as in the metrics of a trace of the same values
+            predictions, labels = predictions.double(), labels.double()
+        gold, columns = labels.numpy(), predictions.numpy().T
+        of_exit = METRICS[self.metric if self.is_regression else "accuracy"]
+        exits = {
+            f"exit_{number}_{name}": value
+            for number, column in enumerate(columns, 1)
+            for name, value in of_exit(gold, column).items()
+            if name not in REGRESSION_METRICS
+        }
+        return {**METRICS[self.metric](gold, columns[-1]), **exits}
 
     def state_dict(self) -> dict[str, Any]:
         return {"predictions": list(self.predictions), "labels": list(self.labels)}

@@ -14,7 +14,6 @@ from beem_plugin.calibration.token_depth import TokenDepth
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.registry import Lazy
 from beem_plugin.data.instance import Instance
-from beem_plugin.exits.outputs import HeadOutput
 from beem_plugin.exits.poolers import BertPooler
 from beem_plugin.models.exit_memory import MEMORY, with_memory
 from beem_plugin.models.multi_exit_encoder import MultiExitEncoder
@@ -64,6 +63,7 @@ class HashExitEncoder(MultiExitEncoder):
     exit_layer_of: Tensor
 
     tokens_leave: ClassVar[bool] = True
+    obstacle: ClassVar[str | None] = "tokens that exit at different layers"
 
     def __init__(
         self,
@@ -87,10 +87,6 @@ class HashExitEncoder(MultiExitEncoder):
         self.full_depth = layers if full_depth is None else full_depth
         self.register_buffer("exit_layer_of", torch.full((backbone.config.vocab_size,), layers))
 
-    @property
-    def obstacle(self) -> str | None:
-        return "tokens that exit at different layers"
-
     def prepare(self, instances: Iterable[Instance]) -> None:
         """Computes the table from the training data."""
         ids = [torch.tensor(instance.encoding["input_ids"]) for instance in instances]
@@ -107,9 +103,7 @@ class HashExitEncoder(MultiExitEncoder):
         state = super().embed(batch, backbone)
         return with_memory(state, {DEPTH: self.depth_of(batch["input_ids"], state.attention_mask)}, {DEPTH: (1,)})
 
-    def _advance(
-        self, exit_number: int, state: BackboneState, last_output: HeadOutput | None, backbone: Any
-    ) -> BackboneState:
+    def _advance(self, exit_number: int, state: BackboneState, backbone: Any) -> BackboneState:
         depth = state.batched[DEPTH]
         if self.attend_to_exited:
             for layer in range(1, backbone.num_layers + 1):

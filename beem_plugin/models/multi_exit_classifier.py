@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.common.metrics import check_metric
-from beem_plugin.common.registry import Lazy
 from beem_plugin.data.vocabulary import Vocabulary
-from beem_plugin.execution.engine import Engine
-from beem_plugin.exits.policy import ExitPolicy
-from beem_plugin.models.exit_metrics import ExitMetrics
 from beem_plugin.models.model import Model
-from beem_plugin.models.multi_exit_encoder import MultiExitEncoder
 from beem_plugin.models.multi_exit_model import MultiExitModel
-from beem_plugin.objectives import Objective
 
 
 @Model.register("multi_exit_classifier")
@@ -42,16 +35,8 @@ class MultiExitClassifier(MultiExitModel):
         Filled in, to reject regression tasks.
     """
 
-    def __init__(
-        self,
-        vocab: Vocabulary,
-        encoder: Lazy[MultiExitEncoder],
-        objective: Objective | None = None,
-        exit_policy: ExitPolicy | None = None,
-        engine: Engine | None = None,
-        metric: str = "accuracy",
-        is_regression: bool = False,
-    ) -> None:
+    @classmethod
+    def check_labels(cls, vocab: Vocabulary, is_regression: bool | None) -> None:
         if is_regression:
             raise ConfigurationError(
                 "multi_exit_classifier: found a regression task (STS-B), allowed: classification; `type: "
@@ -62,5 +47,3 @@ class MultiExitClassifier(MultiExitModel):
                 f"multi_exit_classifier: found {vocab.num_labels} label in the training data "
                 f"({', '.join(vocab.labels)}), allowed: 2 or more"
             )
-        check_metric("model.metric", metric, is_regression=False)
-        super().__init__(vocab, encoder, metric, ExitMetrics(metric, vocab.num_labels), objective, exit_policy, engine)

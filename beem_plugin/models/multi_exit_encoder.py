@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar, cast
 
 import torch
@@ -24,17 +25,15 @@ from beem_plugin.exits.outputs import ExitOutputs, HeadOutput, collect
 from beem_plugin.exits.poolers import BertPooler
 from beem_plugin.exits.signal_modules import ExitView, SignalModule
 from beem_plugin.exits.signals import ExitSignals
+from beem_plugin.models.exit_construction import build_pooler, build_signals, check_exit_layers
 from beem_plugin.models.exit_memory import MEMORY, NEW_MEMORY, commit_memory, memory_of, with_memory
 
 
 class MultiExitEncoder(torch.nn.Module, Registrable):
     """
     Runs a backbone layer by layer with a classifier at each exit. Exits are numbered from 1; exit e reads the output of
-    layer `exit_layers[e - 1]`, and the last exit is the usual classifier on the last layer.
-
-    Heads and signal modules may read the outputs of earlier exits. These are stored per sample in the state's `batched`
-    tensors, under names that begin with `MEMORY`, so that engines regroup them with the samples. `exit_signals` stores
-    them with prefix `NEW_MEMORY`, so that `advance` need not compute them again.
+    layer `exit_layers[e - 1]`, and the last exit is the usual classifier on the last layer. What heads and signal
+    modules read of earlier exits is stored in the state (`exit_memory`), so that engines regroup it with the samples.
 
     Registered as a `MultiExitEncoder` with name "multi_exit".
 
@@ -77,6 +76,8 @@ class MultiExitEncoder(torch.nn.Module, Registrable):
 
     tokens_leave: ClassVar[bool] = False
     """Whether tokens exit one by one, so that speed-ups are counted over tokens."""
+    obstacle: ClassVar[str | None] = None
+    """Why the layers cannot be captured in one graph per sequence length."""
 
     def __init__(
         self,
@@ -114,42 +115,22 @@ class MultiExitEncoder(torch.nn.Module, Registrable):
             )
         self.gradual_unfreezing = gradual_unfreezing
         self._is_frozen = False
-        count = len(self.exit_layers)
-        sizes = HeadSizes(
-            count,
-            backbone.hidden_size,
-            num_labels,
-            dropout,
-            lambda: self._build_pooler(pooler),
-            share_pooler,
-            share_classifier,
-        )
-        heads = (head if head is not None else PooledHeads()).build(sizes)
-        self.exits = torch.nn.ModuleList(with_branches(heads, branch, backbone.hidden_size))
-        self.signal_modules = torch.nn.ModuleDict()
-        for lazy in signals or []:
-            module = lazy.construct(num_exits=count, pooled_size=self._pooled_size(), num_labels=num_labels)
-            if module.name in self.signal_modules:
-                raise ConfigurationError(f"signals: found {module.name!r} twice, allowed: each once")
-            self.signal_modules[module.name] = module
-        modules = [cast(SignalModule, module) for module in self.signal_modules.values()]
-        self._keeps_pooled = any(module.needs_previous_pooled for module in modules)
-        self._keeps_hidden_states = any(module.needs_previous_hidden_states for module in modules)
+        count, size = len(self.exit_layers), backbone.hidden_size
+        build = partial(build_pooler, pooler, backbone)
+        sizes = HeadSizes(count, size, num_labels, dropout, build, share_pooler, share_classifier)
+        heads = with_branches((head if head is not None else PooledHeads()).build(sizes), branch, size)
+        self.exits = torch.nn.ModuleList(heads)
+        self.signal_modules = build_signals(signals, count, self.head(1).pooled_size, num_labels)
+        modules = {name: cast(SignalModule, module) for name, module in self.signal_modules.items()}
+        pooled = [name for name, module in modules.items() if module.needs_previous_pooled]
+        hidden = [name for name, module in modules.items() if module.needs_previous_hidden_states]
+        self._keeps_pooled, self._keeps_hidden_states = bool(pooled), bool(hidden)
+        bare = [one.head if isinstance(one, BranchedHead) else one for one in heads]
+        self.memory_readers = sorted({type(one).__name__ for one in bare if one.remembers}) + sorted({*pooled, *hidden})
+        """Names of the heads and signals that read outputs of earlier exits."""
 
-    def _build_pooler(self, pooler: Lazy[Seq2VecEncoder]) -> Seq2VecEncoder:
-        size = self.backbone.hidden_size
-        built = pooler.construct(embedding_dim=size)
-        if built.get_input_dim() != size:
-            raise ConfigurationError(
-                f"pooler: takes vectors of {built.get_input_dim()}, found a backbone with hidden size {size}"
-            )
-        parameters = self.backbone.pretrained_pooler()
-        if isinstance(built, BertPooler) and built.pretrained and parameters is not None:
-            built.initialize(*parameters)
-        return built
-
-    def _pooled_size(self) -> int:
-        return cast(ExitHead, self.exits[0]).pooled_size
+    def head(self, exit_number: int) -> ExitHead:
+        return cast(ExitHead, self.exits[exit_number - 1])
 
     @property
     def num_exits(self) -> int:
@@ -162,25 +143,8 @@ class MultiExitEncoder(torch.nn.Module, Registrable):
 
     @property
     def carries_memory(self) -> bool:
-        """Whether an exit reads outputs of earlier exits, so that states carry memory tensors."""
-        heads = any(cast(ExitHead, head).remembers for head in self.exits)
-        return heads or self._keeps_pooled or self._keeps_hidden_states
-
-    @property
-    def obstacle(self) -> str | None:
-        """Why the layers cannot be captured in one graph per sequence length; `None` if they can."""
-        return None
-
-    @property
-    def memory_readers(self) -> list[str]:
-        """Names of the heads and signals that read outputs of earlier exits."""
-        bare = [head.head if isinstance(head, BranchedHead) else head for head in self.exits]
-        heads = {type(head).__name__ for head in bare if cast(ExitHead, head).remembers}
-        modules = ((name, cast(SignalModule, module)) for name, module in self.signal_modules.items())
-        signals = [
-            name for name, module in modules if module.needs_previous_pooled or module.needs_previous_hidden_states
-        ]
-        return sorted(heads) + signals
+        """Whether states carry what exits read of earlier ones."""
+        return bool(self.memory_readers)
 
     def prepare(self, instances: Iterable[Instance]) -> None:
         """Called with the training data before training, to compute statistics of it."""
@@ -196,64 +160,39 @@ class MultiExitEncoder(torch.nn.Module, Registrable):
             self._is_frozen = drawn < 1 - step / max(total_steps, 1)
 
     def depth_of_tokens(self, samples: Iterable[Sequence[int]]) -> dict[str, Any]:
-        """
-        Speed-ups counted over tokens if `tokens_leave`; otherwise empty.
-
-        # Parameters
-
-        samples : `Iterable[Sequence[int]]`
-            Token ids, without padding.
-        """
-        depth = self.token_depth(samples) if self.tokens_leave else None
+        """Speed-ups counted over tokens if `tokens_leave`, otherwise empty; `samples` are token ids without padding."""
+        depth = self.token_depth(samples)
         return {} if depth is None else depth.summary()
 
     def token_depth(self, samples: Iterable[Sequence[int]]) -> TokenDepth | None:
-        """The depth of each token if `tokens_leave`, otherwise `None`. Parameters as of `depth_of_tokens`."""
+        """The depth of each token if `tokens_leave`, otherwise `None`."""
         return None
 
     @property
     def is_packable(self) -> bool:
-        """
-        Whether states consist of hidden states only, so that samples can be stored without padding. `False` for a
-        subclass that overrides `embed` or `_advance`.
-        """
+        """Whether states are hidden states only, which can be packed; not if a subclass overrides how they are made."""
         inherited = (type(self).embed, type(self)._advance) == (MultiExitEncoder.embed, MultiExitEncoder._advance)
         return inherited and not self.carries_memory
 
     def embed(self, batch: dict[str, Tensor], backbone: Any = None) -> BackboneState:
-        """
-        The state before layer 1.
-
-        # Parameters
-
-        batch : `dict[str, Tensor]`
-        backbone : `Any`, optional (default = the network's)
-            Computes the layers, such as the backbone's inference form.
-        """
+        """The state before layer 1; `backbone` computes the layers, such as the backbone's inference form."""
         return (self.backbone if backbone is None else backbone).embed(batch)
 
     def advance(self, exit_number: int, state: BackboneState, backbone: Any = None) -> BackboneState:
-        """
-        From the state at exit `exit_number - 1` (0: the embeddings) to the state at exit `exit_number`; `backbone` as
-        in `embed`.
-        """
-        last_output = None
-        if self._writes_memory(exit_number - 1) and not any(name.startswith(NEW_MEMORY) for name in state.batched):
-            last_output = self.exit_output(exit_number - 1, state)
-        return self._advance(exit_number, state, last_output, self.backbone if backbone is None else backbone)
+        """From the state at exit `exit_number - 1` (0: the embeddings) to that at exit `exit_number`."""
+        previous = exit_number - 1
+        if self._writes_memory(previous) and not any(name.startswith(NEW_MEMORY) for name in state.batched):
+            output = self.exit_output(previous, state)
+            state = with_memory(state, self._memory_tensors(previous, state, output))
+        return self._advance(exit_number, state, self.backbone if backbone is None else backbone)
 
     def _writes_memory(self, exit_number: int) -> bool:
         """Whether later exits read outputs of this one."""
-        if not 1 <= exit_number < self.num_exits:
-            return False
-        return self._keeps_pooled or bool(cast(ExitHead, self.exits[exit_number - 1]).remembers)
+        is_early = 1 <= exit_number < self.num_exits
+        return is_early and (self._keeps_pooled or self.head(exit_number).remembers)
 
-    def _advance(
-        self, exit_number: int, state: BackboneState, last_output: HeadOutput | None, backbone: Any
-    ) -> BackboneState:
-        """`advance`, with the output of the previous exit if its memory is not stored in `state` yet."""
-        if last_output is not None and self._writes_memory(exit_number - 1):
-            state = with_memory(state, self._memory_tensors(exit_number - 1, state, last_output))
+    def _advance(self, exit_number: int, state: BackboneState, backbone: Any) -> BackboneState:
+        """`advance` from a state with the memory of the previous exit."""
         if self.carries_memory:
             state = commit_memory(state)
         first = 1 if exit_number == 1 else self.exit_layers[exit_number - 2] + 1
@@ -270,37 +209,31 @@ class MultiExitEncoder(torch.nn.Module, Registrable):
         return state
 
     def _memory_tensors(self, exit_number: int, state: BackboneState, output: HeadOutput) -> dict[str, Tensor]:
-        head = cast(ExitHead, self.exits[exit_number - 1])
-        tensors = {NEW_MEMORY + name: value for name, value in head.memory_after(output, memory_of(state)).items()}
+        found = self.head(exit_number).memory_after(output, memory_of(state))
+        tensors = {NEW_MEMORY + name: value for name, value in found.items()}
         if self._keeps_pooled:
             tensors[NEW_MEMORY + "previous_pooled"] = output.pooled
         return tensors
 
     def exit_output(self, exit_number: int, state: BackboneState) -> HeadOutput:
         """The output of exit `exit_number`, logits and signals in float32."""
-        memory = memory_of(state)
-        output = cast(ExitHead, self.exits[exit_number - 1])(state.hidden_states, state.attention_mask, memory)
+        read = (state.hidden_states, state.attention_mask, memory_of(state))
+        output = self.head(exit_number)(*read)
         output.logits = output.logits.float()
         if self.signal_modules:
-            view = ExitView(
-                exit_number, output.logits, output.pooled, state.hidden_states, state.attention_mask, memory
-            )
+            view = ExitView(exit_number, output.logits, output.pooled, *read)
             output.signals = {name: module(view) for name, module in self.signal_modules.items()}
         return output
 
     def exit_logits(self, exit_number: int, state: BackboneState) -> Tensor:
         """`(batch, labels)` float32 for any precision of the backbone."""
-        head = cast(ExitHead, self.exits[exit_number - 1])
-        return head(state.hidden_states, state.attention_mask, memory_of(state)).logits.float()
+        return self.head(exit_number)(state.hidden_states, state.attention_mask, memory_of(state)).logits.float()
 
     def exit_signals(self, exit_number: int, state: BackboneState) -> ExitSignals:
         """Logits and signals of exit `exit_number`; adds tensors for later exits to `state`."""
-        writes_memory = self._writes_memory(exit_number)
-        if not self.signal_modules and not writes_memory:
-            return ExitSignals(self.exit_logits(exit_number, state))
         output = self.exit_output(exit_number, state)
-        if writes_memory:
-            # The dictionary was created by `advance` and is not shared with other states.
+        if self._writes_memory(exit_number):
+            # `advance` created the dictionary, which is not shared with other states.
             state.batched.update(self._memory_tensors(exit_number, state, output))
         return ExitSignals(output.logits, output.signals)
 
@@ -310,12 +243,14 @@ class MultiExitEncoder(torch.nn.Module, Registrable):
         outputs: list[HeadOutput] = []
         hidden_states: list[Tensor] = []
         for exit_number in range(1, self.num_exits + 1):
-            state = self._advance(exit_number, state, outputs[-1] if outputs else None, self.backbone)
+            state = self._advance(exit_number, state, self.backbone)
             for_exit = for_next = state.hidden_states
             if self.training and exit_number < self.num_exits:
                 for_exit, for_next = self.fork.split(state.hidden_states, exit_number, self.num_exits)
             outputs.append(self.exit_output(exit_number, state.advance(for_exit)))
             state = state.advance(for_next)
+            if self._writes_memory(exit_number):
+                state = with_memory(state, self._memory_tensors(exit_number, state, outputs[-1]))
             if self.training:
                 hidden_states.append(for_exit)
         return replace(collect(outputs), inputs=batch, hidden_states=hidden_states)
@@ -326,15 +261,3 @@ class MultiExitEncoder(torch.nn.Module, Registrable):
 
 
 MultiExitEncoder.register("multi_exit")(MultiExitEncoder)
-
-
-def check_exit_layers(exit_layers: Sequence[int] | None, num_layers: int) -> list[int]:
-    """`exit_layers`, by default all layers. Raises a `ConfigurationError` unless they rise and end with the last."""
-    if exit_layers is None:
-        return list(range(1, num_layers + 1))
-    layers = list(exit_layers)
-    if not layers or layers != sorted(set(layers)) or layers[0] < 1 or layers[-1] != num_layers:
-        raise ConfigurationError(
-            f"exit_layers: found {layers}, allowed: rising layer numbers from 1, the last of them {num_layers}"
-        )
-    return layers

@@ -4,70 +4,63 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from beem_plugin.calibration.replay import check_signals
 from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.metrics import check_metric
 from beem_plugin.common.registry import Lazy
 from beem_plugin.data.instance import Instance
 from beem_plugin.data.vocabulary import Vocabulary
 from beem_plugin.execution.engine import Engine
-from beem_plugin.exits.branches import BranchedHead
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.models.exit_metrics import ExitMetrics
-from beem_plugin.models.exit_value_metrics import ExitValueMetrics
-from beem_plugin.models.model import Model
+from beem_plugin.models.model import ExitModel
 from beem_plugin.models.multi_exit_encoder import MultiExitEncoder
 from beem_plugin.objectives import Objective, WeightedDistillation
 
 
-class MultiExitModel(Model):
+class MultiExitModel(ExitModel):
     """
-    A multi-exit encoder with its training objective and exit policy.
-
-    Training and validation run all exits. `evaluate` and `predict` run the policy on an engine, which skips the layers
-    after the exit of a sample.
-
-    # Parameters
-
-    vocab : `Vocabulary`
-    encoder : `MultiExitEncoder`
-    metric : `str`
-        A metric of `beem_plugin.common.metrics` for the task.
-    metrics : `ExitMetrics` or `ExitValueMetrics`
-        Accumulates the outputs of the exits.
-    objective : `Objective`, optional (default = `"weighted_distillation"`)
-    exit_policy : `ExitPolicy`, optional (default = `"final"`)
-    engine : `Engine`, optional (default = `"compaction"`)
+    A multi-exit encoder with its training objective and exit policy: `multi_exit_classifier` and
+    `multi_exit_regressor`, where the parameters are described.
     """
 
     default_predictor = "early_exit"
     task = "classification"
+    default_metric: ClassVar[str] = "accuracy"
 
     def __init__(
         self,
         vocab: Vocabulary,
         encoder: Lazy[MultiExitEncoder],
-        metric: str,
-        metrics: ExitMetrics | ExitValueMetrics,
         objective: Objective | None = None,
         exit_policy: ExitPolicy | None = None,
         engine: Engine | None = None,
+        metric: str | None = None,
+        is_regression: bool | None = None,
     ) -> None:
+        self.check_labels(vocab, is_regression)
+        metric = self.default_metric if metric is None else metric
+        check_metric("model.metric", metric, vocab.is_regression)
         super().__init__(vocab)
+        self.metric = metric
         self.encoder = encoder.construct(num_labels=vocab.num_labels)
         self.objective = objective if objective is not None else WeightedDistillation()
         self.exit_policy = exit_policy if exit_policy is not None else ExitPolicy.from_params({"type": "final"})
         self.engine = engine if engine is not None else Engine.from_params({"type": "compaction"})
-        self.metric = metric
-        self.metrics = metrics
+        self.metrics = ExitMetrics(metric, vocab.num_labels)
         # Checks that need the shape of the network only, so that errors in the config are raised before training.
         self.exit_policy.bind(self.encoder.exit_layers, vocab.num_labels)
         check_signals(self.exit_policy, self.encoder.available_signals, "the model")
         check_objective(self.objective, self.encoder)
+
+    @classmethod
+    def check_labels(cls, vocab: Vocabulary, is_regression: bool | None) -> None:
+        """Raises a `ConfigurationError` if the task is of another kind than the model."""
 
     @property
     def exit_network(self) -> MultiExitEncoder:
@@ -128,12 +121,6 @@ class MultiExitModel(Model):
         self.objective.start_step(step, total_steps)
         self.encoder.start_step(step, total_steps)
 
-    def update_metrics(self, logits: Tensor, label: Tensor) -> None:
-        self.metrics.update(logits, label)
-
-    def get_metrics(self, reset: bool = False) -> dict[str, float]:
-        return self.metrics.compute(reset)
-
     def parts(self) -> dict[str, list[torch.nn.Parameter]]:
         """
         `backbone`, `exits` (all heads, branches included), `branches`, `last_exit`, `early_exits` (parameters of heads
@@ -145,29 +132,13 @@ class MultiExitModel(Model):
         parts = {
             "backbone": list(self.encoder.backbone.parameters()),
             "exits": exits,
-            "branches": [
-                parameter
-                for head in self.encoder.exits
-                if isinstance(head, BranchedHead)
-                for parameter in head.branch.parameters()
-            ],
+            "branches": [value for name, value in self.encoder.exits.named_parameters() if ".branch." in name],
             "last_exit": last,
             "early_exits": [parameter for parameter in exits if id(parameter) not in in_last],
             "signals": list(self.encoder.signal_modules.parameters()),
             "objective": list(self.objective.parameters()),
         }
         return {name: parameters for name, parameters in parts.items() if parameters}
-
-    def metric_state(self) -> dict[str, Any]:
-        """The accumulated metrics, for a checkpoint within an epoch."""
-        return self.metrics.state_dict()
-
-    def load_metric_state(self, state: dict[str, Any]) -> None:
-        self.metrics.load_state_dict(state)
-
-    @property
-    def device(self) -> torch.device:
-        return next(self.parameters()).device
 
 
 def check_objective(objective: Objective, encoder: MultiExitEncoder) -> None:

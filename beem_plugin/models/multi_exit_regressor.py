@@ -8,13 +8,11 @@ from typing import cast
 import torch
 
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.common.metrics import check_metric
 from beem_plugin.common.registry import Lazy
 from beem_plugin.data.instance import Instance
 from beem_plugin.data.vocabulary import Vocabulary
 from beem_plugin.execution.engine import Engine
 from beem_plugin.exits.policy import ExitPolicy
-from beem_plugin.models.exit_value_metrics import ExitValueMetrics
 from beem_plugin.models.model import Model
 from beem_plugin.models.multi_exit_encoder import MultiExitEncoder
 from beem_plugin.models.multi_exit_model import MultiExitModel
@@ -53,6 +51,7 @@ class MultiExitRegressor(MultiExitModel):
     """
 
     task = "regression"
+    default_metric = "pearson_spearman"
 
     def __init__(
         self,
@@ -61,18 +60,20 @@ class MultiExitRegressor(MultiExitModel):
         objective: Objective | None = None,
         exit_policy: ExitPolicy | None = None,
         engine: Engine | None = None,
-        metric: str = "pearson_spearman",
-        is_regression: bool = True,
+        metric: str | None = None,
+        is_regression: bool | None = None,
         start_at_mean: bool = True,
     ) -> None:
-        if not is_regression or not vocab.is_regression:
+        super().__init__(vocab, encoder, objective, exit_policy, engine, metric, is_regression)
+        self.start_at_mean = start_at_mean
+
+    @classmethod
+    def check_labels(cls, vocab: Vocabulary, is_regression: bool | None) -> None:
+        if is_regression is False or not vocab.is_regression:
             raise ConfigurationError(
                 "multi_exit_regressor: found a task with labels, allowed: a regression, such as STS-B; `type: "
                 '"multi_exit_classifier"` is for labels'
             )
-        check_metric("model.metric", metric, is_regression=True)
-        super().__init__(vocab, encoder, metric, ExitValueMetrics(metric), objective, exit_policy, engine)
-        self.start_at_mean = start_at_mean
 
     def prepare(self, instances: Sequence[Instance]) -> None:
         super().prepare(instances)

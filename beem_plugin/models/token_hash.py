@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -36,24 +35,32 @@ class TokenHash(Registrable):
         raise TypeError(f"{type(self).__name__} does not define layers")
 
 
-def layers_of_buckets(num_buckets: int, bucket_layers: Sequence[int] | None, num_layers: int) -> Tensor:
-    """`bucket_layers`, or by default evenly spaced layers up to the last."""
-    if bucket_layers is None:
-        return torch.tensor([-(-number * num_layers // num_buckets) for number in range(1, num_buckets + 1)])
-    if len(bucket_layers) != num_buckets or min(bucket_layers) < 1 or max(bucket_layers) > num_layers:
-        raise ConfigurationError(
-            f"hash.bucket_layers: found {list(bucket_layers)}, allowed: {num_buckets} layers from 1 to {num_layers}"
-        )
-    return torch.tensor(list(bucket_layers))
+class BucketHash(TokenHash):
+    """Sorts tokens into buckets that exit at layers of their own."""
 
+    def __init__(self, num_buckets: int, bucket_layers: list[int] | None) -> None:
+        if num_buckets < 1:
+            raise ConfigurationError(f"hash.num_buckets: found {num_buckets}, allowed: 1 or more")
+        self.num_buckets = num_buckets
+        self.bucket_layers = bucket_layers
 
-def check_buckets(num_buckets: int) -> None:
-    if num_buckets < 1:
-        raise ConfigurationError(f"hash.num_buckets: found {num_buckets}, allowed: 1 or more")
+    def layers(self, counts: Tensor, num_layers: int) -> Tensor:
+        buckets, layers = self.num_buckets, self.bucket_layers
+        if layers is None:
+            layers = [-(-number * num_layers // buckets) for number in range(1, buckets + 1)]
+        if len(layers) != buckets or min(layers) < 1 or max(layers) > num_layers:
+            raise ConfigurationError(
+                f"hash.bucket_layers: found {list(layers)}, allowed: {buckets} layers from 1 to {num_layers}"
+            )
+        return torch.tensor(list(layers))[self.buckets(counts)]
+
+    def buckets(self, counts: Tensor) -> Tensor:
+        """`(vocabulary,)` int64: the bucket of each token, from 0."""
+        raise TypeError(f"{type(self).__name__} does not define buckets")
 
 
 @TokenHash.register("frequency")
-class FrequencyHash(TokenHash):
+class FrequencyHash(BucketHash):
     """
     Buckets of the training data's tokens in descending order of frequency: frequent tokens exit early. Tokens that do
     not occur are in the last bucket.
@@ -73,15 +80,12 @@ class FrequencyHash(TokenHash):
     def __init__(
         self, num_buckets: int = 6, bucket_layers: list[int] | None = None, balance: str = "occurrences"
     ) -> None:
-        check_buckets(num_buckets)
+        super().__init__(num_buckets, bucket_layers)
         if balance not in BALANCES:
             raise ConfigurationError(not_allowed("hash.balance", balance, BALANCES))
-        self.num_buckets = num_buckets
-        self.bucket_layers = bucket_layers
         self.balance = balance
 
-    def layers(self, counts: Tensor, num_layers: int) -> Tensor:
-        layers = layers_of_buckets(self.num_buckets, self.bucket_layers, num_layers)
+    def buckets(self, counts: Tensor) -> Tensor:
         order = counts.argsort(descending=True, stable=True)
         order = order[counts[order] > 0]
         # Twice the cumulative amount up to the middle of each token's own amount: doubled to use integers only.
@@ -89,11 +93,11 @@ class FrequencyHash(TokenHash):
         middle = 2 * amount.cumsum(0) - amount
         bucket = torch.full_like(counts, self.num_buckets - 1)
         bucket[order] = (middle * self.num_buckets) // (2 * amount.sum().clamp(min=1))
-        return layers[bucket]
+        return bucket
 
 
 @TokenHash.register("random")
-class RandomHash(TokenHash):
+class RandomHash(BucketHash):
     """
     Assigns each token of the vocabulary to a random bucket.
 
@@ -107,15 +111,12 @@ class RandomHash(TokenHash):
     """
 
     def __init__(self, num_buckets: int = 6, bucket_layers: list[int] | None = None, seed: int = 0) -> None:
-        check_buckets(num_buckets)
-        self.num_buckets = num_buckets
-        self.bucket_layers = bucket_layers
+        super().__init__(num_buckets, bucket_layers)
         self.seed = seed
 
-    def layers(self, counts: Tensor, num_layers: int) -> Tensor:
-        layers = layers_of_buckets(self.num_buckets, self.bucket_layers, num_layers)
+    def buckets(self, counts: Tensor) -> Tensor:
         generator = torch.Generator().manual_seed(self.seed)
-        return layers[torch.randint(self.num_buckets, counts.shape, generator=generator)]
+        return torch.randint(self.num_buckets, counts.shape, generator=generator)
 
 
 @TokenHash.register("file")
