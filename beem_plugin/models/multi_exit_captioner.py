@@ -30,8 +30,7 @@ class MultiExitCaptioner(ExitModel):
     An image encoder and a decoder with exits, with training objective and exit policy.
 
     Training and validation use teacher forcing and run all exits. A batch without `pixel_values` trains the decoder as
-    a language model without cross-attention. (Such a run trains neither the image encoder nor cross-attention; list
-    them in `no_grad` for distributed training.)
+    a language model, without image encoder and cross-attention; distributed training needs these in `no_grad`.
 
     Registered as a `Model` with name "multi_exit_captioner".
 
@@ -173,8 +172,8 @@ class MultiExitCaptioner(ExitModel):
         """
         images = None
         if pixel_values is not None:
-            repeated = {} if image_of_row is None else {"image_of_row": image_of_row}
-            images = self.decoder.image_states({"pixel_values": pixel_values, **repeated})
+            rows = {} if image_of_row is None else {"image_of_row": image_of_row}
+            images = self.decoder.image_states({"pixel_values": pixel_values, **rows})
         is_target = attention_mask[:, 1:].bool()
         target = input_ids[:, 1:][is_target]  # (tokens,)
         exits = target_outputs(self.decoder, input_ids[:, :-1], is_target, images)
@@ -242,7 +241,7 @@ class MultiExitCaptioner(ExitModel):
 
 
 def check_can_be_fitted(policy: ExitPolicy) -> None:
-    """Raises a `ConfigurationError` if `policy` has parameters that must be fitted and cannot be fitted on captions."""
+    """Raises a `ConfigurationError` if `policy` needs parameters that cannot be fitted on captions."""
     if policy.needs_all_labels and not policy.is_calibrated:
         raise ConfigurationError(
             f"model.exit_policy: found {policy.registered_name} with parameters that are not set; it reads the "

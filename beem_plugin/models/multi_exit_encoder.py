@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import torch
 from allennlp_light.modules.seq2vec_encoders.seq2vec_encoder import Seq2VecEncoder
@@ -18,18 +18,18 @@ from beem_plugin.calibration.token_depth import TokenDepth
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.registry import Lazy, Registrable
 from beem_plugin.data.instance import Instance
-from beem_plugin.exits.branches import Branch, BranchedHead, with_branches
+from beem_plugin.exits.branches import Branch, with_branches
 from beem_plugin.exits.forks import EquilibriumFork, Fork, SumFork
-from beem_plugin.exits.heads import ExitHead, HeadFamily, HeadSizes, PooledHeads
+from beem_plugin.exits.heads import HeadFamily, HeadSizes, PooledHeads
 from beem_plugin.exits.outputs import ExitOutputs, HeadOutput, collect
 from beem_plugin.exits.poolers import BertPooler
-from beem_plugin.exits.signal_modules import ExitView, SignalModule
-from beem_plugin.exits.signals import ExitSignals
+from beem_plugin.exits.signal_modules import SignalModule
+from beem_plugin.models.encoder_exits import EncoderExits
 from beem_plugin.models.exit_construction import build_pooler, build_signals, check_exit_layers
-from beem_plugin.models.exit_memory import MEMORY, NEW_MEMORY, commit_memory, memory_of, with_memory
+from beem_plugin.models.exit_memory import MEMORY, NEW_MEMORY, commit_memory, with_memory
 
 
-class MultiExitEncoder(torch.nn.Module, Registrable):
+class MultiExitEncoder(EncoderExits, Registrable):
     """
     Runs a backbone layer by layer with a classifier at each exit. Exits are numbered from 1; exit e reads the output of
     layer `exit_layers[e - 1]`, and the last exit is the usual classifier on the last layer. What heads and signal
@@ -121,39 +121,16 @@ class MultiExitEncoder(torch.nn.Module, Registrable):
         heads = with_branches((head if head is not None else PooledHeads()).build(sizes), branch, size)
         self.exits = torch.nn.ModuleList(heads)
         self.signal_modules = build_signals(signals, count, self.head(1).pooled_size, num_labels)
-        modules = {name: cast(SignalModule, module) for name, module in self.signal_modules.items()}
-        pooled = [name for name, module in modules.items() if module.needs_previous_pooled]
-        hidden = [name for name, module in modules.items() if module.needs_previous_hidden_states]
-        self._keeps_pooled, self._keeps_hidden_states = bool(pooled), bool(hidden)
-        bare = [one.head if isinstance(one, BranchedHead) else one for one in heads]
-        self.memory_readers = sorted({type(one).__name__ for one in bare if one.remembers}) + sorted({*pooled, *hidden})
-        """Names of the heads and signals that read outputs of earlier exits."""
-
-    def head(self, exit_number: int) -> ExitHead:
-        return cast(ExitHead, self.exits[exit_number - 1])
-
-    @property
-    def num_exits(self) -> int:
-        return len(self.exit_layers)
-
-    @property
-    def available_signals(self) -> set[str]:
-        """Names of the signals that `exit_signals` computes in addition to logits."""
-        return set(self.signal_modules)
-
-    @property
-    def carries_memory(self) -> bool:
-        """Whether states carry what exits read of earlier ones."""
-        return bool(self.memory_readers)
+        self._find_memory()
 
     def prepare(self, instances: Iterable[Instance]) -> None:
         """Called with the training data before training, to compute statistics of it."""
 
     def start_step(self, step: int, total_steps: int) -> None:
         """See `Model.start_step`."""
-        self.fork.start_step(step, total_steps)
-        if self.layer_dropout is not None:
-            self.layer_dropout.start_step(step, total_steps)
+        for part in (self.fork, self.layer_dropout):
+            if part is not None:
+                part.start_step(step, total_steps)
         if self.gradual_unfreezing is not None:
             # A function of the step only: equal in all processes and in a resumed run.
             drawn = random.Random(f"gradual unfreezing {step}").random()
@@ -186,11 +163,6 @@ class MultiExitEncoder(torch.nn.Module, Registrable):
             state = with_memory(state, self._memory_tensors(previous, state, output))
         return self._advance(exit_number, state, self.backbone if backbone is None else backbone)
 
-    def _writes_memory(self, exit_number: int) -> bool:
-        """Whether later exits read outputs of this one."""
-        is_early = 1 <= exit_number < self.num_exits
-        return is_early and (self._keeps_pooled or self.head(exit_number).remembers)
-
     def _advance(self, exit_number: int, state: BackboneState, backbone: Any) -> BackboneState:
         """`advance` from a state with the memory of the previous exit."""
         if self.carries_memory:
@@ -207,35 +179,6 @@ class MultiExitEncoder(torch.nn.Module, Registrable):
             if self.training and self.layer_dropout is not None:
                 state = state.advance(self.layer_dropout(layer, before, state.hidden_states))
         return state
-
-    def _memory_tensors(self, exit_number: int, state: BackboneState, output: HeadOutput) -> dict[str, Tensor]:
-        found = self.head(exit_number).memory_after(output, memory_of(state))
-        tensors = {NEW_MEMORY + name: value for name, value in found.items()}
-        if self._keeps_pooled:
-            tensors[NEW_MEMORY + "previous_pooled"] = output.pooled
-        return tensors
-
-    def exit_output(self, exit_number: int, state: BackboneState) -> HeadOutput:
-        """The output of exit `exit_number`, logits and signals in float32."""
-        read = (state.hidden_states, state.attention_mask, memory_of(state))
-        output = self.head(exit_number)(*read)
-        output.logits = output.logits.float()
-        if self.signal_modules:
-            view = ExitView(exit_number, output.logits, output.pooled, *read)
-            output.signals = {name: module(view) for name, module in self.signal_modules.items()}
-        return output
-
-    def exit_logits(self, exit_number: int, state: BackboneState) -> Tensor:
-        """`(batch, labels)` float32 for any precision of the backbone."""
-        return self.head(exit_number)(state.hidden_states, state.attention_mask, memory_of(state)).logits.float()
-
-    def exit_signals(self, exit_number: int, state: BackboneState) -> ExitSignals:
-        """Logits and signals of exit `exit_number`; adds tensors for later exits to `state`."""
-        output = self.exit_output(exit_number, state)
-        if self._writes_memory(exit_number):
-            # `advance` created the dictionary, which is not shared with other states.
-            state.batched.update(self._memory_tensors(exit_number, state, output))
-        return ExitSignals(output.logits, output.signals)
 
     def outputs(self, batch: dict[str, Tensor]) -> ExitOutputs:
         """The outputs of all exits, for an objective."""
