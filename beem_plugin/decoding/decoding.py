@@ -76,7 +76,7 @@ class CaptionDecoding(FromParams):
         Whether greedy decoding on a GPU is compiled: the second batch of the same policy and shape is captured as CUDA
         graphs in which every launch computes one block of each caption (see `mixed_depths`), for any number of
         captions, with exits and at full depth. Not compiled: beams; autocast; heads other than `"tied"` and `"untied"`;
-        a `shortlist`; policies that read the probabilities of all tokens, or values on the host; and networks
+        branches; a `shortlist`; policies that read the probabilities of all tokens, or values on the host; and networks
         with hooks. Compiled decoders are stored in this object and dropped when the model is trained.
     """
 

@@ -36,10 +36,11 @@ def advance_kernel(
     block = tl.load(layers + row)
     if block >= 0:
         next_block = block + 1
+        position = tl.load(positions + row)
+        next_position = position
         exit_number = tl.load(at_exit + row).to(tl.int32)
         leaving = (tl.load(leaves + row) != 0) | (exit_number == last_exit)
         if (exit_number > 0) & leaving:
-            position = tl.load(positions + row)
             chosen = tl.load(token + row)
             place = row * max_tokens + position
             tl.store(tokens + place, chosen.to(tl.int32))
@@ -56,8 +57,9 @@ def advance_kernel(
                 state = tl.load(token_row, mask=inside, other=0.0).to(tl.float32)
                 state += tl.load(position_row, mask=inside, other=0.0).to(tl.float32)
                 tl.store(hidden + (place + 1) * size + column, state.to(hidden.dtype.element_ty), mask=inside)
-                tl.store(positions + row, position + 1)
-        tl.debug_barrier()  # every warp has read the row's block and exit before they are written
+                next_position = position + 1
+        tl.debug_barrier()  # every warp has read the row's block, position and exit before they are written
+        tl.store(positions + row, next_position)
         tl.store(layers + row, next_block)
         next_exit = tl.load(exit_of_block + next_block, mask=next_block >= 0, other=0)
         tl.store(at_exit + row, next_exit.to(tl.int64))
