@@ -17,15 +17,8 @@ from beem_plugin.models.model import Model
 
 def load_weights(model: Model, path: Path, made_with: str | None = None) -> None:
     """
-    Loads a state dict. Raises a `DataError` that names missing and unexpected tensors.
-
-    # Parameters
-
-    model : `Model`
-    path : `Path`
-        May have been written with another release of transformers: renamed parameters are mapped.
-    made_with : `str`, optional (default = `None`)
-        The release of transformers that the weights were written with, if it is known.
+    Loads a state dict, written with transformers `made_with` if that is known; renamed parameters are mapped. Raises a
+    `DataError` that names missing and unexpected tensors.
     """
     try:
         state = dict(read_state(path))

@@ -16,12 +16,8 @@ from beem_plugin.models.multi_exit_encoder import MultiExitEncoder
 
 class AllTokens:
     """
-    The encoder as a network with an exit at every layer in which no token exits: used to count multiply-accumulates.
-
-    # Parameters
-
-    encoder : `MultiExitEncoder`
-        A `hash_exit` encoder.
+    A `hash_exit` encoder as a network with an exit at every layer in which no token exits: used to count
+    multiply-accumulates.
     """
 
     def __init__(self, encoder: MultiExitEncoder) -> None:
@@ -55,16 +51,9 @@ class AllTokens:
 
 def depth_of_samples(encoder: MultiExitEncoder, depths: Sequence[Tensor], full_depth: int, saves: bool) -> TokenDepth:
     """
-    # Parameters
-
-    encoder : `MultiExitEncoder`
-        A `hash_exit` encoder.
-    depths : `Sequence[Tensor]`
-        For each sample `(tokens,)` int64, the last layer of each of its tokens.
-    full_depth : `int`
-        The depth that speed-ups are relative to. Layers above the backbone's cost as much as its last one.
-    saves : `bool`
-        Whether tokens that have exited are not computed in later layers.
+    Of a `hash_exit` encoder; `depths` are for each sample the last layer of each token, `(tokens,)` int64. Layers of
+    `full_depth` above the backbone's cost as much as its last one. `saves`: whether tokens that have exited are not
+    computed in later layers.
     """
     layers = encoder.backbone.num_layers
     counts = torch.zeros(len(depths), layers, dtype=torch.int64)
