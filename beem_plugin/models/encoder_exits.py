@@ -54,7 +54,7 @@ class EncoderExits(torch.nn.Module):
     def _writes_memory(self, exit_number: int) -> bool:
         """Whether later exits read outputs of this one."""
         is_early = 1 <= exit_number < self.num_exits
-        return is_early and (self._keeps_pooled or self.head(exit_number).remembers)
+        return is_early and (self._keeps_pooled or bool(self.head(exit_number).remembers))
 
     def _memory_tensors(self, exit_number: int, state: BackboneState, output: HeadOutput) -> dict[str, Tensor]:
         found = self.head(exit_number).memory_after(output, memory_of(state))

@@ -230,7 +230,8 @@ class MultiExitCaptioner(ExitModel):
         """As `generate`, with multiply-accumulates."""
         was_training = self.training
         self.eval()
-        inputs = {name: batch[name].to(self.device) for name in ("pixel_values", "image_states") if name in batch}
+        names = ("pixel_values", "image_states")
+        inputs = {name: value.to(self.device) for name, value in batch.items() if name in names}
         if "image_of_row" in batch:
             inputs["pixel_values"] = inputs["pixel_values"][batch["image_of_row"].to(self.device)]
         rule, tokens = self.exit_policy if policy is None else policy, (self.bos_token_id, self.eos_token_id)

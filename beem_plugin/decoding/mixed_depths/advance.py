@@ -3,6 +3,8 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -83,7 +85,12 @@ def advance(state: DecodingState, rows: int, leaves: Tensor, exit_of_block: Tens
     if not state.use_kernels:
         advance_reference(state, rows, leaves, exit_of_block, eos, last_exit)
         return
-    given = {"leaves": leaves.view(torch.uint8), "exit_of_block": exit_of_block, "eos": eos, "last_exit": last_exit}
+    given: dict[str, Any] = {
+        "leaves": leaves.view(torch.uint8),
+        "exit_of_block": exit_of_block,
+        "eos": eos,
+        "last_exit": last_exit,
+    }
     state.launch(advance_kernel, (rows,), **given, SIZE=power_of_two(state.size))
 
 

@@ -3,6 +3,8 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -173,7 +175,9 @@ def mixed_linear(
         return
     listed, counts = (state.head_places, state.head_counts) if kind == "head" else (state.listed, state.counts)
     inputs, outputs = source.shape[1], linear.outputs
-    gains = {name: getattr(linear, name) if linear.gain is not None else linear.bias for name in linear.GAINS}
+    gains: dict[str, Any] = dict.fromkeys(linear.GAINS, linear.bias)  # not read
+    if linear.gain is not None:
+        gains = {name: getattr(linear, name) for name in linear.GAINS}
     state.launch(
         linear_kernel,
         (-(-outputs // COLUMNS), len(linear.weight), -(-rows // TOKENS)),

@@ -100,7 +100,7 @@ class DecodingState:
         first = torch.arange(0, count * self.max_tokens, self.max_tokens, device=self.positions.device)
         return first + self.positions[:count]
 
-    def launch(self, kernel: Any, grid: tuple[int, ...], num_warps: int = 4, **given: Any) -> None:
+    def launch(self, kernel: Any, grid: tuple[int, ...], /, num_warps: int = 4, **given: Any) -> None:
         """Launches `kernel` with the arguments `given`; its other parameters are attributes of the same names."""
         values = {name: given[name] if name in given else getattr(self, name) for name in kernel.arg_names}
         constants = {name: value for name, value in values.items() if name.isupper()}

@@ -48,7 +48,8 @@ class TransformerBranch(Branch):
 
     def inner(self, vectors: Tensor, attention_mask: Tensor | None) -> Tensor:
         mask = None if attention_mask is None else attention_mask.bool()[:, None, None, :]
-        return self._attend(vectors, *self._heads(self.query_key_value(vectors), 3), mask=mask)
+        query, key, value = self._heads(self.query_key_value(vectors), 3)
+        return self._attend(vectors, query, key, value, mask)
 
     def causal(self, hidden_states: Tensor, store: KeyValueStore | None = None) -> Tensor:
         vectors = self.down(hidden_states)
