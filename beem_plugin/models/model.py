@@ -108,9 +108,6 @@ class ExitModel(Model):
 
     metrics: Any
 
-    def update_metrics(self, logits: Tensor, label: Tensor) -> None:
-        self.metrics.update(logits, label)
-
     def get_metrics(self, reset: bool = False) -> dict[str, float]:
         return self.metrics.compute(reset)
 

@@ -121,6 +121,9 @@ class MultiExitModel(ExitModel):
         self.objective.start_step(step, total_steps)
         self.encoder.start_step(step, total_steps)
 
+    def update_metrics(self, logits: Tensor, label: Tensor) -> None:
+        self.metrics.update(logits, label)
+
     def parts(self) -> dict[str, list[torch.nn.Parameter]]:
         """
         `backbone`, `exits` (all heads, branches included), `branches`, `last_exit`, `early_exits` (parameters of heads
