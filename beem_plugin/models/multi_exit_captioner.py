@@ -45,9 +45,8 @@ class MultiExitCaptioner(ExitModel):
         The objective of the BEEM paper, for every token; or another one that reads only logits and labels, or the
         estimates of heads that imitate later exits (`"imitation"`, with `decoder.head: "past_future"`).
     exit_policy : `ExitPolicy`, optional (default = `"final"`)
-        Decides for every token; its state is reset at each token. Thresholds and weights that are not given are fitted
-        by calibration, except for policies that read the probabilities of the whole vocabulary, which a trace of
-        captions does not store.
+        Decides for every token; its state is reset at each token. Thresholds and weights that are not given are fitted,
+        except for policies that read all probabilities, which a trace of captions does not store.
     decoding : `CaptionDecoding`, optional
         Beams, maximum length, and the treatment of skipped blocks. By default `max_length` is limited to the number of
         positions of the decoder.
@@ -143,8 +142,7 @@ class MultiExitCaptioner(ExitModel):
     def train(self, mode: bool = True) -> MultiExitCaptioner:
         if mode:  # compiled decoders are valid for the current weights only, and training needs their memory
             self.decoding.compiled.clear()
-        super().train(mode)
-        return self
+        return super().train(mode)
 
     def start_step(self, step: int, total_steps: int) -> None:
         self.objective.start_step(step, total_steps)
