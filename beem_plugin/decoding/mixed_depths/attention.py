@@ -134,15 +134,19 @@ def mixed_attention_reference(
         if not count:
             continue
         row, position = places // state.max_tokens, places % state.max_tokens
-        of_row = [keys[block][row], values[block][row]]  # (tokens, heads, length, head_size) each
+        past = (keys[block][row], values[block][row])  # (tokens, heads, length, head_size) each
         if copies and not images:
             depth = (state.filled[row].clamp(1, block + 1) - 1).long()  # (tokens, length)
             each = torch.arange(length, device=depth.device)
-            of_row = [buffer[depth, row[:, None], :, each].transpose(1, 2) for buffer in (keys, values)]
+            past = (
+                keys[depth, row[:, None], :, each].transpose(1, 2),
+                values[depth, row[:, None], :, each].transpose(1, 2),
+            )
         seen = None if images else (torch.arange(length, device=places.device) <= position[:, None])[:, None, None]
         output = functional.scaled_dot_product_attention(
             state.query[places].view(count, heads, 1, head_size),
-            *of_row,
+            past[0],
+            past[1],
             attn_mask=seen,
             scale=float(state.scales[block]),
         )
