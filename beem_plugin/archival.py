@@ -10,12 +10,14 @@ resolved), `report.json` and `trace.npz`. Loading unpickles nothing and runs no 
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+import transformers
 
 from beem_plugin.archived_config import READER_PARTS, localise, with_calibrated_policy
 from beem_plugin.calibration.stored_calibration import Calibration
@@ -28,6 +30,7 @@ from beem_plugin.common.archive_files import (
     WEIGHTS_NAME,
     find_weights,
     opened_archive,
+    package_version,
     read_meta,
     save_state,
     verify_digests,
@@ -36,6 +39,7 @@ from beem_plugin.common.archive_files import (
 from beem_plugin.common.errors import BeemError, ConfigurationError, DataError
 from beem_plugin.common.files import scratch_folder, write_json
 from beem_plugin.common.params import apply_overrides, check_numbers, parse_overrides
+from beem_plugin.common.plugins import register_components
 from beem_plugin.common.registry import Params
 from beem_plugin.common.strict_json import read_json_object
 from beem_plugin.data import DatasetReader
@@ -102,6 +106,20 @@ def archive_model(serialization_dir: Path, include_in_archive: list[str] | None 
         return write_archive(members, serialization_dir / ARCHIVE_NAME)
 
 
+def save_archive(archive: Archive, folder: Path) -> None:
+    """Writes the files of an archive to a folder, which `load_archive` reads; parts of an earlier one are replaced."""
+    for name in PARTS:
+        shutil.rmtree(folder / name, ignore_errors=True)
+    archive.model.vocab.save_to_files(folder / "vocabulary")
+    save_resources(folder, archive.model, archive.dataset_reader)
+    if archive.calibration is not None:
+        archive.calibration.save(folder / "calibration")
+    save_state(archive.model.state_dict(), folder / WEIGHTS_NAME)
+    write_json(folder / CONFIG_NAME, archive.config.as_dict(quiet=True))
+    meta = {"version": package_version(), "transformers": transformers.__version__}
+    write_json(folder / META_NAME, {key: value for key, value in archive.meta.items() if key != "digests"} | meta)
+
+
 def load_archive(
     archive_file: str | Path,
     cuda_device: int = -1,
@@ -110,7 +128,7 @@ def load_archive(
 ) -> Archive:
     """
     Builds what an archive holds. The exit policy is the calibrated one; if `overrides` change it, the new one is
-    calibrated on the archive's trace where it has open numbers.
+    calibrated on the archive's trace where it has open numbers. The package's components are registered first.
 
     # Parameters
 
@@ -130,6 +148,7 @@ def load_archive(
     `ConfigurationError`
         If its config, or an override, is wrong.
     """
+    register_components()
     changes = parse_overrides(overrides) if isinstance(overrides, str) else overrides
     with opened_archive(archive_file) as folder:
         config = apply_overrides(read_json_object(folder / CONFIG_NAME, CONFIG_NAME), changes)

@@ -28,6 +28,7 @@ ORDER = [
     ["predictors", "training"],
     ["evaluation"],
     ["comparison"],
+    ["pipeline"],
     ["components"],
     ["commands"],
     ["__main__"],

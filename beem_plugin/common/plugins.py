@@ -88,6 +88,11 @@ def lazy_names(package: str, modules: dict[str, str]) -> Callable[[str], Any]:
     return get
 
 
+def register_components() -> None:
+    """Imports all components of this package, so that configs can name them."""
+    importlib.import_module("beem_plugin.components")
+
+
 def working_directory_on_path() -> None:
     """Puts the working directory on `sys.path`: last, so that its files do not shadow installed libraries."""
     directory = os.getcwd()

@@ -8,11 +8,12 @@ import socket
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from unittest import mock
 from urllib.parse import urlparse
 
-from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.errors import ConfigurationError, DataError
 
 _OFFLINE_VARIABLES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
 
@@ -52,6 +53,21 @@ def offline_if_unreachable() -> Iterator[None]:
         mock.patch.object(datasets.config, "HF_HUB_OFFLINE", True),
     ):
         yield
+
+
+def hub_folder(name: str, revision: str | None = None) -> Path:
+    """The local copy of the repository `name` (owner/name), downloaded if the hub can be reached."""
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(name, revision=revision, **hub_options()))
+    except Exception as error:  # of the connection, the repository, its revision, or the cache
+        if not hub_reachable():
+            why = "and it is not in the hub's cache; the hub cannot be reached"
+        else:
+            first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            why = f"and it could not be loaded from the hub: {first}"
+        raise DataError(f"{name}: no such file or folder, {why}") from None
 
 
 def hub_error(key: str, name: str, error: BaseException) -> ConfigurationError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from beem_plugin.calibration.replay import ExitDecisions
@@ -146,6 +146,8 @@ class EarlyExitPredictor(Predictor):
 
 def texts_of(record: JsonDict, names: Sequence[str]) -> JsonDict:
     """The text in each of the reader's columns, or a `DataError`."""
+    if not isinstance(record, Mapping):
+        raise DataError(f"found the input {record!r}, allowed: an object with {', '.join(names)}")
     texts = {name: record[name] for name in names if name in record}
     if len(texts) < len(names):
         missing = [name for name in names if name not in record]

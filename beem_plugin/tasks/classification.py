@@ -125,7 +125,7 @@ class Classification(Task):
     def benchmark_cases(self, archive: Archive, options: BenchmarkOptions) -> Iterator[tuple[int, list[Case]]]:
         model = text_model(archive.model)
         cast_network(model.encoder, options.dtype)
-        batches = batches_by_size(archive, options.source, options.max_instances)
+        batches = batches_by_size(archive, options.instances or options.source, options.max_instances)
         engines = list(ENGINES) if options.engines is None else options.engines
         yield from cases_by_size(model.encoder, model.exit_policy, batches, options.batch_sizes, engines)
 

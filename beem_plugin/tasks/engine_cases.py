@@ -13,6 +13,7 @@ from beem_plugin.archival import Archive
 from beem_plugin.backbones import BackboneState
 from beem_plugin.calibration.speed import depth_summary
 from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.data.instance import Instance
 from beem_plugin.data.ragged_batch import ragged_batches
 from beem_plugin.execution.engine import Engine
 from beem_plugin.execution.metering.baselines import FullDepth, NeverLeaves
@@ -34,9 +35,12 @@ WHOLE_WINDOWS = ("depth_pools",)
 """Engines that return the results of many batches at once: the latency of one batch is not defined."""
 
 
-def batches_by_size(archive: Archive, source: str, max_instances: int | None) -> Callable[[int], Batches]:
+def batches_by_size(
+    archive: Archive, source: str | Sequence[Instance], max_instances: int | None
+) -> Callable[[int], Batches]:
     """Makes batches of any size, outside of the timed part."""
-    instances = archive.validation_dataset_reader.read(source)[:max_instances]
+    found = archive.validation_dataset_reader.read(source) if isinstance(source, str) else source
+    instances = found[:max_instances]
     if not instances:
         raise ConfigurationError(f"{source}: found no sample to measure on")
     return lambda size: list(evaluation_loader(archive, instances, size))

@@ -31,6 +31,8 @@ class BenchmarkOptions:
     skipped_blocks: list[str] | None = None
     num_beams: int | None = None
     max_length: int | None = None
+    instances: Sequence[Instance] | None = None
+    """Of texts: what is measured, in place of `source`."""
 
 
 @dataclass

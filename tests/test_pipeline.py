@@ -1,0 +1,189 @@
+"""The Python interface: `from beem_plugin import EarlyExitPipeline, load`."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pytest
+import torch
+
+from beem_plugin import EarlyExitPipeline, load
+from beem_plugin.common.errors import ConfigurationError, DataError
+from beem_plugin.predictors import Predictor
+from tests.tiny_project import run, sentences
+
+FIXTURES = Path(__file__).parent / "fixtures" / "release_0_1"
+ROWS = sentences(70, seed=5)
+TEXTS = [text for text, _ in ROWS]
+NAMES = ["negative", "positive"]
+LABELS = [NAMES[label] for _, label in ROWS]
+
+
+@pytest.fixture(scope="module")
+def pipeline(trained: Path) -> EarlyExitPipeline:
+    return load(trained / "model.tar.gz")
+
+
+@pytest.fixture(scope="module")
+def expected(trained: Path) -> list[tuple[str, int]]:
+    found = Predictor.from_path(trained).predict_batch_json([{"sentence": text} for text in TEXTS])
+    return [(row["label"], row["exit"]) for row in found]
+
+
+def labels_and_exits(predictions: Any) -> list[tuple[str, int]]:
+    return [(row["label"], row["exit"]) for row in predictions]
+
+
+def test_the_package_imports_quickly_and_an_archive_registers_what_it_needs() -> None:
+    script = (
+        "import sys, beem_plugin; assert 'torch' not in sys.modules; assert not hasattr(beem_plugin, 'nothing');"
+        "from beem_plugin.predictors import Predictor; p = Predictor.from_path(sys.argv[1]);"
+        "print(p.predict_json({'text': 'good'})['exit'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(FIXTURES / "classifier.tar.gz")], capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0 and int(done.stdout) >= 1, done.stderr
+
+
+def test_one_text_gives_label_probabilities_exit_and_layer(pipeline: EarlyExitPipeline) -> None:
+    found = pipeline(TEXTS[0])
+    assert set(found) == {"label", "probabilities", "exit", "layer", "score"}
+    assert list(found["probabilities"]) == pipeline.labels == NAMES
+    assert found["label"] == max(NAMES, key=found["probabilities"].__getitem__)
+    assert pipeline({"sentence": TEXTS[0]})["label"] == found["label"]
+
+
+def test_every_kind_of_input_gives_the_predictors_results(
+    pipeline: EarlyExitPipeline, expected: list[tuple[str, int]]
+) -> None:
+    data = datasets.Dataset.from_dict({"sentence": TEXTS, "label": LABELS})
+    assert len({number for _, number in expected}) > 1, "the test needs texts that leave at different exits"
+    for inputs in (TEXTS, data["sentence"], np.array(TEXTS), [{"sentence": text} for text in TEXTS]):
+        assert labels_and_exits(pipeline(inputs)) == expected
+    assert pipeline([]) == []
+
+
+def test_a_generator_is_read_as_predictions_are_taken(
+    pipeline: EarlyExitPipeline, expected: list[tuple[str, int]]
+) -> None:
+    small = load_again(pipeline, batch_size=1)
+    read = []
+
+    def endless() -> Any:
+        while True:
+            for text in TEXTS:
+                read.append(text)
+                yield text
+
+    stream = small(endless())
+    assert labels_and_exits(next(stream) for _ in range(70)) == expected
+    assert len(read) < 5000
+    stream.close()
+    assert labels_and_exits(small(TEXTS)) == expected
+
+
+def load_again(pipeline: EarlyExitPipeline, **options: Any) -> EarlyExitPipeline:
+    return EarlyExitPipeline(pipeline.archive, **options)
+
+
+def test_it_maps_a_data_set_in_batches(pipeline: EarlyExitPipeline, expected: list[tuple[str, int]]) -> None:
+    data = datasets.Dataset.from_dict({"sentence": TEXTS, "other": list(range(70))})
+    found = data.map(pipeline, batched=True, batch_size=32)
+    assert labels_and_exits(found) == expected and found["other"] == data["other"]
+    assert set(found[0]["probabilities"]) == set(NAMES)
+
+
+def test_threads_and_interleaved_streams_do_not_disturb_each_other(
+    pipeline: EarlyExitPipeline, expected: list[tuple[str, int]]
+) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(pipeline, [TEXTS] * 8):
+            assert labels_and_exits(found) == expected
+    pairs = list(zip(pipeline(iter(TEXTS)), pipeline(iter(TEXTS)), strict=True))
+    assert labels_and_exits(one for one, _ in pairs) == labels_and_exits(other for _, other in pairs) == expected
+
+
+def test_a_pickled_pipeline_predicts_the_same(pipeline: EarlyExitPipeline, expected: list[tuple[str, int]]) -> None:
+    assert labels_and_exits(pickle.loads(pickle.dumps(pipeline))(TEXTS)) == expected
+
+
+def test_another_operating_point_is_a_new_object(pipeline: EarlyExitPipeline, expected: list[tuple[str, int]]) -> None:
+    fast = pipeline.with_policy("max_probability", speedup=2)
+    assert fast.policy["type"] == "max_probability" and isinstance(fast.policy["thresholds"], list)
+    assert fast.archive.calibration is not None and fast.archive.calibration.report["layer_speedup"] >= 2
+    assert pipeline.with_policy(speedup=1.5).policy["type"] == pipeline.policy["type"] == "beem"
+    assert {row["exit"] for row in pipeline.with_policy("final")(TEXTS)} == {3}
+    assert {row["exit"] for row in pipeline.with_policy({"type": "fixed_exit", "exit": 1})(TEXTS)} == {1}
+    assert labels_and_exits(pipeline(TEXTS)) == expected
+    with pytest.raises(ConfigurationError, match="'patience', which has no thresholds to fit"):
+        pipeline.with_policy("patience", speedup=2)
+
+
+def test_own_data_calibrate_and_trace(pipeline: EarlyExitPipeline) -> None:
+    trace = pipeline.trace(TEXTS, LABELS)
+    assert len(trace) == 70 and trace.labels.tolist() == [label for _, label in ROWS]
+    assert torch.equal(pipeline.trace(TEXTS, np.array([label for _, label in ROWS])).labels, trace.labels)
+    assert not bool(pipeline.trace(TEXTS).known.any())
+    own = pipeline.calibrate(TEXTS, LABELS, speedup=1.5)
+    assert own.archive.calibrated_on == "texts given to calibrate"
+    assert own.policy == pipeline.with_policy(speedup=1.5, trace=trace).policy
+    with pytest.raises(DataError, match=r"labels: found 2 for 70 texts"):
+        pipeline.trace(TEXTS, LABELS[:2])
+    with pytest.raises(DataError, match=r"labels\[1\]: found 'bad'"):
+        pipeline.trace(TEXTS[:2], ["positive", "bad"])
+
+
+def test_benchmark_measures_texts(pipeline: EarlyExitPipeline) -> None:
+    report = pipeline.benchmark(TEXTS, batch_sizes=[8], engines=["compaction"], repeats=1)
+    assert report["counted"]["samples"] == 70 and report["counted"]["layer_speedup"] >= 1
+    assert {(row["engine"], row["case"]) for row in report["measured"]} >= {
+        ("transformers", "full_depth"), ("compaction", "exits")
+    }  # fmt: skip
+
+
+def test_a_saved_pipeline_loads_and_has_a_model_card(pipeline: EarlyExitPipeline, tmp_path: Path) -> None:
+    fast = pipeline.with_policy("max_probability", speedup=2)
+    fast.save_pretrained(tmp_path / "saved")
+    again = EarlyExitPipeline.from_pretrained(tmp_path / "saved")
+    assert again.policy == fast.policy and again(TEXTS) == fast(TEXTS)
+    assert again.with_policy(speedup=1.5).policy == fast.with_policy(speedup=1.5).policy
+    card = (tmp_path / "saved" / "README.md").read_text(encoding="utf-8")
+    assert card.startswith("---\nlibrary_name: beem_plugin\n") and "{{" not in card and "{%" not in card
+    for part in ("negative, positive", "calibrated on", "train[holdout]", "| all at exit 3 | 1.00x |", '"max_prob'):
+        assert part in card
+    output = tmp_path / "found.jsonl"
+    (tmp_path / "in.txt").write_text("\n".join(TEXTS))
+    run("predict", str(tmp_path / "saved"), str(tmp_path / "in.txt"), "--output-file", str(output))
+    assert len(output.read_text().splitlines()) == 70
+
+
+def test_an_archive_of_release_0_1_loads_and_saves(tmp_path: Path) -> None:
+    old = load(FIXTURES / "classifier.tar.gz")
+    old.save_pretrained(tmp_path)
+    assert load(tmp_path)(TEXTS) == old(TEXTS)
+
+
+def test_wrong_inputs_are_one_line(pipeline: EarlyExitPipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DataError, match=r"found 2 text\(s\) an input, allowed: 1 \(sentence\)"):
+        pipeline(("a pair", "of texts"))
+    with pytest.raises(DataError, match="input 1: sentence: found 3"):
+        pipeline(["fine", 3])
+    with pytest.raises(DataError, match=r"lacks \['sentence'\]; found \['text'\]"):
+        pipeline({"text": ["one"]})
+    with pytest.raises(ConfigurationError, match="found a model MultiExitCaptioner"):
+        load(FIXTURES / "captioner.tar.gz")
+    monkeypatch.setattr("beem_plugin.data.hub.hub_reachable", lambda: False)
+    with pytest.raises(
+        DataError, match="^owner/name: no such file or folder, and it is not in the hub's cache; [^\n]*$"
+    ):
+        load("owner/name")
+    with pytest.raises(DataError, match="runs/model.tar.gz: no such archive"):
+        load("runs/model.tar.gz")
