@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from beem_plugin.common.errors import ConfigurationError, NotCalibratedError
@@ -86,10 +85,8 @@ class VectorScaling(ConfidenceCalibration):
 
     # Parameters
 
-    scales : `list[list[float]]`, optional (default = fitted)
-        `exits x labels`
-    offsets : `list[list[float]]`, optional (default = fitted)
-        `exits x labels`
+    scales, offsets : `list[list[float]]`, optional (default = fitted)
+        `exits x labels`; both or neither.
     """
 
     def __init__(self, scales: list[list[float]] | None = None, offsets: list[list[float]] | None = None) -> None:
@@ -105,8 +102,7 @@ class VectorScaling(ConfidenceCalibration):
     def fit(self, trace: Trace) -> None:
         logits, labels = labelled(trace)
         fitted = [fit_vector(logits[:, column], labels) for column in range(trace.num_exits)]
-        self.scales = [scale for scale, _ in fitted]
-        self.offsets = [offset for _, offset in fitted]
+        self.scales, self.offsets = map(list, zip(*fitted, strict=True))
 
     def check_exits(self, num_exits: int, num_labels: int) -> None:
         for name, values in (("scales", self.scales), ("offsets", self.offsets)):
@@ -119,10 +115,10 @@ class VectorScaling(ConfidenceCalibration):
     def transform(self, exit_number: int, logits: Tensor) -> Tensor:
         if self.scales is None or self.offsets is None:
             raise NotCalibratedError("vector scaling has not been fitted yet")
-        dtype = decision_dtype(logits.device)
-        scale = torch.tensor(self.scales[exit_number - 1], dtype=dtype, device=logits.device)
-        offset = torch.tensor(self.offsets[exit_number - 1], dtype=dtype, device=logits.device)
-        return logits.to(dtype) * scale + offset
+        values = logits.to(decision_dtype(logits.device))
+        return values * values.new_tensor(self.scales[exit_number - 1]) + values.new_tensor(
+            self.offsets[exit_number - 1]
+        )
 
     def to_config(self) -> dict[str, Any]:
         return {"type": "vector", "scales": self.scales, "offsets": self.offsets}
@@ -141,7 +137,7 @@ def labelled(trace: Trace) -> tuple[np.ndarray, np.ndarray]:
 def fit_vector(logits: np.ndarray, labels: np.ndarray) -> tuple[list[float], list[float]]:
     """Scale and offset of each label, as `fit_temperature`, with the penalty towards scale 1 and offset 0."""
     num_labels = logits.shape[1]
-    neutral = np.concatenate([np.ones(num_labels), np.zeros(num_labels)])
+    neutral = np.repeat([1.0, 0.0], num_labels)
 
     def objective(parameters: np.ndarray) -> tuple[float, np.ndarray]:
         scale, offset = parameters[:num_labels], parameters[num_labels:]

@@ -17,16 +17,10 @@ class Coverage:
     """
     # Parameters
 
-    draws : `int`
-        Calibrations.
-    violations : `int`
-        Calibrations with a true risk above epsilon.
-    mean_risk : `float`
-        Mean true risk of the calibrations.
-    mean_speedup : `float`
-        Layer speed-up in the population.
-    never : `int`
-        Calibrations without early exits.
+    draws, violations, never : `int`
+        Calibrations; those with a true risk above epsilon; those without early exits.
+    mean_risk, mean_speedup : `float`
+        Means over calibrations of the true risk, and of the layer speed-up in the population.
     """
 
     draws: int
@@ -44,31 +38,18 @@ def simulate_coverage(
     population: ScoreTable, strategy: RiskControlled, samples: int, draws: int = 1000, seed: int = 0
 ) -> Coverage:
     """
-    Takes the table as the whole population, in which every risk is known exactly, and calibrates `draws` times on
+    Takes `population` as the whole population, in which every risk is known exactly, and calibrates `draws` times on
     `samples` members drawn with replacement.
-
-    # Parameters
-
-    population : `ScoreTable`
-    strategy : `RiskControlled`
-    samples : `int`
-    draws : `int`, optional (default = `1000`)
-    seed : `int`, optional (default = `0`)
     """
     generator = np.random.default_rng(seed)
-    losses = strategy.risk.per_exit(population)
+    losses = strategy.losses(population)
     rows = np.arange(len(population))
     risks, speedups, never = [], [], 0
     for _ in range(draws):
         drawn = torch.from_numpy(generator.integers(len(population), size=samples))
         exits = population.exits(strategy.fit(population.select(drawn)).thresholds)
         risks.append(float(losses[rows, exits.numpy() - 1].mean()))
-        speedups.append(depth_summary(exits, population.exit_layers)["layer_speedup"])
-        never += speedups[-1] == 1.0
-    return Coverage(
-        draws=draws,
-        violations=sum(risk > strategy.epsilon for risk in risks),
-        mean_risk=float(np.mean(risks)),
-        mean_speedup=float(np.mean(speedups)),
-        never=never,
-    )
+        speedups.append(depth_summary(exits, population.exit_layers, population.costs)["layer_speedup"])
+        never += bool((exits == population.num_exits).all())
+    violations = sum(risk > strategy.epsilon for risk in risks)
+    return Coverage(draws, violations, float(np.mean(risks)), float(np.mean(speedups)), never)

@@ -22,6 +22,7 @@ from beem_plugin.exits.threshold_strategy import NEVER
 from beem_plugin.exits.trace_interface import Trace
 
 SPEEDS = (1.5, 2.0, 2.5)
+REQUIRING = "an accuracy-speed curve"
 
 
 @dataclass
@@ -31,10 +32,9 @@ class Curve:
 
     Between two settings the curve is that of drawing one of the two at random for each sample. Such a mixture is linear
     in the depth (the layers run, 1 / speed-up), not in the speed-up: half the samples at 1x and half at 3x is 1.5x, not
-    2x. So `at` and `area` interpolate in the depth, and every point can be reached. Linear interpolation in the
-    speed-up lies above it and favours policies with few settings: at 3x between (2x, 68 %) and (12x, 52 %) it gives
-    66.4 %, the mixture 61.6 %. Several settings of the same speed count with their mean: the best of them would be
-    selected on the test data.
+    2x. So `at` and `area` interpolate in the depth, and every point can be reached; linear interpolation in the
+    speed-up lies above it and favours policies with few settings. Several settings of the same speed count with their
+    mean: the best of them would be selected on the test data.
 
     # Parameters
 
@@ -143,19 +143,17 @@ def threshold_curve(table: ScoreTable, thresholds: Sequence[float | str] | None 
     thresholds : `Sequence`, optional (default = all thresholds with different decisions)
         In the policy's own unit; `"never"` is allowed. By default the curve is exact: it contains every setting.
     """
-    table.require_labels("an accuracy-speed curve")
-    return _swept(table, (~table.wrong).numpy().astype(np.int64), thresholds)
+    table.require_labels(REQUIRING)
+    return _swept(table, (~table.wrong).numpy(), thresholds)
 
 
 def _swept(table: ScoreTable, right: np.ndarray, thresholds: Sequence[float | str] | None) -> Curve:
-    """`threshold_curve` with `right`, `(samples, exits)`, 1 where the prediction is right."""
+    """`threshold_curve` with `right`, `(samples, exits)` bool."""
     path = ThresholdPath(table)
-    layers = np.array(table.exit_layers, dtype=np.int64)
-    accuracy = path.sums(right) / len(table)
-    speedup = layers[-1] * len(table) / path.sums(np.broadcast_to(layers, right.shape))
+    accuracy = path.sums(right.astype(np.int64)) / len(table)
+    speedup = table.full_cost * len(table) / path.sums(np.broadcast_to(np.array(table.costs), right.shape))
     if thresholds is None:
-        oriented = [path.threshold(point) for point in range(len(path))]
-        return Curve(accuracy, speedup, [native(table, value) for value in oriented])
+        return Curve(accuracy, speedup, [native(table, path.threshold(point)) for point in range(len(path))])
     targets = np.array([np.inf if value == NEVER else table.orient(float(value)) for value in thresholds])
     order = np.argsort(-targets, kind="stable")
     points = path.point_of(targets[order])
@@ -164,20 +162,19 @@ def _swept(table: ScoreTable, right: np.ndarray, thresholds: Sequence[float | st
 
 def metric_curve(table: ScoreTable, metric: str, points: int = 400) -> Curve:
     """
-    `threshold_curve` of another metric of `common.metrics`. It is computed for each of about
-    `points` settings, spread evenly over the depth.
+    `threshold_curve` of another metric of `common.metrics`, computed for each of about `points` settings, spread evenly
+    over the depth.
     """
-    table.require_labels("an accuracy-speed curve")
+    table.require_labels(REQUIRING)
     finite = table.scores[:, :-1][table.scores[:, :-1].isfinite()]
     # Counts, as of patience: limits are whole numbers from 1.
     counted = not table.strict and bool((finite == finite.round()).all())
     whole = [table.orient(value) for value in finite.unique().tolist() if value > 0]
-    thresholds: list[float | str] | None = [NEVER, *whole] if counted else None
+    thresholds = [NEVER, *whole] if counted else None
     if metric == "accuracy":
         return threshold_curve(table, thresholds)
     # For the speeds only; the metric is computed below.
-    curve = _swept(table, np.zeros(table.predictions.shape, dtype=np.int64), thresholds)
-    thinned = curve.thinned(points)
+    thinned = _swept(table, np.zeros(table.predictions.shape, dtype=bool), thresholds).thinned(points)
     oriented = [math.inf if value == NEVER else table.orient(value) for value in thinned.settings]
     limits = np.repeat(np.array(oriented)[:, None], table.num_exits - 1, axis=1)
     outcomes = outcomes_of(table, limits)
@@ -193,11 +190,11 @@ def vector_curve(table: ScoreTable, vectors: Sequence[Sequence[float]]) -> Curve
     vectors : `Sequence[Sequence[float]]`
         Oriented thresholds, one list per setting with an entry for every exit but the last.
     """
-    table.require_labels("an accuracy-speed curve")
+    table.require_labels(REQUIRING)
     accuracy, speedup = [], []
     for found in outcomes_of(table, np.array(vectors, dtype=np.float64)):
         accuracy.append(float(found.counts[found.labels == found.predictions].sum() / len(table)))
-        speedup.append(histogram_summary(found.exit_histogram, table.exit_layers)["layer_speedup"])
+        speedup.append(histogram_summary(found.exit_histogram, table.exit_layers, table.costs)["layer_speedup"])
     settings = [[native(table, value) for value in vector] for vector in vectors]
     return _sorted(accuracy, speedup, settings)
 
@@ -205,13 +202,13 @@ def vector_curve(table: ScoreTable, vectors: Sequence[Sequence[float]]) -> Curve
 def policy_curve(policies: Sequence[ExitPolicy], trace: Trace, names: Sequence[Any] | None = None) -> Curve:
     """One point a policy, for policies whose settings are no thresholds (patience, a fixed exit)."""
     if trace.num_labels == 1:
-        raise ConfigurationError("an accuracy-speed curve: found a regression, allowed: a classification")
+        raise ConfigurationError(f"{REQUIRING}: found a regression, allowed: a classification")
     accuracy, speedup = [], []
     known = known_labels(trace.labels)
     for policy in policies:
         decisions = replay(policy, trace)
         accuracy.append(float((decisions.predictions == trace.labels)[known].double().mean()))
-        speedup.append(trace.depth(decisions.exits)["layer_speedup"])
+        speedup.append(trace.depth(decisions.exits, policy)["layer_speedup"])
     return _sorted(accuracy, speedup, list(names) if names is not None else [policy.to_config() for policy in policies])
 
 

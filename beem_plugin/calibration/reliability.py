@@ -16,16 +16,8 @@ DEFAULT_BINS = 15
 @dataclass
 class ReliabilityBin:
     """
-    The samples whose confidence lies in (`low`, `high`].
-
-    # Parameters
-
-    low, high : `float`
-    samples : `int`
-    confidence : `float`, optional
-        Their mean confidence, `None` without samples.
-    accuracy : `float`, optional
-        The share of them that are right.
+    The samples whose confidence lies in (`low`, `high`]: their number, mean confidence, and share of right ones, the
+    last two `None` without samples.
     """
 
     low: float
@@ -36,31 +28,14 @@ class ReliabilityBin:
 
 
 def reliability(confidence: Tensor, right: Tensor, bins: int = DEFAULT_BINS) -> list[ReliabilityBin]:
-    """
-    # Parameters
-
-    confidence : `Tensor`
-        `(samples,)` in [0, 1].
-    right : `Tensor`
-        `(samples,)` bool.
-    bins : `int`, optional (default = `15`)
-        Of equal width.
-    """
+    """Bins of equal width; `confidence` is `(samples,)` in [0, 1], `right` `(samples,)` bool."""
     edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64)
     member = torch.bucketize(confidence.double(), edges[1:-1])
-    count = torch.bincount(member, minlength=bins)
-    mean = torch.bincount(member, weights=confidence.double(), minlength=bins) / count
-    accuracy = torch.bincount(member, weights=right.double(), minlength=bins) / count
-    return [
-        ReliabilityBin(
-            low=float(edges[number]),
-            high=float(edges[number + 1]),
-            samples=int(count[number]),
-            confidence=float(mean[number]) if count[number] else None,
-            accuracy=float(accuracy[number]) if count[number] else None,
-        )
-        for number in range(bins)
-    ]
+    counts = torch.bincount(member, minlength=bins)
+    mean = torch.bincount(member, weights=confidence.double(), minlength=bins) / counts
+    accuracy = torch.bincount(member, weights=right.double(), minlength=bins) / counts
+    numbers = zip(*(values.tolist() for values in (edges[:-1], edges[1:], counts, mean, accuracy)), strict=True)
+    return [ReliabilityBin(*found) if found[2] else ReliabilityBin(*found[:3], None, None) for found in numbers]
 
 
 def expected_calibration_error(confidence: Tensor, right: Tensor, bins: int = DEFAULT_BINS) -> float:
@@ -68,13 +43,11 @@ def expected_calibration_error(confidence: Tensor, right: Tensor, bins: int = DE
     The mean difference between confidence and accuracy over bins of equal width, weighted by their samples (Guo et al.
     2017, Eq. 3); 0 without samples. Parameters as for `reliability`.
     """
-    if len(confidence) == 0:
-        return 0.0
     total = 0.0
     for entry in reliability(confidence, right, bins):
         if entry.confidence is not None and entry.accuracy is not None:
             total += entry.samples * abs(entry.confidence - entry.accuracy)
-    return total / len(confidence)
+    return total / max(len(confidence), 1)
 
 
 def exit_calibration_errors(trace: Trace) -> list[float]:

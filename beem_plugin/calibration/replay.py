@@ -55,18 +55,8 @@ def replay(policy: ExitPolicy, trace: Trace) -> ExitDecisions:
     Steps `policy` over all exits of `trace`, all samples at once. Samples that have exited are still stepped and
     the results ignored: a policy processes each sample independently, so this equals removing them.
 
-    # Parameters
-
-    policy : `ExitPolicy`
-        Calibrated; it is bound to the trace's exits.
-    trace : `Trace`
-
-    # Raises
-
-    `NotCalibratedError`
-        If the policy has parameters that are not fitted.
-    `ConfigurationError`
-        If the policy needs a signal that the trace lacks.
+    The policy is bound to the trace's exits. Parameters that are not fitted are a `NotCalibratedError`, a signal that
+    the trace lacks is a `ConfigurationError`.
     """
     _prepare(policy, trace)
     samples = len(trace)
@@ -97,20 +87,7 @@ def replay_many(policies: Sequence[ExitPolicy], trace: Trace) -> Iterator[tuple[
     `replay` of each policy, as counts. Policies that differ only in their limits share one pass over the trace; others
     are replayed one by one, on signals that are computed once.
 
-    # Parameters
-
-    policies : `Sequence[ExitPolicy]`
-        Calibrated.
-    trace : `Trace`
-
-    # Returns
-
-    `Iterator[tuple[int, Outcome]]`
-        Each index in `policies` once, in any order, and its outcome.
-
-    # Raises
-
-    As `replay`.
+    Gives each index in `policies` once, in any order, and its outcome. Raises what `replay` raises.
     """
     groups: dict[bytes | int, list[int]] = {}
     for index, policy in enumerate(policies):

@@ -36,10 +36,9 @@ def report_on(
         The fitted values, for the report: see `CalibrationReport`.
     """
     decisions = replay(policy, trace)
-    depth = trace.depth(decisions.exits)
+    depth = trace.depth(decisions.exits, policy)
     known = known_labels(trace.labels)
-    found = list(warnings)
-    details = dict(details or {})
+    found, details = list(warnings), dict(details or {})
     error = final_error = wrong = final_wrong = None
     if trace.num_labels == 1:
         details |= squared_errors(trace, decisions.exits)
@@ -59,6 +58,7 @@ def report_on(
         )
     found += degenerate_exits(trace)
     found += one_sided(policy, depth["exit_histogram"], thresholds)
+    shown = [*(thresholds or [None] * (trace.num_exits - 1)), None]
     return CalibrationReport(
         policy=policy.to_config(),
         samples=len(trace),
@@ -69,7 +69,10 @@ def report_on(
         exit_histogram=depth["exit_histogram"],
         weights=weights,
         thresholds=thresholds,
-        evidence=exit_evidence(trace, decisions.exits, thresholds, wrong, final_wrong),
+        evidence=[
+            exit_evidence(number, threshold, known & (decisions.exits == number), wrong, final_wrong)
+            for number, threshold in enumerate(shown, 1)
+        ],
         warnings=found,
         details=details,
     )
@@ -91,35 +94,21 @@ def _excess(trace: Trace, exits: Tensor, wrong: Tensor | None, final_wrong: Tens
 
 
 def exit_evidence(
-    trace: Trace,
-    exits: Tensor,
-    thresholds: list[float | str] | None,
+    exit_number: int,
+    threshold: float | str | None,
+    exiting: Tensor,
     wrong: Tensor | None,
     final_wrong: Tensor | None,
-) -> list[ExitEvidence]:
-    """
-    The labelled samples of each exit, and how many of them are `wrong` and `final_wrong`, both `(samples,)` bool and
-    `None` for a regression.
-    """
-    known = known_labels(trace.labels)
-    evidence = []
-    for exit_number in range(1, trace.num_exits + 1):
-        exiting = known & (exits == exit_number)
-        samples = int(exiting.sum())
-        errors = None if wrong is None else int((wrong & exiting).sum())
-        has_rate = samples > 0 and errors is not None
-        evidence.append(
-            ExitEvidence(
-                exit=exit_number,
-                threshold=thresholds[exit_number - 1] if thresholds and exit_number < trace.num_exits else None,
-                samples=samples,
-                errors=errors,
-                final_errors=None if final_wrong is None else int((final_wrong & exiting).sum()),
-                error_rate=errors / samples if has_rate else None,  # type: ignore[operator]
-                interval=binomial_interval(errors, samples) if has_rate else None,  # type: ignore[arg-type]
-            )
-        )
-    return evidence
+) -> ExitEvidence:
+    """The labelled samples that exit here, and how many of them are wrong; all `(samples,)` bool."""
+    samples = int(exiting.sum())
+    if wrong is None or final_wrong is None:  # a regression
+        return ExitEvidence(exit_number, threshold, samples, None, None)
+    errors, final_errors = int((wrong & exiting).sum()), int((final_wrong & exiting).sum())
+    if not samples:
+        return ExitEvidence(exit_number, threshold, samples, errors, final_errors)
+    interval = binomial_interval(errors, samples)
+    return ExitEvidence(exit_number, threshold, samples, errors, final_errors, errors / samples, interval)
 
 
 def _squared(trace: Trace, exits: Tensor) -> tuple[Tensor, Tensor]:
@@ -130,19 +119,9 @@ def _squared(trace: Trace, exits: Tensor) -> tuple[Tensor, Tensor]:
 
 def squared_errors(trace: Trace, exits: Tensor) -> dict[str, Any]:
     """
-    # Parameters
-
-    trace : `Trace`
-        Of a regression.
-    exits : `Tensor`
-        `(samples,)` int64, 1-based.
-
-    # Returns
-
-    `dict[str, Any]`
-        `mean_squared_error` of the policy, `final_mean_squared_error` of the last exit; and `squared_errors`: for each
-        exit the mean squared error of the samples that exit there, and of the last exit on the same samples. Over
-        labelled samples; `None` where there are none.
+    Of a regression whose samples exit at `exits`: `mean_squared_error` of the policy, `final_mean_squared_error` of the
+    last exit; and `squared_errors`: for each exit the mean squared error of the samples that exit there, and of the
+    last exit on the same samples. Over labelled samples; `None` where there are none.
     """
     known = known_labels(trace.labels)
     squared, own = _squared(trace, exits)
@@ -168,21 +147,16 @@ def one_sided(policy: ExitPolicy, histogram: list[int], thresholds: Sequence[flo
         return []
     if histogram[0] == samples:
         return ["all calibration samples exit at exit 1"]
-    if histogram[-1] == samples and policy.leaves_early:
-        return [f"no calibration sample exits before the last exit{_why(policy, thresholds)}"]
-    return []
-
-
-def _why(policy: ExitPolicy, thresholds: Sequence[float | str] | None) -> str:
-    """The thresholds that no sample passes, and the consequence."""
-    cost = "which is full depth plus the cost of the exits"
+    if histogram[-1] != samples or not policy.leaves_early:
+        return []
+    consequence = "no calibration sample exits before the last exit, which is full depth plus the cost of the exits"
     if not thresholds:
         config = json.dumps(policy.to_config())
-        return f", {cost}" + (f": {config}" if len(config) < 200 else "")
+        return [consequence + (f": {config}" if len(config) < 200 else "")]
     if all(value == NEVER for value in thresholds):
-        return f", {cost}: every threshold is {NEVER!r}"
+        return [f"{consequence}: every threshold is {NEVER!r}"]
     shown = ", ".join(value if isinstance(value, str) else f"{value:.4g}" for value in thresholds)
-    return f", {cost}: no sample passes any of the thresholds {shown}"
+    return [f"{consequence}: no sample passes any of the thresholds {shown}"]
 
 
 def degenerate_exits(trace: Trace) -> list[str]:

@@ -8,8 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from beem_plugin.exits.score_table import full_depth_cost
 
-def depth_summary(exits: Tensor, exit_layers: Sequence[int]) -> dict[str, Any]:
+
+def depth_summary(
+    exits: Tensor, exit_layers: Sequence[int], exit_costs: Sequence[float] | None = None
+) -> dict[str, Any]:
     """
     Counts layers, not seconds.
 
@@ -19,36 +23,36 @@ def depth_summary(exits: Tensor, exit_layers: Sequence[int]) -> dict[str, Any]:
         `(samples,)` int64, the 1-based exit of each sample.
     exit_layers : `Sequence[int]`
         The block that each exit reads, 1-based; the last is the depth L of the network.
+    exit_costs : `Sequence[float]`, optional (default = `exit_layers`)
+        The layers up to each exit, and the cost in layers of all branches up to there.
 
     # Returns
 
     `dict[str, Any]`
-        `layer_speedup`: L * samples / sum of the layers run (BEEM, section 4; 1.0 without samples). `layers_saved`:
-        1 - mean layer / L, which PABEE's code prints as speed-up. `average_exit`, `average_layer`: means over samples.
-        `exit_histogram`: samples by exit.
+        `layer_speedup`: L * samples / sum of the layers run (BEEM, section 4; 1.0 without samples), branches counted
+        as the layers that they cost. `layers_saved`: 1 - 1 / layer_speedup, which PABEE's code prints as speed-up.
+        `average_exit`, `average_layer`: means over samples. `exit_histogram`: samples by exit.
     """
-    return histogram_summary(torch.bincount(exits.cpu() - 1, minlength=len(exit_layers)).tolist(), exit_layers)
+    histogram = torch.bincount(exits.cpu() - 1, minlength=len(exit_layers)).tolist()
+    return histogram_summary(histogram, exit_layers, exit_costs)
 
 
-def histogram_summary(histogram: Sequence[int], exit_layers: Sequence[int]) -> dict[str, Any]:
+def histogram_summary(
+    histogram: Sequence[int], exit_layers: Sequence[int], exit_costs: Sequence[float] | None = None
+) -> dict[str, Any]:
     """`depth_summary` from the number of samples that exit at each exit."""
-    layers = torch.as_tensor(list(exit_layers), dtype=torch.float64)
-    samples = sum(histogram)
-    if samples == 0:
-        return {
-            "layer_speedup": 1.0,
-            "layers_saved": 0.0,
-            "average_exit": float(len(layers)),
-            "average_layer": float(layers[-1]),
-            "exit_histogram": list(histogram),
-        }
-    weights = torch.tensor(histogram, dtype=torch.float64) / samples
-    average_layer = float((weights * layers).sum())
-    numbers = torch.arange(1, len(layers) + 1, dtype=torch.float64)
+    layers, costs = list(exit_layers), list(exit_costs or exit_layers)
+    samples, full = sum(histogram), full_depth_cost(layers, costs)
+    weights = torch.tensor(histogram, dtype=torch.float64) / max(samples, 1)
+
+    def mean(values: Sequence[float]) -> float:
+        return float((weights * torch.tensor(values, dtype=torch.float64)).sum()) if samples else float(values[-1])
+
+    cost = mean(costs) if samples else float(full)
     return {
-        "layer_speedup": float(layers[-1]) / average_layer,
-        "layers_saved": 1 - average_layer / float(layers[-1]),
-        "average_exit": float((weights * numbers).sum()),
-        "average_layer": average_layer,
+        "layer_speedup": full / cost,
+        "layers_saved": 1 - cost / full,
+        "average_exit": mean(range(1, len(layers) + 1)),
+        "average_layer": mean(layers),
         "exit_histogram": list(histogram),
     }

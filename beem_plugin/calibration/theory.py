@@ -30,20 +30,14 @@ class ExitTheory:
         i. `None` if no sample with 0 changes exits, or none has 1 change.
     b : `float`, optional
         b_i = max(q_1..q_i) / min(q_1..q_i); `None` if the smallest is 0.
-    bound : `float`, optional
-        a_i / (a_i + (1/p - 1) b_i^(i-1)); `None` where a or b is, and 0 where p is 0.
-    holds : `bool`, optional
-        Whether q_i is below the bound.
+    bound, holds : `float` and `bool`, optional
+        a_i / (a_i + (1/p - 1) b_i^(i-1)), 0 where p is 0; and whether q_i is below. `None` where a or b is.
     leaving : `int`
         Samples that exit at this exit.
-    leaving_error : `float`, optional
-        Their error rate, which the proof bounds by p.
-    leaving_final_error : `float`, optional
-        The last exit's error rate on the same samples, for comparison.
-    overthinking : `float`
-        Share of all samples that are right at this exit and wrong at the last exit.
-    underthinking : `float`
-        Share that are wrong at this exit and right at the last exit.
+    leaving_error, leaving_final_error : `float`, optional
+        Their error rate, which the proof bounds by p, and the last exit's on the same samples.
+    overthinking, underthinking : `float`
+        Shares of all samples that are right at this exit and wrong at the last, and the reverse.
     """
 
     exit: int
@@ -65,10 +59,8 @@ class TheoryReport:
     # Parameters
 
     samples : `int`
-    final_error : `float`
-        p
-    error : `float`
-        Error rate of the policy over all samples.
+    final_error, error : `float`
+        p, and the error rate of the policy over all samples.
     condition_holds : `bool`, optional
         Whether the theorem's condition holds at every exit before the last; `None` if it is violated nowhere but cannot
         be estimated everywhere.
@@ -90,24 +82,17 @@ class TheoryReport:
 
 def theory_report(policy: ExitPolicy, trace: ExitTrace) -> TheoryReport:
     """
-    Estimates every quantity of Theorem 3.1: if q_i < a_i / (a_i + (1/p - 1) b_i^(i-1)) at all exits i < L, the theorem
-    claims that the error of the whole is below that of its last exit.
+    Estimates every quantity of Theorem 3.1 on the labelled samples of `trace`: if q_i < a_i / (a_i + (1/p - 1)
+    b_i^(i-1)) at all exits i < L, the theorem claims that the error of the calibrated `policy` is below that of the
+    last exit.
 
-    Reading of the paper. Its appendix defines c_t as 1 when the label stays and 0 when it changes, and then calls C_t,
-    their sum, "the number of times the prediction has been changed"; C_t is taken as that number of changes, as in
-    the text under the theorem (a_i compares one change with none). q^max is written without its max. The appendix
-    lets minimum and maximum run up to t - 1, the text up to i; up to i is taken.
+    Reading of the paper. Its appendix calls C_t, a sum of 1 for each label that stays, "the number of times the
+    prediction has been changed"; C_t is taken as that number of changes, as in the text under the theorem. q^max is
+    written without its max. The appendix lets minimum and maximum run up to t - 1, the text up to i; up to i is taken.
 
-    Limits. The proof bounds probabilities by products of the q_i, as if exits erred independently,
-    and equates "the error of early exits is below p" with "the total error is below p". Neither follows, so
-    `condition_holds` and `better_than_final` are given side by side.
-
-    # Parameters
-
-    policy : `ExitPolicy`
-        Calibrated.
-    trace : `ExitTrace`
-        Its labelled samples are used.
+    Limits. The proof bounds probabilities by products of the q_i, as if exits erred independently, and equates "the
+    error of early exits is below p" with "the total error is below p". Neither follows, so `condition_holds` and
+    `better_than_final` are given side by side.
     """
     rows = (trace.labels >= 0).nonzero().flatten()
     if len(rows) == 0:
@@ -142,39 +127,29 @@ def theory_report(policy: ExitPolicy, trace: ExitTrace) -> TheoryReport:
                 underthinking=float((wrong[:, column] & ~wrong[:, -1]).double().mean()),
             )
         )
+    holds = [entry.holds for entry in exits[:-1]]
     reached = float(wrong_at_leaving.double().mean())
     return TheoryReport(
         samples=len(trace),
         final_error=final_error,
         error=reached,
-        condition_holds=all_hold([entry.holds for entry in exits[:-1]]),
+        condition_holds=False if False in holds else None if None in holds else True,
         better_than_final=reached < final_error,
         exits=exits,
     )
-
-
-def all_hold(holds: list[bool | None]) -> bool | None:
-    if any(value is False for value in holds):
-        return False
-    return None if any(value is None for value in holds) else True
 
 
 def exit_bound(a: float | None, b: float | None, p: float, exit_number: int) -> float | None:
     """a / (a + (1/p - 1) b^(i-1)), Theorem 3.1."""
     if a is None or b is None:
         return None
-    if p == 0 or a == 0:
-        return 0.0
-    return a / (a + (1 / p - 1) * b ** (exit_number - 1))
+    return a / (a + (1 / p - 1) * b ** (exit_number - 1)) if p and a else 0.0
 
 
 def share(counted: Tensor, among: Tensor) -> float | None:
     """The share of `counted` among the samples `among`; `None` if there are none."""
-    total = int(among.sum())
-    return int((counted & among).sum()) / total if total else None
+    return ratio(int((counted & among).sum()), int(among.sum()))
 
 
 def ratio(numerator: float | None, denominator: float | None) -> float | None:
-    if numerator is None or not denominator:
-        return None
-    return numerator / denominator
+    return None if numerator is None or not denominator else numerator / denominator

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from beem_plugin.calibration.trace_file import require_arrays
 from beem_plugin.common.errors import DataError
 
 ARRAYS = ("token_depth_counts", "token_depth_macs", "token_depth_full")
@@ -65,36 +66,29 @@ class TokenDepth:
         return dict(zip(ARRAYS, values, strict=True))
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, np.ndarray], samples: int, where: str) -> TokenDepth | None:
-        """
-        The reverse of `to_arrays`; `None` if the arrays are missing, as in older files; a `DataError` if they do not
-        fit.
-        """
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> TokenDepth | None:
+        """The reverse of `to_arrays`; `None` if the arrays are missing, as in older files."""
         if not any(name in arrays for name in ARRAYS):
             return None
-        missing = [name for name in ARRAYS if name not in arrays]
-        if missing:
-            raise DataError(f"{where}: lacks {missing}, which belong to {[name for name in ARRAYS if name in arrays]}")
+        require_arrays(arrays, ARRAYS)
         counts, macs, full = (arrays[name] for name in ARRAYS)
         if counts.dtype.kind not in "iu" or full.dtype.kind not in "iu" or macs.dtype.kind != "f" or full.shape != ():
             raise DataError(
-                f"{where}: {', '.join(ARRAYS)} must be integers, floating numbers and an integer, found "
-                f"{counts.dtype}, {macs.dtype}, {full.dtype} of shape {full.shape}"
+                f"{', '.join(ARRAYS)} must be integers, floating numbers and an integer, found {counts.dtype}, "
+                f"{macs.dtype}, {full.dtype} of shape {full.shape}"
             )
-        found = cls(torch.from_numpy(counts.astype(np.int64)), torch.from_numpy(macs.astype(np.float64)), int(full))
-        found.check(samples, where)
-        return found
+        return cls(torch.from_numpy(counts.astype(np.int64)), torch.from_numpy(macs.astype(np.float64)), int(full))
 
-    def check(self, samples: int, where: str) -> None:
-        """Raises a `DataError` that starts with `where` unless the arrays fit this number of samples."""
+    def check(self, samples: int) -> None:
+        """Raises a `DataError` unless the arrays fit this number of samples."""
         if self.counts.ndim != 2 or len(self) != samples or self.macs.shape != (samples, 2):
             raise DataError(
-                f"{where}: {samples} samples, but token depths have shapes {tuple(self.counts.shape)} and "
+                f"trace: {samples} samples, but token depths have shapes {tuple(self.counts.shape)} and "
                 f"{tuple(self.macs.shape)}, allowed: ({samples}, layers) and ({samples}, 2)"
             )
         if bool((self.counts < 0).any()) or not bool((self.macs > 0).all()) or not bool(self.macs.isfinite().all()):
-            raise DataError(f"{where}: token depths hold a negative count, or multiply-accumulates not above 0")
+            raise DataError("trace: token depths hold a negative count, or multiply-accumulates not above 0")
         if self.full_depth < self.counts.shape[1]:
             raise DataError(
-                f"{where}: token depths of {self.counts.shape[1]} layers, but a full depth of {self.full_depth}"
+                f"trace: token depths of {self.counts.shape[1]} layers, but a full depth of {self.full_depth}"
             )

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from beem_plugin.calibration.trace import ExitTrace, check_layers, rows_of
+from beem_plugin.calibration.trace import ExitTrace, rows_of
+from beem_plugin.calibration.trace_checks import check_layers
 from beem_plugin.calibration.trace_file import meta_of, require_arrays, signals_of, write_arrays
 from beem_plugin.common.errors import ConfigurationError, DataError, not_allowed
 from beem_plugin.exits.signals import ExitSignals
@@ -74,7 +75,7 @@ class TokenTrace(ExitTrace):
         given = {name: value.float() for name, value in (signals or {}).items() if name != "position"}
         position_of_exits = self.position.float().unsqueeze(1).expand(-1, self.top_token.shape[1])
         self.signals = {**given, "position": position_of_exits}
-        check_token_trace(self, "trace")
+        check_token_trace(self)
 
     @property
     def has_logits(self) -> bool:
@@ -149,46 +150,41 @@ class TokenTrace(ExitTrace):
         write_arrays(path, arrays, {**self.meta, "num_words": self.num_words})
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, np.ndarray], path: str | Path) -> TokenTrace:
-        require_arrays(arrays, {*FIELDS, "meta"}, path)
-        meta = meta_of(arrays, path)
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> TokenTrace:
+        require_arrays(arrays, {*FIELDS, "meta"})
+        meta = meta_of(arrays)
         try:
             num_words = int(meta.pop("num_words"))
         except (ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{path}: meta is no JSON object with `num_words`: {error}") from None
+            raise DataError(f"meta is no JSON object with `num_words`: {error}") from None
         signals = signals_of(arrays)
         if "similarity" in arrays:
             signals["similarity"] = torch.from_numpy(arrays["similarity"].astype(np.float32))
         parts = {name: torch.from_numpy(arrays[name]) for name in FIELDS}
-        try:
-            return cls(**parts, num_words=num_words, signals=signals, meta=meta)
-        except DataError as error:
-            raise DataError(f"{path}: {error}") from None
+        return cls(**parts, num_words=num_words, signals=signals, meta=meta)
 
 
 ExitTrace.kinds["top_token"] = TokenTrace
 
 
-def check_token_trace(trace: TokenTrace, where: str) -> None:
-    """Raises a `DataError` that starts with `where` if the parts of `trace` do not fit together or are not finite."""
+def check_token_trace(trace: TokenTrace) -> None:
+    """Raises a `DataError` if the parts of `trace` do not fit together or are not finite."""
     if trace.top_token.ndim != 2 or trace.top_token.shape[1] < 1:
-        raise DataError(f"{where}: top_token must be (tokens, exits), found shape {tuple(trace.top_token.shape)}")
+        raise DataError(f"trace: top_token must be (tokens, exits), found shape {tuple(trace.top_token.shape)}")
     tokens, exits = trace.top_token.shape
-    per_exit = {name: getattr(trace, name) for name in SUMMARIES} | dict(trace.signals)
-    for name, value in per_exit.items():
+    for name, value in ({name: getattr(trace, name) for name in SUMMARIES} | dict(trace.signals)).items():
         if value.shape != (tokens, exits):
-            raise DataError(f"{where}: {name} has shape {tuple(value.shape)}, allowed: {(tokens, exits)}")
+            raise DataError(f"trace: {name} has shape {tuple(value.shape)}, allowed: {(tokens, exits)}")
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
-            raise DataError(f"{where}: {name} of token {int((~torch.isfinite(value)).nonzero()[0, 0])} is not finite")
+            raise DataError(f"trace: {name} of token {int((~torch.isfinite(value)).nonzero()[0, 0])} is not finite")
     for name in TOKEN_FIELDS:
         if getattr(trace, name).shape != (tokens,):
-            raise DataError(f"{where}: {tokens} tokens, but {name} has shape {tuple(getattr(trace, name).shape)}")
+            raise DataError(f"trace: {tokens} tokens, but {name} has shape {tuple(getattr(trace, name).shape)}")
     for name in ("top_token", "target"):
         value = getattr(trace, name)
         if tokens and (int(value.max()) >= trace.num_words or int(value.min()) < -1):
-            raise DataError(f"{where}: {name} has a token outside the vocabulary of {trace.num_words}")
+            raise DataError(f"trace: {name} has a token outside the vocabulary of {trace.num_words}")
     if trace.calibration_target not in CALIBRATION_TARGETS:
-        raise DataError(
-            f"{where}: {not_allowed('meta.calibration_target', trace.calibration_target, CALIBRATION_TARGETS)}"
-        )
-    check_layers(trace.meta, exits, where)
+        reason = not_allowed("meta.calibration_target", trace.calibration_target, CALIBRATION_TARGETS)
+        raise DataError(f"trace: {reason}")
+    check_layers(trace.meta, exits)

@@ -15,6 +15,7 @@ from beem_plugin.calibration.reliability import exit_calibration_errors
 from beem_plugin.calibration.report import report_on
 from beem_plugin.calibration.speed import depth_summary, histogram_summary
 from beem_plugin.calibration.token_depth import TokenDepth
+from beem_plugin.calibration.trace_checks import as_labels, check_exits, check_layers, check_samples
 from beem_plugin.calibration.trace_file import meta_of, read_arrays, require_arrays, signals_of, write_arrays
 from beem_plugin.common.errors import DataError
 from beem_plugin.common.known_labels import known_labels
@@ -40,7 +41,8 @@ class ExitTrace:
         Further signals by name, each `(samples, exits)` float32.
     meta : `Mapping[str, Any]`, optional (default = `{}`)
         Anything JSON can hold. Used here: `exit_layers` (the block that each exit reads, default 1..exits; the last is
-        the network's depth), `label_names`, `metric`, `source` (name of the data).
+        the network's depth), `exit_costs` (of a network with branches), `label_names`, `metric`, `source` (name of the
+        data).
     token_depth : `TokenDepth`, optional (default = `None`)
         The depth of the tokens of each sample, if the network's tokens exit one by one.
     """
@@ -62,8 +64,13 @@ class ExitTrace:
         # Logits that were transformed in float64 keep their precision; files hold float32.
         if self.logits.dtype != torch.float64:
             self.logits = self.logits.to(torch.float32)
-        self.labels = as_labels(self.labels, "trace", self.logits.shape[-1:] == (1,))
-        check_trace(self, "trace")
+        self.labels = as_labels(self.labels, self.logits.shape[-1:] == (1,))
+        check_samples(self.logits, self.labels, self.ids)
+        named = {f"signal {name!r}": value for name, value in self.signals.items()}
+        check_exits({"logits": self.logits, **named}, len(self), self.num_exits)
+        check_layers(self.meta, self.num_exits)
+        if self.token_depth is not None:
+            self.token_depth.check(len(self))
 
     def __len__(self) -> int:
         return self.logits.shape[0]
@@ -85,6 +92,14 @@ class ExitTrace:
     def exit_costs(self) -> list[float]:
         """`(exits,)` cost of exiting at each exit in layers: `exit_layers` plus the branches of all exits up to it."""
         return list(self.meta.get("exit_costs") or self.exit_layers)
+
+    def costs_under(self, policy: ExitPolicy | None) -> list[float]:
+        """`exit_costs`, without the branches of exits whose signals `policy` does not need, as engines skip them."""
+        if policy is None or not self.meta.get("exit_costs"):
+            return self.exit_costs
+        needed = [*map(policy.needs, range(1, self.num_exits)), True]
+        branches = np.diff(self.exit_costs, prepend=0) - np.diff(self.exit_layers, prepend=0)
+        return list((np.array(self.exit_layers) + np.cumsum(branches * needed)).tolist())
 
     @property
     def metric(self) -> str:
@@ -144,13 +159,16 @@ class ExitTrace:
             token_depth=None if self.token_depth is None else self.token_depth.select(rows),
         )
 
-    def depth(self, exits: Tensor) -> dict[str, Any]:
-        """`depth_summary` of the samples; if their tokens exit one by one, the speed-ups are those of the tokens."""
-        return {**depth_summary(exits, self.exit_layers), **self._token_summary()}
+    def depth(self, exits: Tensor, policy: ExitPolicy | None = None) -> dict[str, Any]:
+        """
+        `depth_summary` of the samples, which exit under `policy`; if their tokens exit one by one, the speed-ups are
+        those of the tokens.
+        """
+        return {**depth_summary(exits, self.exit_layers, self.costs_under(policy)), **self._token_summary()}
 
-    def histogram_depth(self, histogram: Sequence[int]) -> dict[str, Any]:
+    def histogram_depth(self, histogram: Sequence[int], policy: ExitPolicy | None = None) -> dict[str, Any]:
         """`depth` from the number of samples that exit at each exit."""
-        return {**histogram_summary(histogram, self.exit_layers), **self._token_summary()}
+        return {**histogram_summary(histogram, self.exit_layers, self.costs_under(policy)), **self._token_summary()}
 
     def _token_summary(self) -> dict[str, Any]:
         return {} if self.token_depth is None else self.token_depth.summary()
@@ -186,95 +204,33 @@ class ExitTrace:
         """
         arrays = read_arrays(path)
         kind = next((kind for name, kind in cls.kinds.items() if name in arrays), ExitTrace)
-        return kind.from_arrays(arrays, path)
+        try:
+            return kind.from_arrays(arrays)
+        except DataError as error:
+            raise DataError(f"{path}: {str(error).removeprefix('trace: ')}") from None
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, np.ndarray], path: str | Path) -> ExitTrace:
-        """The trace in a file's arrays; raises a `DataError` that names `path` if they are not valid."""
-        require_arrays(arrays, {"logits", "labels"}, path)
-        is_regression = arrays["logits"].shape[-1:] == (1,)
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> ExitTrace:
+        """The trace in a file's arrays."""
+        require_arrays(arrays, {"logits", "labels"})
+        logits, labels = arrays["logits"], arrays["labels"]
+        is_regression = logits.shape[-1:] == (1,)
         kinds = ("f", "floating (one logit: a regression)") if is_regression else ("iu", "integer")
-        if arrays["logits"].dtype.kind != "f" or arrays["labels"].dtype.kind not in kinds[0]:
-            raise DataError(
-                f"{path}: logits must be floating and labels {kinds[1]}, found {arrays['logits'].dtype} "
-                f"and {arrays['labels'].dtype}"
-            )
-        trace = object.__new__(ExitTrace)
-        with np.errstate(over="ignore"):  # an overflow is refused below
-            trace.logits = torch.from_numpy(arrays["logits"].astype(np.float32))
-        trace.labels = torch.from_numpy(arrays["labels"].astype(np.float32 if is_regression else np.int64))
-        trace.ids = [str(name) for name in arrays["ids"]] if "ids" in arrays else None
-        trace.signals = signals_of(arrays)
-        trace.meta = meta_of(arrays, path)
-        trace.token_depth = TokenDepth.from_arrays(arrays, len(trace.labels), str(path))
-        check_trace(trace, str(path))
-        return trace
+        if logits.dtype.kind != "f" or labels.dtype.kind not in kinds[0]:
+            raise DataError(f"logits must be floating and labels {kinds[1]}, found {logits.dtype} and {labels.dtype}")
+        with np.errstate(over="ignore"):  # an overflow is refused as not finite
+            values = torch.from_numpy(logits.astype(np.float32))
+        return ExitTrace(
+            logits=values,
+            labels=torch.from_numpy(labels.astype(np.float32 if is_regression else np.int64)),
+            ids=[str(name) for name in arrays["ids"]] if "ids" in arrays else None,
+            signals=signals_of(arrays),
+            meta=meta_of(arrays),
+            token_depth=TokenDepth.from_arrays(arrays),
+        )
 
 
 def rows_of(index: Tensor | Sequence[int]) -> Tensor:
     """`(kept,)` int64 positions from positions or a bool mask."""
     rows = torch.as_tensor(index)
     return rows.nonzero().squeeze(1) if rows.dtype == torch.bool else rows.to(torch.int64)
-
-
-def check_trace(trace: ExitTrace, where: str) -> None:
-    """Raises a `DataError` that starts with `where` if the parts of `trace` do not fit together or are not finite."""
-    logits, labels = trace.logits, trace.labels
-    if logits.ndim != 3:
-        raise DataError(f"{where}: logits must be (samples, exits, labels), found shape {tuple(logits.shape)}")
-    samples, exits, num_labels = logits.shape
-    if exits < 1:
-        raise DataError(f"{where}: logits have no exit, found shape {tuple(logits.shape)}")
-    if num_labels < 1:
-        raise DataError(f"{where}: no logit an exit, found shape {tuple(logits.shape)}")
-    if labels.shape != (samples,):
-        raise DataError(f"{where}: {samples} samples in logits, but labels have shape {tuple(labels.shape)}")
-    if trace.ids is not None and len(trace.ids) != samples:
-        raise DataError(f"{where}: {samples} samples in logits, but {len(trace.ids)} ids")
-    if labels.is_floating_point():
-        if bool(labels.isinf().any()):
-            raise DataError(f"{where}: sample {int(labels.isinf().nonzero()[0])} has an infinite label")
-    elif samples and (int(labels.max()) >= num_labels or int(labels.min()) < -1):
-        row = int(((labels >= num_labels) | (labels < -1)).nonzero()[0])
-        raise DataError(
-            f"{where}: sample {row} has label {int(labels[row])}, allowed: -1 (unknown) to {num_labels - 1}"
-        )
-    _check_finite(logits, "logits", where)
-    for name, value in trace.signals.items():
-        if value.shape != (samples, exits):
-            raise DataError(f"{where}: signal {name!r} has shape {tuple(value.shape)}, allowed: {(samples, exits)}")
-        _check_finite(value, f"signal {name!r}", where)
-    if trace.token_depth is not None:
-        trace.token_depth.check(samples, where)
-    check_layers(trace.meta, exits, where)
-
-
-def as_labels(labels: Tensor, where: str, is_regression: bool = False) -> Tensor:
-    """
-    Whole numbers of any type as int64, of a regression floating ones as float32; anything else is a `DataError`, since
-    the unknown labels -1 and NaN would change their meaning.
-    """
-    if is_regression:
-        if not labels.dtype.is_floating_point:
-            raise DataError(f"{where}: labels of a regression (one logit) must be floating, found {labels.dtype}")
-        return labels.to(torch.float32)
-    if labels.dtype.is_floating_point or labels.dtype == torch.bool:
-        raise DataError(f"{where}: labels must be integers, found {labels.dtype}")
-    return labels.to(torch.int64)
-
-
-def check_layers(meta: Mapping[str, Any], exits: int, where: str) -> None:
-    """Raises a `DataError` if `meta` has `exit_layers` that are not `exits` rising layer numbers."""
-    layers = meta.get("exit_layers")
-    if layers is None:
-        return
-    whole = isinstance(layers, list | tuple) and all(type(layer) is int for layer in layers)
-    if not whole or len(layers) != exits or list(layers) != sorted(set(layers)) or layers[0] < 1:
-        raise DataError(f"{where}: meta.exit_layers must be {exits} rising layer numbers from 1, found {layers}")
-
-
-def _check_finite(values: Tensor, what: str, where: str) -> None:
-    if not bool(torch.isfinite(values).all()):
-        sample, exit_number = (~torch.isfinite(values)).nonzero()[0, :2].tolist()
-        found = values[sample, exit_number].tolist()
-        raise DataError(f"{where}: {what} of sample {sample} at exit {exit_number + 1} are not finite: {found}")

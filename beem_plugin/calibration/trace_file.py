@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,20 +37,20 @@ def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
         raise DataError(f"{path}: damaged trace file: {error}") from None
 
 
-def require_arrays(arrays: Mapping[str, np.ndarray], names: set[str], path: str | Path) -> None:
-    missing = names - set(arrays)
+def require_arrays(arrays: Mapping[str, np.ndarray], names: Iterable[str]) -> None:
+    missing = sorted(set(names) - set(arrays))
     if missing:
-        raise DataError(f"{path}: lacks {sorted(missing)}; found {sorted(arrays)}")
+        raise DataError(f"lacks {missing}; found {sorted(arrays)}")
 
 
-def meta_of(arrays: Mapping[str, np.ndarray], path: str | Path) -> dict[str, Any]:
+def meta_of(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """The metadata of a trace file, `{}` if it has none."""
     try:
         meta = json.loads(str(arrays["meta"])) if "meta" in arrays else {}
     except json.JSONDecodeError as error:
-        raise DataError(f"{path}: meta is not JSON: {error}") from None
+        raise DataError(f"meta is not JSON: {error}") from None
     if not isinstance(meta, dict):
-        raise DataError(f"{path}: meta is a JSON {type(meta).__name__}, allowed: an object")
+        raise DataError(f"meta is a JSON {type(meta).__name__}, allowed: an object")
     return meta
 
 

@@ -6,7 +6,7 @@ import torch
 
 from beem_plugin.common.errors import ConfigurationError, not_allowed
 from beem_plugin.exits.exit_weights import CostWeights, ExitWeights, FixedWeights
-from beem_plugin.exits.trace_interface import Trace
+from beem_plugin.exits.trace_interface import Trace, require_labels
 
 __all__ = ["AccuracyWeights", "CostWeights", "ExitWeights", "FixedWeights"]
 
@@ -35,11 +35,7 @@ class AccuracyWeights(ExitWeights):
         self.variant = variant
 
     def fit(self, trace: Trace) -> list[float]:
-        if not trace.has_labels:
-            raise ConfigurationError(
-                'weights of type "accuracy" need labelled calibration data; found '
-                f"{int((trace.labels >= 0).sum())} labels for {len(trace)} samples"
-            )
+        require_labels(trace, 'weights of type "accuracy"')
         right = (trace.predictions == trace.labels.unsqueeze(1)).double()
         if self.variant == "plain":
             return right.mean(0).tolist()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -17,7 +17,7 @@ from beem_plugin.exits.signals import ExitSignals, decision_dtype, prediction_of
 from beem_plugin.exits.state import ExitState
 from beem_plugin.exits.trace_interface import Trace
 
-DECISION = ("start", "update", "step", "passes", "output", "score")
+DECISION = {"start", "update", "step", "passes", "output", "score"}
 """The methods that decide."""
 
 
@@ -35,6 +35,9 @@ class ExitPolicy(Registrable):
     `start`, `step`, `output` and `score` are compiled for GPUs: they consist of tensor operations, have no branch on
     the value of a tensor (`exit_number` and the config may be branched on), and depend on nothing but their arguments
     and the policy's numbers.
+
+    A subclass that changes one of the methods that decide loses an inherited `can_leave` or `needs` that depends on it,
+    unless it defines its own.
     """
 
     required_signals: ClassVar[tuple[str, ...]] = ()
@@ -46,6 +49,9 @@ class ExitPolicy(Registrable):
     leaves_early: ClassVar[bool] = True
     """Whether samples can exit before the last exit under the policy."""
 
+    memoryless: ClassVar[bool] = False
+    """Whether an exit's score depends on that exit only, so that exits where no sample can exit need no head."""
+
     speed_keys: ClassVar[tuple[str, ...] | None] = None
     """
     The config keys that move the policy along its accuracy-speed curve; other keys make a different policy. `None`, if
@@ -53,13 +59,18 @@ class ExitPolicy(Registrable):
     """
 
     serves_regression: ClassVar[bool] = False
-    """
-    Whether the policy supports exits that predict one value: it reads neither probabilities nor label indices. (The
-    entropy of one logit is 0 and its probability 1, so by confidence every sample would exit at exit 1.)
-    """
+    """Whether the policy supports exits that predict one value: it reads neither probabilities nor label indices."""
 
     exit_layers: list[int]
     num_labels: int
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        own = vars(cls).keys()
+        if own & {"step", "passes"} and "can_leave" not in own:
+            cls.can_leave = ExitPolicy.can_leave  # type: ignore[method-assign]
+        if own & DECISION and not own & {"needs", "memoryless"}:
+            cls.needs = ExitPolicy.needs  # type: ignore[method-assign]
 
     def bind(self, exit_layers: Sequence[int], num_labels: int) -> None:
         """
@@ -72,11 +83,7 @@ class ExitPolicy(Registrable):
         num_labels : `int`
             1 for a regression.
 
-        # Raises
-
-        `ConfigurationError`
-            If a list in the policy does not have the length that this number of exits needs, or if the task is a
-            regression and the policy does not serve one.
+        A list of a wrong length, or a regression that the policy does not serve, is a `ConfigurationError`.
         """
         if num_labels < 1:
             raise ConfigurationError(f"exit policy: found num_labels = {num_labels}, allowed: 1 or more")
@@ -105,8 +112,8 @@ class ExitPolicy(Registrable):
     @property
     def needs_all_labels(self) -> bool:
         """
-        Whether the policy reads the probabilities of all labels, not only the most probable label, its probability, the
-        margin and the entropy. By default: whether its output is another one than the exit's own.
+        Whether the policy reads the probabilities of all labels, not only a summary (the most probable label, its
+        probability, the margin, the entropy). By default: whether its output is not the exit's own.
         """
         return type(self).output is not ExitPolicy.output
 
@@ -115,38 +122,19 @@ class ExitPolicy(Registrable):
         return ExitState()
 
     def step(self, exit_number: int, signals: ExitSignals, state: ExitState) -> tuple[Tensor, ExitState]:
-        """
-        # Returns
-
-        `tuple[Tensor, ExitState]`
-            `(batch,)` bool, whether each sample exits at this exit, and the state for the next exit.
-        """
+        """`(batch,)` bool, whether each sample exits at this exit, and the state for the next exit."""
         raise TypeError(f"{type(self).__name__} does not define step")
 
     def can_leave(self, exit_number: int) -> bool:
-        """
-        Whether a sample can exit at `exit_number` for any signals. If not, engines do not read the result of
-        `step`. Not used for the last exit.
-        """
+        """Whether a sample can exit here for any signals; if not, engines do not read the result of `step`."""
         return True
 
     def needs(self, exit_number: int) -> bool:
         """
-        Whether the signals of the exit can matter: a sample can exit there, or a later decision, output or score
-        depends on them. If not, engines compute neither the head nor the step. Not used for the last exit.
+        Whether the signals of an exit before the last can matter: a sample can exit there, or a later decision, output
+        or score depends on them. If not, engines compute neither the head nor the step.
         """
         return True
-
-    def describes_itself(self, attribute: str) -> bool:
-        """
-        Whether the declaration `attribute` (a flag, `can_leave`, `needs`) holds for this policy: no subclass of the
-        class that declares it has changed a method that decides.
-        """
-
-        def depth(name: str) -> int:
-            return next((depth for depth, kind in enumerate(type(self).__mro__) if name in vars(kind)), 1000)
-
-        return all(depth(attribute) <= depth(name) for name in DECISION)
 
     def output(self, exit_number: int, signals: ExitSignals, state: ExitState) -> Tensor:
         """
@@ -193,6 +181,14 @@ class ExitPolicy(Registrable):
         """The oriented limits of `scores`, one per exit but the last; `inf` for never."""
         raise TypeError(f"{type(self).__name__} does not separate limits from scores")
 
+    def key_without(self, *names: str) -> bytes | None:
+        """The policy's class and attributes but `names`, as a `score_key`; `None` if an attribute is not picklable."""
+        attributes = {name: value for name, value in vars(self).items() if name not in names}
+        try:
+            return pickle.dumps((type(self).__module__, type(self).__qualname__, attributes))
+        except Exception:  # attributes of a user's class, such as locks, can raise errors of any type
+            return None
+
     @property
     def shares_fit(self) -> bool:
         """Whether `adopt` completes calibration: the limits are given, or there are none to fit."""
@@ -221,12 +217,8 @@ class ExitPolicy(Registrable):
 
     def check_trace(self, trace: Trace, where: str) -> None:
         """
-        # Raises
-
-        `ConfigurationError`
-            If `trace` lacks data that the policy needs.
-        `DataError`
-            If a signal that must be a probability is outside of 0 to 1, most likely because the sigmoid is missing.
+        Raises a `ConfigurationError` if `trace` lacks data that the policy needs, a `DataError` if a signal that must
+        be a probability is outside of 0 to 1, most likely because the sigmoid is missing.
         """
         check_signals(self, set(trace.signals), where)
         if self.needs_all_labels and not trace.has_logits:
@@ -240,18 +232,6 @@ class ExitPolicy(Registrable):
                 sample, column = outside.nonzero()[0].tolist()
                 found = float(trace.signals[name][sample, column])
                 raise DataError(f"signal {name!r} of sample {sample}: found {found}, allowed: 0 to 1")
-
-    def fingerprint(self, without: Collection[str]) -> bytes | None:
-        """
-        The policy's class and attributes, except for the attributes `without`. Policies with equal fingerprints behave
-        the same but for these; the reverse need not hold. `None` if an attribute cannot be pickled.
-        """
-        cls = type(self)
-        attributes = {name: value for name, value in vars(self).items() if name not in without}
-        try:
-            return pickle.dumps((cls.__module__, cls.__qualname__, attributes))
-        except Exception:  # attributes of a user's class, such as locks, can raise errors of any type
-            return None
 
     @staticmethod
     def zeros(batch_size: int, device: torch.device | str) -> Tensor:

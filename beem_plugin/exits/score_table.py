@@ -11,7 +11,6 @@ from torch import Tensor
 
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.known_labels import known_labels
-from beem_plugin.exits.signals import ExitSignals
 from beem_plugin.exits.state import ExitState
 from beem_plugin.exits.trace_interface import Trace
 
@@ -20,8 +19,8 @@ from beem_plugin.exits.trace_interface import Trace
 class ScoreTable:
     """
     The numbers that a policy compares with its thresholds, for every sample at every exit. Scores are *oriented*:
-    larger means more confident (entropies are negated), so that one strategy serves
-    every policy. A score never depends on the thresholds, so one table serves all of them.
+    larger means more confident (entropies are negated), so that one strategy serves every policy. A score never depends
+    on the thresholds.
 
     # Parameters
 
@@ -34,15 +33,14 @@ class ScoreTable:
     labels : `Tensor`
         `(samples,)` int64, -1 where unknown; of a regression floating, NaN where unknown.
     exit_layers : `list[int]`
-    higher_is_more_confident : `bool`
+    higher_is_more_confident : `bool`, optional (default = `True`)
         Whether oriented scores are the policy's own, or their negatives.
-    strict : `bool`
+    strict : `bool`, optional (default = `False`)
         Whether a sample whose score equals the threshold does not exit.
-    metric : `str`
+    metric : `str`, optional (default = `"accuracy"`)
         The task's metric.
     published_grids : `Mapping[str, Sequence]`, optional (default = `{}`)
-        The grids of the policy's own paper, by strategy name: the default grid of that strategy. Another policy's grid
-        would have another unit; the default of a policy without one are the observed scores.
+        The grids of the policy's own paper, by strategy name; without, observed scores are the default grid.
     tolerance : `float`, optional (default = `None`)
         Of a regression: values that differ by more than this count as different, so that errors can be counted.
     exit_costs : `list[float]`, optional (default = `exit_layers`)
@@ -54,8 +52,8 @@ class ScoreTable:
     confidences: Tensor
     labels: Tensor
     exit_layers: list[int]
-    higher_is_more_confident: bool
-    strict: bool
+    higher_is_more_confident: bool = True
+    strict: bool = False
     metric: str = "accuracy"
     published_grids: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     tolerance: float | None = None
@@ -66,7 +64,7 @@ class ScoreTable:
         cls, trace: Trace, state: ExitState, step: Callable[..., ExitState], prediction: Callable[..., Tensor]
     ) -> ScoreTable:
         """
-        The table of a policy whose state holds the score; a larger or equal score passes.
+        The table of a policy whose score is the tensor `score` of its state; a larger or equal score passes.
 
         # Parameters
 
@@ -74,27 +72,17 @@ class ScoreTable:
         state : `ExitState`
             Before exit 1.
         step : `Callable`
-            Exit number, signals and state to the next state, whose tensor `score` is the exit's score.
+            Exit number, signals and state to the next state.
         prediction : `Callable`
             Exit number, signals and next state to the predicted labels.
         """
         columns: list[tuple[Tensor, Tensor, Tensor]] = []
         for exit_number in range(1, trace.num_exits + 1):
-            signals: ExitSignals = trace.exit_signals(exit_number)
+            signals = trace.exit_signals(exit_number)
             state = step(exit_number, signals, state)
             columns.append((state["score"], prediction(exit_number, signals, state), signals.confidence))
-        scores, predictions, confidences = (torch.stack(column, 1) for column in zip(*columns, strict=True))
-        return cls(
-            scores,
-            predictions,
-            confidences,
-            trace.labels,
-            trace.exit_layers,
-            True,
-            False,
-            trace.metric,
-            exit_costs=getattr(trace, "exit_costs", None),
-        )
+        stacked = (torch.stack(column, 1) for column in zip(*columns, strict=True))
+        return cls(*stacked, trace.labels, trace.exit_layers, metric=trace.metric, exit_costs=trace.exit_costs)
 
     def __len__(self) -> int:
         return self.scores.shape[0]
@@ -102,6 +90,16 @@ class ScoreTable:
     @property
     def num_exits(self) -> int:
         return self.scores.shape[1]
+
+    @property
+    def costs(self) -> list[float]:
+        """`(exits,)` cost of exiting at each exit, in layers."""
+        return self.exit_costs or list(self.exit_layers)
+
+    @property
+    def full_cost(self) -> float:
+        """See `full_depth_cost`."""
+        return full_depth_cost(self.exit_layers, self.costs)
 
     def passes(self, scores: Tensor, threshold: float | Tensor) -> Tensor:
         """Which of the oriented `scores` pass the oriented `threshold`."""
@@ -159,10 +157,28 @@ class ScoreTable:
 
     def require_labels(self, strategy: str) -> None:
         """Raises a `ConfigurationError` unless every sample has a label and there is at least one."""
-        if len(self) == 0:
-            raise ConfigurationError(f"{strategy}: found no calibration sample, needed: at least one")
+        self.require_samples(strategy)
         unknown = int((~self.known).sum())
         if unknown:
             raise ConfigurationError(
                 f"{strategy} needs labelled calibration data: found {unknown} of {len(self)} samples without a label"
             )
+
+    def require_samples(self, strategy: str) -> None:
+        if len(self) == 0:
+            raise ConfigurationError(f"{strategy}: found no calibration sample, needed: at least one")
+
+
+def full_depth_cost(exit_layers: Sequence[int], exit_costs: Sequence[float]) -> float:
+    """
+    The cost of full depth, which speed-ups compare with: the network without early exits, so without their branches.
+
+    # Parameters
+
+    exit_layers : `Sequence[int]`
+        The block that each exit reads, 1-based.
+    exit_costs : `Sequence[float]`
+        Cost of exiting at each exit, in layers: the layers and the branches of all exits up to it.
+    """
+    branches = exit_costs[-2] - exit_layers[-2] if len(exit_layers) > 1 else 0
+    return exit_costs[-1] - branches

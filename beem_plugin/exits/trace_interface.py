@@ -7,19 +7,17 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.exits.calibration_report import CalibrationReport
 from beem_plugin.exits.signals import ExitSignals
 
 
 class Trace(Protocol):
-    """
-    The outputs of all exits for a set of samples: see `beem_plugin.calibration.trace.ExitTrace`.
-    """
+    """The outputs of all exits for a set of samples: see `beem_plugin.calibration.trace.ExitTrace`."""
 
     signals: Mapping[str, Tensor]
 
     def __len__(self) -> int: ...
-
     @property
     def logits(self) -> Tensor: ...
     @property
@@ -31,6 +29,8 @@ class Trace(Protocol):
     @property
     def exit_layers(self) -> list[int]: ...
     @property
+    def exit_costs(self) -> list[float]: ...
+    @property
     def metric(self) -> str: ...
     @property
     def predictions(self) -> Tensor: ...
@@ -40,22 +40,19 @@ class Trace(Protocol):
     def has_logits(self) -> bool: ...
     @property
     def has_independent_samples(self) -> bool: ...
-
     @property
-    def source(self) -> str:
-        """Name of the data."""
+    def source(self) -> str: ...
+    def exit_signals(self, exit_number: int) -> ExitSignals: ...
+    def depth(self, exits: Tensor, policy: Any = None) -> dict[str, Any]: ...
+    def with_logits(self, logits: Tensor) -> Any: ...
+    def calibration_errors(self) -> list[float]: ...
+    def report_on(self, policy: Any, **fitted: Any) -> CalibrationReport: ...
 
-    def exit_signals(self, exit_number: int) -> ExitSignals:
-        """The signals of exit `exit_number` (1-based) for all samples."""
 
-    def depth(self, exits: Tensor) -> dict[str, Any]:
-        """Layer speed-up and exit histogram of `(samples,)` 1-based exits."""
-
-    def with_logits(self, logits: Tensor) -> Any:
-        """The same samples with other logits."""
-
-    def calibration_errors(self) -> list[float]:
-        """The expected calibration error of every exit."""
-
-    def report_on(self, policy: Any, **fitted: Any) -> CalibrationReport:
-        """What a calibrated `policy` does on these samples; `fitted` as in `CalibrationReport`."""
+def require_labels(trace: Trace, what: str) -> None:
+    """Raises a `ConfigurationError` that `what` needs labels unless every sample of `trace` has one."""
+    if not trace.has_labels:
+        found = int((trace.labels >= 0).sum())
+        raise ConfigurationError(
+            f"{what} need labelled calibration data; found {found} labels for {len(trace)} samples"
+        )

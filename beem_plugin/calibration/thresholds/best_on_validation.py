@@ -50,7 +50,7 @@ class BestOnValidation(ThresholdStrategy):
         for threshold in self._candidates(table):
             exits = table.exits([threshold] * (table.num_exits - 1))
             value = main_score(metric, labels, table.predictions_at(exits).numpy())
-            speedup = depth_summary(exits, table.exit_layers)["layer_speedup"]
+            speedup = depth_summary(exits, table.exit_layers, table.costs)["layer_speedup"]
             candidates.append((value, threshold, speedup))
         # max() keeps the first of several equal ones, and the grid runs from the most permissive on.
         _, best, _ = max(candidates, key=lambda candidate: candidate[0])

@@ -9,16 +9,7 @@ import numpy as np
 
 
 def binomial_p_value(total: np.ndarray, samples: int, risk: float) -> np.ndarray:
-    """
-    The p-value of "the mean risk exceeds `risk`" for 0/1 losses: P(Bin(n, risk) <= losses seen). Exact.
-
-    # Parameters
-
-    total : `ndarray`
-        Sums of the losses, of any shape.
-    samples : `int`
-    risk : `float`
-    """
+    """The p-value of "the mean risk exceeds `risk`" for sums of 0/1 losses: P(Bin(n, risk) <= losses seen). Exact."""
     from scipy.special import bdtr
 
     return np.asarray(bdtr(np.floor(np.asarray(total, dtype=np.float64) + 1e-9), samples, risk))
@@ -26,39 +17,28 @@ def binomial_p_value(total: np.ndarray, samples: int, risk: float) -> np.ndarray
 
 def hoeffding_bentkus_p_value(total: np.ndarray, samples: int, risk: float) -> np.ndarray:
     """
-    The p-value for losses in [0, 1] of Bates et al. 2021, Angelopoulos et al. 2021 (Learn then Test, Eq. 5):
+    The p-value for sums of losses in [0, 1] of Bates et al. 2021, Angelopoulos et al. 2021 (Learn then Test, Eq. 5):
 
         min( exp(-n h(min(r, risk), risk)),  e P(Bin(n, risk) <= ceil(n r)) ),
 
     with r the mean loss and h the relative entropy of two coins.
     """
-    from scipy.special import bdtr
+    from scipy.special import bdtr, xlogy
 
     total = np.asarray(total, dtype=np.float64)
     mean = np.minimum(total / samples, risk)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        heads = np.where(mean > 0, mean * np.log(mean / risk), 0.0)
-        tails = np.where(mean < 1, (1 - mean) * np.log((1 - mean) / (1 - risk)), 0.0)
-    hoeffding = np.exp(-samples * (heads + tails))
+    entropy = xlogy(mean, mean / risk) + xlogy(1 - mean, (1 - mean) / (1 - risk))
     # Sums of fractions are rounded: 1e-9 keeps integers in place.
     bentkus = math.e * bdtr(np.ceil(total - 1e-9), samples, risk)
-    return np.minimum(np.minimum(hoeffding, bentkus), 1.0)
+    return np.minimum(np.minimum(np.exp(-samples * entropy), bentkus), 1.0)
 
 
 def betting_p_value(losses: np.ndarray, risk: float, delta: float) -> float:
     """
-    The p-value for losses in [0, 1] of Waudby-Smith and Ramdas (2024), as used by Bates et al. 2021 (Eq. 10): bets
-    on each loss being below `risk`; a capital of 1/p has probability at most p if it is not. Adapts to the
+    The p-value for `(samples,)` losses in [0, 1] of Waudby-Smith and Ramdas (2024), as used by Bates et al. 2021 (Eq.
+    10): bets on each loss being below `risk`; a capital of 1/p has probability at most p if it is not. Adapts to the
     variance of the losses, which Hoeffding's bound does not. The order of the losses must be independent of their
-    values: shuffle them first.
-
-    # Parameters
-
-    losses : `ndarray`
-        `(samples,)`
-    risk : `float`
-    delta : `float`
-        The level for which the test is optimised; it is valid at every level.
+    values: shuffle them first. The test is optimised for the level `delta`, and valid at every level.
     """
     count = np.arange(1, len(losses) + 1)
     mean = (0.5 + np.cumsum(losses)) / (count + 1)

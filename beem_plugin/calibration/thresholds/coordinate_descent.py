@@ -19,10 +19,9 @@ class CoordinateDescent:
 
     With all other thresholds fixed, the best threshold of one exit is found exactly: for each sample that reaches the
     exit, in order of the scores, the difference between exiting here and at its later exit is known, so the objective
-    at every threshold is a cumulative sum. Exits are visited from the last to the first until
-    nothing improves; the objective never rises, so this ends. Dynamic programming would find the optimum in one pass
-    only if the samples that reach an exit did not depend on the earlier thresholds, and they do: their scores at
-    different exits are those of the same sample. The optimum found is a local one; several starts are tried.
+    at every threshold is a cumulative sum. Exits are visited from the last to the first until nothing improves; the
+    objective never rises, so this ends. The optimum is a local one, so several starts are tried. (Dynamic programming
+    is no alternative: which samples reach an exit depends on the earlier thresholds.)
 
     # Parameters
 
@@ -41,20 +40,16 @@ class CoordinateDescent:
         self.strict = table.strict
         self.loss = loss
         self.cost = cost
-        self._order: list[np.ndarray] = []
-        self._taken: list[np.ndarray] = []  # number of sorted samples that pass each candidate, 0 first
-        self._values: list[np.ndarray] = []  # the candidates, never first
-        for column in range(self.scores.shape[1]):
-            scores = self.scores[:, column]
-            order = np.argsort(-scores, kind="stable")
-            taken, values = candidates(scores[order], levels, self.strict)
-            self._order.append(order)
-            self._taken.append(taken)
-            self._values.append(values)
+        self._order = np.argsort(-self.scores, axis=0, kind="stable").T
+        # For each exit the number of sorted samples that pass each candidate, and the candidates.
+        ordered = np.take_along_axis(self.scores.T, self._order, axis=1)
+        self._candidates = [candidates(scores, levels, self.strict) for scores in ordered]
 
     def exits(self, thresholds: np.ndarray) -> np.ndarray:
         """`(samples,)` the 0-based exit of each sample."""
-        return first_passing(self.scores, thresholds, self.strict)
+        last = np.ones((len(self.scores), 1), dtype=bool)
+        passes = np.concatenate([compare(self.scores, thresholds, self.strict), last], axis=1)
+        return np.asarray(passes.argmax(axis=1))
 
     def means(self, thresholds: np.ndarray) -> tuple[float, float]:
         """Mean loss and mean cost."""
@@ -85,11 +80,12 @@ class CoordinateDescent:
                 reaches = ~left[:, column - 1] if column else np.ones(samples, dtype=bool)
                 gain = np.where(reaches, value[:, column] - value[rows, later], 0.0)
                 totals = np.concatenate([[0.0], np.cumsum(gain[self._order[column]])])
-                offered = totals[self._taken[column]]
+                taken, values = self._candidates[column]
+                offered = totals[taken]
                 choice = int(offered.argmin())
                 now = float(gain[passes[:, column]].sum())
                 if offered[choice] < now - 1e-9:
-                    thresholds[column] = self._values[column][choice]
+                    thresholds[column] = values[choice]
                     passes[:, column] = compare(self.scores[:, column], thresholds[column], self.strict)
                     improved = True
                 later = np.where(passes[:, column], column, later)
@@ -116,22 +112,29 @@ def compare(scores: np.ndarray, thresholds: np.ndarray | float, strict: bool) ->
     return scores > thresholds if strict else scores >= thresholds
 
 
-def first_passing(scores: np.ndarray, thresholds: np.ndarray, strict: bool) -> np.ndarray:
-    """`(samples,)` the 0-based exit of each sample under `(exits - 1,)` thresholds; the last exit takes the rest."""
-    passes = compare(scores, thresholds, strict)
-    passes = np.concatenate([passes, np.ones((len(scores), 1), dtype=bool)], axis=1)
-    return np.asarray(passes.argmax(axis=1))
+class PassRates:
+    """
+    Thresholds by the share of all samples that pass them at each exit. Unlike thresholds, these shares can be compared
+    and averaged between exits and settings, whatever the scale of the scores and however it changes with depth.
+    """
 
+    def __init__(self, table: ScoreTable) -> None:
+        self.scores = table.scores[:, :-1].double().numpy()
+        self.strict = table.strict
+        self._splits = []
+        for ordered in -np.sort(-self.scores, axis=0).T:
+            taken, values = candidates(ordered, None, self.strict)
+            self._splits.append((taken / max(len(ordered), 1), values))
 
-def just_above(table: ScoreTable) -> np.ndarray:
-    """`(exits - 1,)` slightly more than the largest score at each exit; 0 where no score is finite."""
-    scores = table.scores[:, :-1].double().numpy()
-    largest = scores.max(axis=0, initial=-math.inf)
-    largest = np.where(np.isfinite(largest), largest, 0.0)
-    return np.asarray(largest + 1e-6 * np.maximum(np.abs(largest), 1.0))
+    def of(self, thresholds: np.ndarray) -> np.ndarray:
+        """`(exits - 1,)` from 0, never, to 1."""
+        return np.asarray(compare(self.scores, thresholds, self.strict).mean(axis=0))
 
+    def thresholds(self, rates: np.ndarray) -> np.ndarray:
+        """The thresholds with the nearest possible rates."""
+        nearest = [np.abs(shares - rate).argmin() for (shares, _), rate in zip(self._splits, rates, strict=True)]
+        return np.array([values[index] for (_, values), index in zip(self._splits, nearest, strict=True)])
 
-def blend(first: np.ndarray, second: np.ndarray, share: float, top: np.ndarray) -> np.ndarray:
-    """`share` of the way from `first` to `second`, where never counts as `top` and nothing reaches above it."""
-    mixed = (1 - share) * np.minimum(first, top) + share * np.minimum(second, top)
-    return np.where((np.isinf(first) & np.isinf(second)) | (mixed >= top), math.inf, mixed)
+    def between(self, first: np.ndarray, second: np.ndarray, share: float) -> np.ndarray:
+        """The thresholds whose rates are `share` of the way from those of `first` to those of `second`."""
+        return self.thresholds((1 - share) * self.of(first) + share * self.of(second))

@@ -1,4 +1,4 @@
-"""The allowed mean cost of a sample."""
+"""Base class of strategies that weigh a loss against the mean cost of a sample."""
 
 from __future__ import annotations
 
@@ -6,19 +6,22 @@ import numpy as np
 
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.exits.score_table import ScoreTable
+from beem_plugin.exits.threshold_strategy import ThresholdStrategy
 
 
-class Budget:
+class CostStrategy(ThresholdStrategy):
     """
     # Parameters
 
     speedup : `float`, optional
-        The cost of the whole network over the allowed mean cost.
+        The cost of full depth over the allowed mean cost.
     cost : `list[float]`, optional (default = the layers up to each exit, branches included)
-        The cost of each exit, the last included: multiply-accumulates, measured milliseconds, ...
+        The cost of each exit, the last included: multiply-accumulates, or measured milliseconds.
     budget : `float`, optional
-        The allowed mean cost, in the unit of `cost`.
+        Instead of `speedup`: the allowed mean cost per sample, in the unit of `cost`.
     """
+
+    serves_regression = True
 
     def __init__(self, speedup: float | None, cost: list[float] | None, budget: float | None) -> None:
         if speedup is not None and speedup < 1:
@@ -33,18 +36,33 @@ class Budget:
         self.cost = cost
         self.budget = budget
 
-    def resolve(self, table: ScoreTable) -> tuple[np.ndarray, float | None]:
-        """`(exits,)` cost by exit, and the allowed mean cost, `None` if there is no limit."""
+    def costs_of(self, table: ScoreTable) -> tuple[np.ndarray, float, float]:
+        """`(exits,)` cost by exit, that of full depth, and the allowed mean cost; infinite if there is no limit."""
         if self.cost is not None and len(self.cost) != table.num_exits:
             raise ConfigurationError(
                 f"thresholds.cost: found a list of {len(self.cost)}, allowed: {table.num_exits} entries, one for every "
                 "exit"
             )
-        default = table.exit_layers if table.exit_costs is None else table.exit_costs
-        cost = np.array(default if self.cost is None else self.cost, dtype=np.float64)
-        if self.budget is not None:
-            return cost, self.budget
-        return cost, None if self.speedup is None else float(cost[-1]) / self.speedup
+        full = float(table.full_cost if self.cost is None else self.cost[-1])
+        allowed = full / self.speedup if self.speedup is not None else np.inf if self.budget is None else self.budget
+        return np.array(self.cost or table.costs, dtype=np.float64), full, allowed
+
+    def loss_of(self, table: ScoreTable, strategy: str) -> tuple[np.ndarray, list[str]]:
+        """
+        `(samples, exits)` the loss, and a warning where labels are missing: errors, or without labels the disagreement
+        with the last exit; in a regression squared distances.
+        """
+        table.require_samples(strategy)
+        unknown = int((~table.known).sum())
+        if table.is_regression:
+            loss = table.squared_errors(table.predictions[:, -1] if unknown else table.labels)
+        else:
+            loss = table.disagrees if unknown else table.wrong
+        warning = (
+            f"{strategy}: {unknown} of {len(table)} samples have no label; disagreement with the last exit is "
+            "minimised instead of the error"
+        )
+        return loss.double().numpy(), [warning] if unknown else []
 
     def unreachable(self, fastest: float) -> str:
         wanted = f"a speed-up of {self.speedup}" if self.budget is None else f"a mean cost of {self.budget}"

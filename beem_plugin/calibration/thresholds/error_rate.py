@@ -24,37 +24,35 @@ class ErrorRate(ThresholdStrategy):
     The paper's solver (BEEM, section 3.3, Eq. 4): at each exit t the smallest threshold at which the exiting samples
     have an error rate q_t no larger than p, the error rate of the last exit.
 
-    The paper concludes that the error of the whole model is then at most that of its last exit. This does not follow: p
-    is the last exit's error on *all* samples, and the samples that exit early are easier, also for the last exit. The
-    constraint `"same_samples"` compares with the last exit's error on the samples that exit, which does keep the error
-    on the calibration data at most the last exit's (sequential counting, no slack).
+    This does not bound the error of the whole model by that of its last exit, as the paper concludes: p is the last
+    exit's error on *all* samples, and those that exit early are easier. The constraint `"same_samples"` does, on the
+    calibration data (sequential counting, no slack).
 
     Registered as a `ThresholdStrategy` with name "error_rate".
 
     # Parameters
 
     grid : `list` or `str` or `int`, optional (default = `[0.5, 1.0, ..., 5.0, "never"]` for BEEM, else `"observed"`)
-        Candidate thresholds in the policy's own unit. `"observed"` takes every score observed at the exit, which finds
-        the exact minimum; an integer k takes k quantiles of them. The paper's last entry, L, is written "never": with
-        cost weights a score can reach L.
+        Candidate thresholds in the policy's own unit. `"observed"` takes every score observed at the exit; an
+        integer k takes k quantiles of them. The paper's last entry, L, is written "never": with cost weights a score
+        can reach L.
     counting : `str`, optional (default = `"sequential"`)
-        `"sequential"` counts at each exit the samples that have not exited before, solving exit after exit (the paper's
-        words); `"marginal"` counts all samples at every exit (the paper's formula).
+        `"sequential"` counts at each exit the samples that have not exited before (the paper's words); `"marginal"`
+        counts all samples at every exit (the paper's formula).
     constraint : `str`, optional (default = `"final_error"`)
         `"final_error"`: q_t <= p as printed. `"same_samples"`: as many errors as the last exit makes on the same
         samples, or fewer.
     min_support : `int`, optional (default = `10`)
         Calibration samples that must pass a threshold, at least.
     monotone : `bool`, optional (default = `False`)
-        q_t does not fall steadily with the threshold on finite data. If true, a threshold counts only if every larger
-        candidate with enough support satisfies the constraint as well.
+        If true, a threshold counts only if every larger candidate with enough support satisfies the constraint, too.
     slack : `float`, optional (default = `0.0`)
         Added to the allowed error rate.
     error : `float`, optional (default = the last exit's error on the calibration data)
         p as a fixed number; only with the constraint `"final_error"`.
     statistic : `str`, optional (default = `"score"`)
-        The value that is compared with the threshold while counting: the policy's score, or `"confidence"`, the exit's
-        largest probability, as in the paper's formula (its grid of thresholds only makes sense for the score).
+        What is compared with the threshold while counting: the policy's score, or `"confidence"`, the exit's largest
+        probability, as in the paper's formula (its grid of thresholds only makes sense for the score).
     tolerance : `float`, optional (default = `None`)
         For a regression: a value farther than this from the label counts as an error.
     """

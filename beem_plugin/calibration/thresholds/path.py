@@ -19,10 +19,6 @@ class ThresholdPath:
     moves from its next later record to this one, at this score), so any sum over samples, at every threshold, is a
     cumulative sum over at most samples x exits events.
 
-    # Parameters
-
-    table : `ScoreTable`
-
     # Attributes
 
     values : `ndarray`
@@ -32,15 +28,14 @@ class ThresholdPath:
 
     def __init__(self, table: ScoreTable) -> None:
         scores = table.scores[:, :-1].double().numpy()
-        samples, early = scores.shape
+        samples, self.early = scores.shape
         self.strict = table.strict
-        self.samples = samples
-        best = np.maximum.accumulate(scores, axis=1) if early else scores
-        earlier = np.concatenate([np.full((samples, 1), -math.inf), best], axis=1)[:, :early]
+        best = np.maximum.accumulate(scores, axis=1) if self.early else scores
+        earlier = np.concatenate([np.full((samples, 1), -math.inf), best], axis=1)[:, : self.early]
         self.record = scores > earlier  # a score of -inf (no exit allowed) is no record
-        following = np.empty((samples, early), dtype=np.int64)
-        later = np.full(samples, early, dtype=np.int64)
-        for column in range(early - 1, -1, -1):
+        following = np.empty(scores.shape, dtype=np.int64)
+        later = np.full(samples, self.early, dtype=np.int64)
+        for column in range(self.early - 1, -1, -1):
             following[:, column] = later
             later = np.where(self.record[:, column], column, later)
         rows, columns = np.nonzero(self.record)
@@ -72,9 +67,8 @@ class ThresholdPath:
         differs = new != per_exit[self._rows, self._from]
         group = np.searchsorted(self._ends, np.arange(len(self._rows)))
         for point in np.unique(group[differs]).tolist():
-            start = self._ends[point - 1] + 1 if point else 0
-            span = slice(start, self._ends[point] + 1)
             # A sample has at most one record per point: no write collides.
+            span = slice(self._ends[point - 1] + 1 if point else 0, self._ends[point] + 1)
             current[self._rows[span]] = new[span]
             yield point + 1, current
 
@@ -90,8 +84,12 @@ class ThresholdPath:
         """
         if point == 0:
             return math.inf
-        upper = float(self.values[point])
-        return cut(upper, float(self.values[point + 1]) if point + 1 < len(self) else None, self.strict)
+        following = float(self.values[point + 1]) if point + 1 < len(self) else None
+        return cut(float(self.values[point]), following, self.strict)
+
+    def thresholds(self, point: int) -> np.ndarray:
+        """`(exits - 1,)`: `threshold` for every exit."""
+        return np.full(self.early, self.threshold(point))
 
     def running_maximum(self, per_exit: np.ndarray) -> np.ndarray:
         """
@@ -104,6 +102,10 @@ class ThresholdPath:
             current = np.where(self.record[:, column], np.maximum(current, per_exit[:, column]), current)
             result[:, column] = current
         return result
+
+    def sums_of_maxima(self, per_exit: np.ndarray) -> np.ndarray:
+        """`sums`, with each sample's number replaced by its largest at any higher threshold."""
+        return self.sums(self.running_maximum(per_exit))
 
 
 def cut(upper: float, lower: float | None, strict: bool) -> float:

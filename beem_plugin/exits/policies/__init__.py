@@ -1,17 +1,11 @@
 from beem_plugin.exits.policies.beem import Beem
 from beem_plugin.exits.policies.calibrated import Calibrated
 from beem_plugin.exits.policies.cascaded_ensemble import CascadedEnsemble
-from beem_plugin.exits.policies.confident_patience import ConfidentPatience
+from beem_plugin.exits.policies.confidence import Entropy, Margin, MaxProbability
 from beem_plugin.exits.policies.decaying_threshold import DecayingThreshold
-from beem_plugin.exits.policies.entropy import Entropy
 from beem_plugin.exits.policies.expected_gain import ExpectedGain
-from beem_plugin.exits.policies.gate import Gate
-from beem_plugin.exits.policies.halting import Halting
-from beem_plugin.exits.policies.margin import Margin
-from beem_plugin.exits.policies.max_probability import MaxProbability
-from beem_plugin.exits.policies.patience import Patience
-from beem_plugin.exits.policies.predicted_error import PredictedError
-from beem_plugin.exits.policies.similarity import Similarity
+from beem_plugin.exits.policies.learned import Gate, Halting, PredictedError, Similarity
+from beem_plugin.exits.policies.patience import ConfidentPatience, Patience
 from beem_plugin.exits.policies.static import Final, FixedExit
 from beem_plugin.exits.policies.threshold_policy import ThresholdPolicy
 from beem_plugin.exits.policies.voting import Voting

@@ -35,11 +35,10 @@ class Beem(ThresholdPolicy):
 
     weights : `ExitWeights` or `str` or `list[float]`, optional (default = `"accuracy"`)
         `"cost"` is BEEM-C, `"accuracy"` BEEM-A; a list gives one weight per exit.
-    thresholds : `ThresholdStrategy` or `float` or `str` or `list`, optional (default = `"error_rate"`)
-        See `ThresholdPolicy`.
+    thresholds, min_exit
+        See `ThresholdPolicy`; the default of `thresholds` is the strategy `"error_rate"`.
     on_disagreement : `str`, optional (default = `"restart"`)
         The score when the label changes: `"restart"`, w_i C_i as in the paper; `"zero"`, as in the released code.
-    min_exit : `int`, optional (default = `1`)
     """
 
     published_grids: ClassVar[Mapping[str, Sequence[Any]]] = {

@@ -57,17 +57,17 @@ class Calibrated(ExitPolicy):
     def step(self, exit_number: int, signals: ExitSignals, state: ExitState) -> tuple[Tensor, ExitState]:
         return self.policy.step(exit_number, self.calibration.signals(exit_number, signals), state)
 
-    def can_leave(self, exit_number: int) -> bool:
-        return self.policy.can_leave(exit_number)
-
-    def needs(self, exit_number: int) -> bool:
-        return self.policy.needs(exit_number)
-
     def output(self, exit_number: int, signals: ExitSignals, state: ExitState) -> Tensor:
         return self.policy.output(exit_number, self.calibration.signals(exit_number, signals), state)
 
     def score(self, state: ExitState) -> Tensor | None:
         return self.policy.score(state)
+
+    def can_leave(self, exit_number: int) -> bool:
+        return self.policy.can_leave(exit_number)
+
+    def needs(self, exit_number: int) -> bool:
+        return self.policy.needs(exit_number)
 
     def out_of_reach(self, with_ends: bool = True) -> list[str]:
         return self.policy.out_of_reach(with_ends)
@@ -78,7 +78,7 @@ class Calibrated(ExitPolicy):
         return table
 
     def score_key(self) -> bytes | None:
-        inner, own = self.policy.score_key(), self.fingerprint(without=("policy",))
+        inner, own = self.policy.score_key(), self.key_without("policy")
         return None if inner is None or own is None else own + inner
 
     def scores(self, trace: Trace) -> ScoreTable:

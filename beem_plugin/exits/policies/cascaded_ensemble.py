@@ -15,7 +15,7 @@ from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.signals import ExitSignals
 from beem_plugin.exits.state import ExitState
 from beem_plugin.exits.threshold_strategy import Thresholds
-from beem_plugin.exits.trace_interface import Trace
+from beem_plugin.exits.trace_interface import Trace, require_labels
 
 UNIFORM, FIT = "uniform", "fit"
 RIDGE = 1e-4
@@ -38,14 +38,13 @@ class CascadedEnsemble(ThresholdPolicy):
 
     # Parameters
 
-    thresholds : `ThresholdStrategy` or `float` or `str` or `list`, optional (default = `None`)
-        Probabilities. See `ThresholdPolicy`.
+    thresholds, min_exit
+        See `ThresholdPolicy`; probabilities.
     weights : `str` or `list[list[float]]`, optional (default = `"uniform"`)
         `"uniform"`, all 1; `"fit"`, chosen together with `bias` on the calibration data, by the cross-entropy of each
         q_m; or the a_{m,j} themselves, none negative: a list for every exit m but the last, of m numbers.
     bias : `list[list[float]]`, optional (default = none)
         b_m: a list for every exit but the last, with a number for every label. Not with `"fit"`, which finds its own.
-    min_exit : `int`, optional (default = `1`)
     """
 
     strict: ClassVar[bool] = True
@@ -84,11 +83,7 @@ class CascadedEnsemble(ThresholdPolicy):
     def fit_parameters(self, trace: Trace) -> None:
         if self.weighting != FIT:
             return
-        if not trace.has_labels:
-            raise ConfigurationError(
-                f'weights "{FIT}" need labelled calibration data; found {int((trace.labels >= 0).sum())} labels for '
-                f"{len(trace)} samples"
-            )
+        require_labels(trace, f'weights "{FIT}"')
         seen: list[Tensor] = []
         self.weights, self.bias = [], []
         for exit_number in range(1, trace.num_exits):
@@ -140,15 +135,9 @@ def check_rows(key: str, rows: Sequence[Sequence[float]], lengths: Sequence[int]
 
 def fit_ensemble(log_probabilities: Tensor, labels: Tensor) -> tuple[list[float], list[float]]:
     """
-    The weights and the bias of one ensemble, by full-batch L-BFGS on its cross-entropy, starting at the uniform one. As
-    in the release a = exp(w), so that no weight is negative.
-
-    # Parameters
-
-    log_probabilities : `Tensor`
-        `(exits so far, samples, labels)`
-    labels : `Tensor`
-        `(samples,)`
+    The weights and the bias of one ensemble of `(exits so far, samples, labels)` log-probabilities, by full-batch
+    L-BFGS on its cross-entropy, starting at the uniform one. As in the release a = exp(w), so that no weight is
+    negative.
     """
     exits, _, num_labels = log_probabilities.shape
     w = torch.zeros(exits, dtype=log_probabilities.dtype, requires_grad=True)

@@ -61,10 +61,9 @@ class DecayingThreshold(ThresholdPolicy):
             )
         if decay not in DECAYS:
             raise ConfigurationError(not_allowed("decaying_threshold.decay", decay, DECAYS))
-        if max_length < 1:
-            raise ConfigurationError(f"decaying_threshold.max_length: found {max_length}, allowed: 1 or more")
-        if temperature < 0:
-            raise ConfigurationError(f"decaying_threshold.temperature: found {temperature}, allowed: 0 or more")
+        for key, number, least in (("max_length", max_length, 1), ("temperature", temperature, 0)):
+            if number < least:
+                raise ConfigurationError(f"decaying_threshold.{key}: found {number}, allowed: {least} or more")
         super().__init__(policy.strategy, policy.min_exit)
         self.policy = policy
         self.decay = decay
@@ -99,14 +98,10 @@ class DecayingThreshold(ThresholdPolicy):
 
     def moved(self, score: Tensor, position: Tensor) -> Tensor:
         """`(batch,)` the score that passes lambda if and only if `score` passes the threshold at `position`."""
-        return score / SHARE + self.moves(position)
-
-    def moves(self, position: Tensor) -> Tensor:
-        """`(batch,)` the number added to a score at `position` after its division by `SHARE`."""
         if self.decay == "calm":
-            return -0.1 * torch.exp(-self.temperature * position / self.max_length) / SHARE
+            return score / SHARE - 0.1 * torch.exp(-self.temperature * position / self.max_length) / SHARE
         later = -0.1 * torch.exp(-(position + 1) / (self.max_length + 1)) / SHARE
-        return torch.where(position < self.max_length / 3, -math.inf, later)
+        return score / SHARE + torch.where(position < self.max_length / 3, -math.inf, later)
 
     def output(self, exit_number: int, signals: ExitSignals, state: ExitState) -> Tensor:
         return self.policy.output(exit_number, signals, inner(state))

@@ -31,17 +31,17 @@ class ExpectedGain(ThresholdPolicy):
     and a sample that exits at i < L gets the label y_i with the largest v_i; at the last exit it gets that exit's own.
     A constant confidence (a collapsed exit) gets no weight, a biased one is corrected by b.
 
-    *When to stop.* A sample that exits at i and not at j > i saves the layers l_j - l_i and loses the accuracy
-    R_j - R_i (1 if right, else 0). If accuracy lambda is worth a layer, stopping is best once
+    *When to stop.* A sample that exits at i and not at j > i saves the cost l_j - l_i, in layers with the branches of
+    the exits in between, and loses the accuracy R_j - R_i (1 if right, else 0). If accuracy lambda is worth a layer,
+    stopping is best once
 
         max_{j>i} E[R_j - R_i | x_i] / (l_j - l_i)  <=  lambda,
 
-    with x_i the outputs of the exits up to i: the largest expected gain *per layer* of any later exit. (This is the
-    stopping rule of a sample that must choose its exit now; the full dynamic programme, which can revise the choice
-    later, was no better on held-out data.) Continuing matters only if the label changes,
-    E[R_j - R_i | x] = P(change | x) E[R_j - R_i | change, x], and a few hundred calibration samples determine how
-    *often* labels change far better than for which samples a change is an improvement. So the second factor is one
-    number per exit, and the score is
+    with x_i the outputs of the exits up to i: the largest expected gain *per layer* of any later exit. (The full
+    dynamic programme, which can revise the choice later, was no better on held-out data.) Continuing matters only if
+    the label changes, E[R_j - R_i | x] = P(change | x) E[R_j - R_i | change, x], and a few hundred calibration samples
+    determine how *often* labels change far better than for which samples a change is an improvement. So the second
+    factor is one number per exit, and the score is
 
         S_i = g_i sigma(u_i . [log-odds of y_i under v_i, under p_i, and under p_{i-1}] + d_i(y_i)),
 
@@ -57,22 +57,18 @@ class ExpectedGain(ThresholdPolicy):
     the target, u and d the log-loss of changes, both with a ridge penalty. Without labels the target is the last
     exit's distribution.
 
-    A step costs two multiply-adds a label, one log-softmax and three log-odds; the state is v_i and p_i.
-
     Registered as an `ExitPolicy` with name "expected_gain".
 
     # Parameters
 
-    thresholds : `ThresholdStrategy` or `float` or `str` or `list`, optional (default = `None`)
-        Accuracy per layer. See `ThresholdPolicy`.
+    thresholds, min_exit
+        See `ThresholdPolicy`; accuracy per layer. Exits before `min_exit` vote.
     model : `dict`, optional (default = fitted)
         The fitted numbers in a calibrated policy's config, see `ExpertModel`.
     ridge : `float`, optional (default = `1.0`)
         The penalty on the weights of standardised features.
     label_share : `float`, optional (default = `0.3`)
         The share of the labels in the target distribution, from 0 to 1.
-    min_exit : `int`, optional (default = `1`)
-        Earlier exits vote, but no sample exits at them.
     """
 
     higher_is_more_confident: ClassVar[bool] = False

@@ -86,18 +86,7 @@ class ExpertModel:
 
 
 def fit_experts(trace: Trace, ridge: float, label_share: float) -> ExpertModel:
-    """
-    Fits all numbers, exit after exit; deterministic.
-
-    # Parameters
-
-    trace : `Trace`
-        Labels are used where known; none is required.
-    ridge : `float`
-        The penalty on the weights of standardised features.
-    label_share : `float`
-        From 0 to 1: the share of the labels in the target distribution; the rest is the calibrated last exit.
-    """
+    """Fits all numbers, exit after exit, as `ExpectedGain` describes. Labels are used where known; none is required."""
     if len(trace) == 0:
         raise ConfigurationError("expected_gain: found no calibration sample, needed: at least one")
     distributions = clipped_log_probabilities(trace.logits.double().numpy())  # (samples, exits, labels)
@@ -124,7 +113,7 @@ def fit_experts(trace: Trace, ridge: float, label_share: float) -> ExpertModel:
         change.append(weights.tolist())
         change_bias.append(offsets.tolist())
     right = np.take_along_axis(target, given, 1).mean(0)
-    gain = gains(right, changes.mean(0), trace.exit_layers, len(trace))
+    gain = gains(right, changes.mean(0), trace.exit_costs, len(trace))
     return ExpertModel(memory, trust, bias, change, change_bias, gain)
 
 
@@ -141,15 +130,8 @@ def target_of(trace: Trace, label_share: float) -> np.ndarray:
 
 def fit_vote(inputs: np.ndarray, target: np.ndarray, ridge: float) -> tuple[np.ndarray, np.ndarray]:
     """
-    The weights, none negative, and the offsets of the weighted sum of log-probabilities with the smallest cross-entropy
-    to the target.
-
-    # Parameters
-
-    inputs : `ndarray`
-        `(samples, experts, labels)`
-    target : `ndarray`
-        `(samples, labels)`
+    The weights, none negative, and the offsets of the weighted sum of `(samples, experts, labels)` log-probabilities
+    with the smallest cross-entropy to the `(samples, labels)` target.
     """
     samples, experts, num_labels = inputs.shape
     centred = inputs - inputs.mean(axis=2, keepdims=True)
@@ -206,21 +188,22 @@ def fit_change(
     return slopes, weights[evidence.shape[1] : -1] + weights[-1] - float(slopes @ mean)
 
 
-def gains(right: np.ndarray, changed: np.ndarray, exit_layers: Sequence[int], samples: int) -> list[float]:
+def gains(right: np.ndarray, changed: np.ndarray, costs: Sequence[float], samples: int) -> list[float]:
     """
     g_i: the largest gain in accuracy per layer of any later exit, for each sample whose label changes. Half a sample
     that changes its label and is right at the end is added, so that a rate is never 0 / 0.
 
     # Parameters
 
-    right : `ndarray`
-        `(exits,)` the share of samples that are right at each exit.
-    changed : `ndarray`
-        `(exits - 1,)` the share of samples that have another label at the end.
+    right, changed : `ndarray`
+        `(exits,)` the share of samples that are right at each exit, and `(exits - 1,)` of those that have another label
+        at the end.
+    costs : `Sequence[float]`
+        Cost of exiting at each exit, in layers.
     """
     found = []
     for i in range(len(right) - 1):
-        ahead = np.array([layer - exit_layers[i] for layer in exit_layers[i + 1 :]])
+        ahead = np.array(costs[i + 1 :]) - costs[i]
         best = max(float(((right[i + 1 :] - right[i]) / ahead).max()), 0.0)
         found.append((samples * best + PSEUDO_CHANGES / ahead[-1]) / (samples * changed[i] + PSEUDO_CHANGES))
     return [float(value) for value in found]

@@ -27,7 +27,6 @@ class FixedExit(ExitPolicy):
     """
 
     speed_keys: ClassVar[tuple[str, ...] | None] = ("exit",)
-
     serves_regression: ClassVar[bool] = True
 
     def __init__(self, exit: int) -> None:
@@ -42,17 +41,17 @@ class FixedExit(ExitPolicy):
         return signals.flags(exit_number >= self.exit), state
 
     def can_leave(self, exit_number: int) -> bool:
-        return exit_number >= self.exit or not self.describes_itself("can_leave")
+        return exit_number >= self.exit
 
     def needs(self, exit_number: int) -> bool:
-        return exit_number >= self.exit or not self.describes_itself("needs")
+        return exit_number >= self.exit
 
     def to_config(self) -> dict[str, Any]:
         return {"type": "fixed_exit", "exit": self.exit}
 
 
 @ExitPolicy.register("final")
-class Final(ExitPolicy):
+class Final(FixedExit):
     """
     Full depth: every sample exits at the last exit.
 
@@ -60,16 +59,14 @@ class Final(ExitPolicy):
     """
 
     leaves_early = False
-    serves_regression: ClassVar[bool] = True
+    speed_keys: ClassVar[tuple[str, ...] | None] = None
 
-    def step(self, exit_number: int, signals: ExitSignals, state: ExitState) -> tuple[Tensor, ExitState]:
-        return signals.flags(exit_number >= self.num_exits), state
+    def __init__(self) -> None:
+        super().__init__(1)
 
-    def can_leave(self, exit_number: int) -> bool:
-        return exit_number >= self.num_exits or not self.describes_itself("can_leave")
-
-    def needs(self, exit_number: int) -> bool:
-        return exit_number >= self.num_exits or not self.describes_itself("needs")
+    def bind(self, exit_layers: Sequence[int], num_labels: int) -> None:
+        self.exit = len(exit_layers)
+        super().bind(exit_layers, num_labels)
 
     def to_config(self) -> dict[str, Any]:
         return {"type": "final"}

@@ -45,8 +45,8 @@ class ThresholdPolicy(ExitPolicy):
     strict: ClassVar[bool] = False
     """Whether a sample whose score equals the threshold does not exit."""
 
-    memoryless: ClassVar[bool] = False
-    """Whether an exit's score depends on that exit only, so that exits where no sample can exit need no head."""
+    bounds: ClassVar[tuple[float, float] | None] = None
+    """The smallest and the largest possible score, if they are the same at every exit; see `score_range`."""
 
     published_grids: ClassVar[Mapping[str, Sequence[Any]]] = {}
     """The threshold grids of the policy's own paper by strategy name; without, the observed scores are the grid."""
@@ -107,13 +107,12 @@ class ThresholdPolicy(ExitPolicy):
         return self.passes(state["score"], self.values[exit_number - 1]), state
 
     def can_leave(self, exit_number: int) -> bool:
-        decides = (type(self).step, type(self).passes)
-        if exit_number >= self.num_exits or decides != (ThresholdPolicy.step, ThresholdPolicy.passes):
+        if exit_number >= self.num_exits:
             return True
         return exit_number >= self.min_exit and (self.values is None or self.values[exit_number - 1] != self.never)
 
     def needs(self, exit_number: int) -> bool:
-        return not (self.memoryless and self.describes_itself("memoryless")) or self.can_leave(exit_number)
+        return not self.memoryless or self.can_leave(exit_number)
 
     def passes(self, score: Tensor, threshold: float) -> Tensor:
         """`(batch,)` bool: whether samples with `score` exit under `threshold`, both in the policy's own unit."""
@@ -123,7 +122,7 @@ class ThresholdPolicy(ExitPolicy):
 
     def score_range(self, exit_number: int) -> tuple[float, float] | None:
         """The smallest and the largest possible score of the exit, inclusive; `None` if unknown."""
-        return None
+        return self.bounds
 
     def out_of_reach(self, with_ends: bool = True) -> list[str]:
         numbers = range(self.min_exit, self.num_exits)
@@ -156,20 +155,14 @@ class ThresholdPolicy(ExitPolicy):
         table = ScoreTable.of(trace, self.start(len(trace), trace.num_exits), self.update, self.prediction)
         scores = table.scores if self.higher_is_more_confident else -table.scores
         scores[:, : self.min_exit - 1] = -math.inf
-        return replace(
-            table,
-            scores=scores,
-            higher_is_more_confident=self.higher_is_more_confident,
-            strict=self.strict,
-            published_grids=self.published_grids,
-        )
+        own = {name: getattr(self, name) for name in ("higher_is_more_confident", "strict", "published_grids")}
+        return replace(table, scores=scores, **own)
 
     def score_key(self) -> bytes | None:
         # A subclass with another decision need not exit at the first score that passes.
         own = (ThresholdPolicy.step, ThresholdPolicy.passes, ThresholdPolicy.score_table)
-        if (type(self).step, type(self).passes, type(self).score_table) != own:
-            return None
-        return self.fingerprint(without=LIMITS)
+        changed = (type(self).step, type(self).passes, type(self).score_table) != own
+        return None if changed else self.key_without(*LIMITS)
 
     def scores(self, trace: Trace) -> ScoreTable:
         return self.score_table(trace)
@@ -197,13 +190,8 @@ class ThresholdPolicy(ExitPolicy):
         table = self.score_table(trace)
         fit = self.strategy.fit(table)
         self.values = [table.orient(value) for value in fit.thresholds]
-        return trace.report_on(
-            self,
-            thresholds=self.native_thresholds(),
-            weights=self.report_weights(),
-            warnings=fit.warnings,
-            details=fit.details,
-        )
+        fitted = {"thresholds": self.native_thresholds(), "weights": self.report_weights()}
+        return trace.report_on(self, **fitted, warnings=fit.warnings, details=fit.details)
 
     def fit_parameters(self, trace: Trace) -> None:
         """Fits what the score itself needs, before the thresholds; nothing by default."""
@@ -221,8 +209,6 @@ class ThresholdPolicy(ExitPolicy):
 
     def to_config(self) -> dict[str, Any]:
         self.check_calibrated()
-        config: dict[str, Any] = {"type": self.registered_name, **self.parameters()}
-        config["thresholds"] = self.native_thresholds()
-        if self.min_exit != 1:
-            config["min_exit"] = self.min_exit
-        return config
+        thresholds = {"thresholds": self.native_thresholds()}
+        min_exit = {} if self.min_exit == 1 else {"min_exit": self.min_exit}
+        return {"type": self.registered_name, **self.parameters(), **thresholds, **min_exit}

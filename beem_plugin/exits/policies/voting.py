@@ -31,13 +31,11 @@ class Voting(ThresholdPolicy):
 
     # Parameters
 
-    thresholds : `ThresholdStrategy` or `float` or `str` or `list`, optional (default = `None`)
-        Fractions of the votes if `exponent` is 1, votes if it is 0. See `ThresholdPolicy`. With `exponent` 1 the first
-        exit has all votes, V_1 = 1: raise `min_exit` to exclude it.
+    thresholds, min_exit
+        See `ThresholdPolicy`; fractions of the votes if `exponent` is 1, votes if it is 0. With `exponent` 1 the first
+        exit has all votes, V_1 = 1: raise `min_exit` to exclude it; exits before it still vote.
     exponent : `float`, optional (default = `1.0`)
         The paper's lambda.
-    min_exit : `int`, optional (default = `1`)
-        Earlier exits vote, but no sample exits at them.
     """
 
     strict: ClassVar[bool] = True
