@@ -10,7 +10,6 @@ import torch
 from allennlp_light.modules.seq2vec_encoders import Seq2VecEncoder
 from torch import Tensor
 
-import beem_plugin.exits.mixed_pooler  # noqa: F401
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.exits.heads import HeadFamily, HeadSizes
 from beem_plugin.exits.poolers import BertPooler

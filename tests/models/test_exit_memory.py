@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-import beem_plugin.exits.mixed_pooler
+import beem_plugin.exits.poolers
 import beem_plugin.exits.policies  # noqa: F401
 from beem_plugin.backbones import BackboneState
 from beem_plugin.calibration.replay import replay

@@ -14,25 +14,10 @@ from beem_plugin.exits.outputs import HeadOutput
 
 
 class AttentionHead(ExitHead):
-    """
-    # Parameters
-
-    hidden_size : `int`
-        Of the backbone.
-    classifier : `torch.nn.Linear`
-        Several exits may share it; its input size is the head's width.
-    num_heads : `int`
-    dropout, attention_dropout : `float`
-        Before the classifier, and of the attention's probabilities.
-    """
+    """The classifier's input size is the head's width; several exits may share it. See `AttentionHeads`."""
 
     def __init__(
-        self,
-        hidden_size: int,
-        classifier: torch.nn.Linear,
-        num_heads: int,
-        dropout: float,
-        attention_dropout: float,
+        self, hidden_size: int, classifier: torch.nn.Linear, num_heads: int, dropout: float, attention_dropout: float
     ) -> None:
         super().__init__()
         size = classifier.in_features

@@ -12,16 +12,15 @@ from torch import Tensor
 
 from beem_plugin.common.errors import ConfigurationError, not_allowed
 from beem_plugin.exits.heads.head import NO_MEMORY, ExitHead, HeadFamily, HeadSizes, new_classifier
-from beem_plugin.exits.heads.pooled import PooledHead
+from beem_plugin.exits.heads.pooled import ClassifierHead, PooledHead
 from beem_plugin.exits.outputs import HeadOutput
-from beem_plugin.exits.poolers import as_input_of
 
 logger = logging.getLogger(__name__)
 
 NORMALIZATIONS = ("log_softmax", "none", "layer_norm")
 
 
-class CascadedHead(ExitHead):
+class CascadedHead(ClassifierHead):
     """
     # Parameters
 
@@ -36,18 +35,15 @@ class CascadedHead(ExitHead):
     remembers: ClassVar[tuple[str, ...]] = ("previous_logits",)
 
     def __init__(self, pooler: Seq2VecEncoder, num_labels: int, dropout: float, normalization: str | None) -> None:
-        super().__init__()
-        self.pooler = pooler
-        self.dropout = torch.nn.Dropout(dropout)
-        self.pooled_size = pooler.get_output_dim()
+        size = pooler.get_output_dim() + (0 if normalization is None else num_labels)
+        super().__init__(pooler, new_classifier(size, num_labels), dropout)
         self.normalization = normalization
         self.norm = torch.nn.LayerNorm(num_labels) if normalization == "layer_norm" else None
-        self.classifier = new_classifier(self.pooled_size + (0 if normalization is None else num_labels), num_labels)
 
     def forward(
         self, hidden_states: Tensor, attention_mask: Tensor | None = None, memory: Mapping[str, Tensor] = NO_MEMORY
     ) -> HeadOutput:
-        pooled = as_input_of(self.classifier, self.pooler(hidden_states, attention_mask))
+        pooled = self.pool(hidden_states, attention_mask)
         seen = self.dropout(pooled)
         if self.normalization is not None:
             seen = torch.cat([seen, self._normalize(memory["previous_logits"].detach()).to(seen.dtype)], -1)

@@ -10,19 +10,18 @@ from allennlp_light.modules.seq2vec_encoders.seq2vec_encoder import Seq2VecEncod
 from torch import Tensor
 
 from beem_plugin.exits.heads.head import NO_MEMORY, ExitHead, HeadFamily, HeadSizes
+from beem_plugin.exits.heads.pooled import ClassifierHead
 from beem_plugin.exits.outputs import HeadOutput
-from beem_plugin.exits.poolers import as_input_of
 
 
-class PastFutureHead(ExitHead):
+class PastFutureHead(ClassifierHead):
     """
     # Parameters
 
-    pooler : `Seq2VecEncoder`
+    pooler, classifier, dropout
+        See `ClassifierHead`.
     imitators : `Sequence[torch.nn.Linear]`
         One for each later exit, shared with the other exits before that one; none at the last exit.
-    classifier : `torch.nn.Linear`
-    dropout : `float`
     """
 
     remembers: ClassVar[tuple[str, ...]] = ("past",)
@@ -34,18 +33,14 @@ class PastFutureHead(ExitHead):
         classifier: torch.nn.Linear,
         dropout: float,
     ) -> None:
-        super().__init__()
-        self.pooler = pooler
-        self.pooled_size = pooler.get_output_dim()
+        super().__init__(pooler, classifier, dropout)
         self.imitators = torch.nn.ModuleList(imitators)
         self.gate = torch.nn.Linear(2 * self.pooled_size, 1) if imitators else None
-        self.dropout = torch.nn.Dropout(dropout)
-        self.classifier = classifier
 
     def forward(
         self, hidden_states: Tensor, attention_mask: Tensor | None = None, memory: Mapping[str, Tensor] = NO_MEMORY
     ) -> HeadOutput:
-        state = as_input_of(self.classifier, self.pooler(hidden_states, attention_mask))
+        state = self.pool(hidden_states, attention_mask)
         past = memory["past"] + state if "past" in memory else state
         if self.gate is None:
             return HeadOutput(self.classifier(self.dropout(past)), state)

@@ -13,14 +13,16 @@ from beem_plugin.exits.outputs import HeadOutput
 from beem_plugin.exits.poolers import as_input_of
 
 
-class PooledHead(ExitHead):
+class ClassifierHead(ExitHead):
     """
+    A pooler and a classifier, either of which several exits may share.
+
     # Parameters
 
     pooler : `Seq2VecEncoder`
     classifier : `torch.nn.Linear`
-        Several exits may share either.
     dropout : `float`
+        Of the classifier's input.
     """
 
     def __init__(self, pooler: Seq2VecEncoder, classifier: torch.nn.Linear, dropout: float) -> None:
@@ -30,14 +32,18 @@ class PooledHead(ExitHead):
         self.classifier = classifier
         self.pooled_size = pooler.get_output_dim()
 
+    def pool(self, hidden_states: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """`(batch, pooled_size)`: the pooled vector, before dropout."""
+        # Poolers that divide by a number of tokens return float32 for any precision of the layers.
+        return as_input_of(self.classifier, self.pooler(hidden_states, attention_mask))
+
+
+class PooledHead(ClassifierHead):
+    """The classifier reads the pooled vector."""
+
     @property
     def reads(self) -> str | None:
         return getattr(self.pooler, "reads", None)
-
-    def pool(self, hidden_states: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """`(batch, pooled_size)`: the input of the classifier, before dropout."""
-        # Poolers that divide by a number of tokens return float32 for any precision of the layers.
-        return as_input_of(self.classifier, self.pooler(hidden_states, attention_mask))
 
     def forward(
         self, hidden_states: Tensor, attention_mask: Tensor | None = None, memory: Mapping[str, Tensor] = NO_MEMORY
@@ -57,7 +63,4 @@ class PooledHeads(HeadFamily):
     def build(self, sizes: HeadSizes) -> list[ExitHead]:
         poolers = sizes.poolers()
         classifiers = sizes.classifiers(poolers[0].get_output_dim())
-        return [
-            PooledHead(pooler, classifier, sizes.dropout)
-            for pooler, classifier in zip(poolers, classifiers, strict=True)
-        ]
+        return [PooledHead(*modules, sizes.dropout) for modules in zip(poolers, classifiers, strict=True)]
