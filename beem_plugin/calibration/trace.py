@@ -21,6 +21,7 @@ from beem_plugin.common.errors import DataError
 from beem_plugin.common.known_labels import known_labels
 from beem_plugin.exits.calibration_report import CalibrationReport
 from beem_plugin.exits.policy import ExitPolicy
+from beem_plugin.exits.score_table import full_depth_cost
 from beem_plugin.exits.signals import ExitSignals, decision_dtype, prediction_of
 
 
@@ -100,6 +101,11 @@ class ExitTrace:
         needed = [*map(policy.needs, range(1, self.num_exits)), True]
         branches = np.diff(self.exit_costs, prepend=0) - np.diff(self.exit_layers, prepend=0)
         return list((np.array(self.exit_layers) + np.cumsum(branches * needed)).tolist())
+
+    def fixed_speedups(self) -> list[float]:
+        """For each exit the layer speed-up if all samples exit there, and no other exit's branch is run."""
+        own = np.array(self.exit_layers) + np.diff(np.array(self.exit_costs) - self.exit_layers, prepend=0)
+        return list((full_depth_cost(self.exit_layers, self.exit_costs) / own).tolist())
 
     @property
     def metric(self) -> str:

@@ -145,7 +145,7 @@ class TraceJudge:
             num_exits=self.trace.num_exits,
             metrics=measured,
             final_metrics=dict(self.final_metrics),
-            depth=self.trace.histogram_depth(outcome.exit_histogram),
+            depth=self.trace.histogram_depth(outcome.exit_histogram, policy),
             policy=policy.to_config(),
             warnings=[
                 *([] if report is None else report.warnings),
@@ -154,7 +154,7 @@ class TraceJudge:
             ],
             calibration=None if report is None else report.to_json(),
             setting=setting,
-            intervals=intervals_of(self.trace, outcome, measured, every=alone),
+            intervals=intervals_of(self.trace, policy, outcome, measured, every=alone),
         )
 
     def _fit(self, settings: Sequence[Setting]) -> list[Fitted]:

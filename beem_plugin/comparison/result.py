@@ -98,12 +98,15 @@ def check_same_network(flag: str, path: str, trace: ExitTrace, other_path: str, 
             raise ConfigurationError(f"{flag}: {path} has {what} {found}, found {expected} in {other_path}")
 
 
-def intervals_of(trace: ExitTrace, outcome: Outcome, measured: dict[str, float], every: bool) -> dict[str, Interval]:
+def intervals_of(
+    trace: ExitTrace, policy: ExitPolicy, outcome: Outcome, measured: dict[str, float], every: bool
+) -> dict[str, Interval]:
     """Intervals of the speed-up and of accuracy (binomial), and with `every` of the other metrics (bootstrap)."""
     found: dict[str, Interval] = {}
     if not trace.has_independent_samples:
         return found
-    if trace.token_depth is None and (speed := speedup_interval(outcome.exit_histogram, trace.exit_layers)):
+    speed = speedup_interval(outcome.exit_histogram, trace.exit_layers, trace.costs_under(policy))
+    if trace.token_depth is None and speed is not None:
         found["layer_speedup"] = speed
     if "accuracy" in measured:
         right = int(outcome.counts[outcome.labels == outcome.predictions].sum())
@@ -155,8 +158,7 @@ def fixed_exits(trace: ExitTrace, metric: str) -> Curve:
     """All samples at one exit, from the last exit to the first."""
     columns = range(trace.num_exits - 1, -1, -1)
     values = [measure(trace, trace.predictions[:, column], [metric])[metric] for column in columns]
-    speeds = [trace.exit_layers[-1] / trace.exit_layers[column] for column in columns]
-    return Curve(np.array(values), np.array(speeds), [column + 1 for column in columns])
+    return Curve(np.array(values), np.array(trace.fixed_speedups()[::-1]), [column + 1 for column in columns])
 
 
 def _names(trace: ExitTrace, metrics: Sequence[str]) -> list[str]:

@@ -15,6 +15,7 @@ from beem_plugin.common.outputs import check_outputs, check_writable
 from beem_plugin.evaluation.statistics import binomial_interval, speedup_interval
 from beem_plugin.execution import Engine
 from beem_plugin.execution.file_engine import check_engine
+from beem_plugin.execution.metering.macs import exit_costs
 from beem_plugin.rendering.pages.evaluation import evaluation_page
 from beem_plugin.tasks.task import task_of_archive
 
@@ -115,6 +116,7 @@ def evaluate_archive(
     if labelled and "accuracy" in metrics:
         intervals["accuracy"] = binomial_interval(round(metrics["accuracy"] * labelled), labelled)
     if labelled is not None and "token_exit_histogram" not in metrics:
-        layers = list(archive.model.exit_network.exit_layers)
-        intervals["layer_speedup"] = speedup_interval(metrics["exit_histogram"], layers)
+        network = archive.model.exit_network
+        costs = exit_costs(network, archive.model.exit_policy)
+        intervals["layer_speedup"] = speedup_interval(metrics["exit_histogram"], list(network.exit_layers), costs)
     return {**metrics, "intervals": intervals} if intervals else metrics

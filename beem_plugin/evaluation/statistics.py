@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from beem_plugin.calibration.report import binomial_interval
+from beem_plugin.calibration.speed import full_depth_cost
 
 Interval = tuple[float, float]
 CONFIDENCE = 0.95
@@ -120,13 +121,19 @@ def percentile_interval(values: Sequence[float] | np.ndarray) -> Interval:
     return float(low), float(high)
 
 
-def speedup_interval(exit_histogram: Sequence[int], exit_layers: Sequence[int], seed: int = 0) -> Interval | None:
-    """Bootstrap interval of the layer speed-up; `None` without samples."""
+def speedup_interval(
+    exit_histogram: Sequence[int],
+    exit_layers: Sequence[int],
+    exit_costs: Sequence[float] | None = None,
+    seed: int = 0,
+) -> Interval | None:
+    """Bootstrap interval of the layer speed-up, arguments as of `histogram_summary`; `None` without samples."""
     if not sum(exit_histogram):
         return None
-    layers = np.asarray(exit_layers, dtype=np.float64)
+    costs = exit_costs or exit_layers
     drawn = resampled_counts(exit_histogram, seed=seed)
-    return percentile_interval(layers[-1] * drawn.sum(1) / (drawn @ layers))
+    mean = drawn @ np.asarray(costs, dtype=np.float64)
+    return percentile_interval(full_depth_cost(exit_layers, costs) * drawn.sum(1) / mean)
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:

@@ -12,7 +12,7 @@ from torch.nn import functional
 from beem_plugin.backbones.vision_encoder_decoder import CaptionBackbone
 from beem_plugin.exits.branches import TransformerBranch
 from beem_plugin.exits.branches.branch import KeyValueStore
-from beem_plugin.exits.signal_modules.signal_module import ExitView
+from beem_plugin.exits.signal_modules import ExitView
 from beem_plugin.exits.token_signals import TokenSignals, TokenSummary, shortlist_summary
 from beem_plugin.exits.vocabulary_heads import VocabularyHead
 from beem_plugin.exits.vocabulary_heads.head import Memory

@@ -13,7 +13,7 @@ from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.registry import Lazy, Registrable
 from beem_plugin.exits.branches import Branch
 from beem_plugin.exits.forks import Fork, SumFork
-from beem_plugin.exits.signal_modules.signal_module import SignalModule
+from beem_plugin.exits.signal_modules import PredictedError, SignalModule
 from beem_plugin.exits.vocabulary_heads import TiedHead, VocabularyHead
 from beem_plugin.models.caption_exits import CaptionExits
 from beem_plugin.models.exit_construction import build_signals, causal_branch, check_exit_layers

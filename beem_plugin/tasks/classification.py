@@ -26,7 +26,6 @@ from beem_plugin.execution.engine import ExecutedBatch, gather_decisions
 from beem_plugin.execution.file_engine import file_engine
 from beem_plugin.execution.metering.macs import exit_costs
 from beem_plugin.execution.precision import cast_network
-from beem_plugin.exits.branches import BranchedHead
 from beem_plugin.models.decision_records import decision_records
 from beem_plugin.models.multi_exit_model import MultiExitModel
 from beem_plugin.rendering.tables import Column, Table, text
@@ -84,7 +83,8 @@ class Classification(Task):
         metrics: dict[str, Any] = {}
         if bool(known.any()):
             metrics.update(self.measure(model, labels[known], decisions.predictions[known]))
-        metrics.update(depth_summary(decisions.exits, model.encoder.exit_layers))
+        costs = exit_costs(model.encoder, model.exit_policy)
+        metrics.update(depth_summary(decisions.exits, model.encoder.exit_layers, costs))
         metrics.update(model.encoder.depth_of_tokens(instance.encoding["input_ids"] for instance in instances))
         metrics["samples"] = len(instances)
         metrics["labelled_samples"] = int(known.sum())
@@ -194,8 +194,8 @@ def trace_model(
         "metric": model.metric,
         "source": source,
     }
-    if any(isinstance(head, BranchedHead) for head in model.encoder.exits):
-        meta["exit_costs"] = exit_costs(model.encoder)
+    if (costs := exit_costs(model.encoder)) != model.encoder.exit_layers:
+        meta["exit_costs"] = costs
     if not indices:
         empty = torch.zeros(0, model.encoder.num_exits, model.encoder.num_labels)
         none = {name: torch.zeros(0, model.encoder.num_exits) for name in signals}

@@ -18,7 +18,7 @@ from beem_plugin.data.ragged_batch import ragged_batches
 from beem_plugin.execution.engine import Engine
 from beem_plugin.execution.metering.baselines import FullDepth, NeverLeaves
 from beem_plugin.execution.metering.computed import checked_decisions, lengths_in_order
-from beem_plugin.execution.metering.macs import count_macs
+from beem_plugin.execution.metering.macs import count_macs, exit_costs
 from beem_plugin.execution.stepped_network import SteppedNetwork, device_of, pad_token_of
 from beem_plugin.exits.policies import Final
 from beem_plugin.exits.policy import ExitPolicy
@@ -70,7 +70,7 @@ def engine_cases(network: SteppedNetwork, policy: ExitPolicy, batches: Batches, 
     cases = [Case(PLAIN, "full_depth", functools.partial(run_plain, network, batches), samples.copy)]
     for name in engines:
         decisions, computed = checked_decisions(name, network, policy, batches)
-        counts = {**count(network, decisions.exits, batches), "computed_layer_speedup": computed}
+        counts = {**count(network, decisions.exits, batches, policy), "computed_layer_speedup": computed}
         runs = {
             "full_depth": (FullDepth(network), Final()),
             "nobody_leaves": (network, NeverLeaves(policy)),
@@ -94,10 +94,10 @@ def run_plain(network: SteppedNetwork, batches: Batches) -> Iterator[Tensor]:
         yield head(network.num_exits, BackboneState(hidden, inputs["attention_mask"].bool())).argmax(-1).cpu()
 
 
-def count(network: SteppedNetwork, exits: Tensor, batches: Batches) -> dict[str, Any]:
+def count(network: SteppedNetwork, exits: Tensor, batches: Batches, policy: ExitPolicy | None = None) -> dict[str, Any]:
     """`samples`, `mean_tokens`, and the depth of the exits that were taken, with `mac_speedup`."""
     lengths = lengths_in_order(batches)
-    depth: dict[str, Any] = depth_summary(exits, network.exit_layers)
+    depth: dict[str, Any] = depth_summary(exits, network.exit_layers, exit_costs(network, policy))
     depth["mac_speedup"] = count_macs(network).speedup(exits, lengths)
     if hasattr(network, "depth_of_tokens"):
         depth.update(network.depth_of_tokens(tokens_of(batches)))

@@ -15,6 +15,7 @@ from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.files import atomic_write
 from beem_plugin.common.strict_json import json_line
 from beem_plugin.execution import Engine
+from beem_plugin.execution.metering.macs import exit_costs
 from beem_plugin.exits.token_signals import SUMMARIES, TokenSignals, TokenSummary
 from beem_plugin.models.multi_exit_tagger import MultiExitTagger
 from beem_plugin.tasks.task import Task, evaluation_loader
@@ -72,7 +73,7 @@ class TokenClassification(Task):
             **entity_scores(gold, found),
             "token_accuracy": sum(right) / len(right),
             "accuracy": sum(one == other for one, other in zip(found, gold)) / len(gold),
-            **depth_summary(exits, model.exit_layers),
+            **depth_summary(exits, model.exit_layers, exit_costs(model.encoder, model.exit_policy)),
             "samples": len(instances),
             "labelled_samples": len(instances),
             "exit_policy": model.exit_policy.to_config(),
@@ -101,6 +102,8 @@ class TokenClassification(Task):
         order = torch.cat(parts["caption"]).argsort()
         columns_of = {name: torch.cat(values)[order] for name, values in parts.items()}
         meta = {"exit_layers": model.exit_layers, "metric": model.metric, "source": source}
+        if (costs := exit_costs(model.encoder)) != model.exit_layers:
+            meta["exit_costs"] = costs
         position = torch.zeros_like(columns_of["caption"])
         return TokenTrace(**columns_of, signals=None, position=position, num_words=model.num_labels, meta=meta)
 

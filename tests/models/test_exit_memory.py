@@ -10,8 +10,6 @@ import pytest
 import torch
 from torch import Tensor
 
-import beem_plugin.exits.poolers
-import beem_plugin.exits.policies  # noqa: F401
 from beem_plugin.backbones import BackboneState
 from beem_plugin.calibration.replay import replay
 from beem_plugin.calibration.trace import ExitTrace

@@ -166,7 +166,7 @@ def judge(config: dict[str, Any], trained: TrainedRun, source: str | None = None
         "samples": len(trace),
         "depth": trace.exit_layers[-1],
         "right": right_of(trace, decisions),
-        **trace.depth(decisions.exits),
+        **trace.depth(decisions.exits, policy),
         "judged_on": source,
         "calibrated_on": calibrated_on,
         "policy": policy.to_config(),

@@ -20,6 +20,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from beem_plugin.execution.stepped_network import SteppedNetwork, device_of
 from beem_plugin.exits.branches import BranchedHead
+from beem_plugin.exits.policy import ExitPolicy
 
 LENGTHS = (8, 16, 24)
 
@@ -76,15 +77,21 @@ def count_macs(network: SteppedNetwork) -> NetworkMacs:
 
 
 @torch.no_grad()
-def exit_costs(network: Any, length: int = 32) -> list[float]:
-    """Cost of exiting at each exit in layers of the network: its layers, and the branches of all exits up to there."""
+def exit_costs(network: Any, policy: ExitPolicy | None = None, length: int = 32) -> list[float]:
+    """
+    Cost of exiting at each exit in layers of the network: its layers, and the branches of all exits up to there, but
+    for exits whose signals `policy`, bound, does not need: their branches are not run.
+    """
+    if not any(isinstance(head, BranchedHead) for head in getattr(network, "exits", ())):
+        return list(network.exit_layers)
     length = min(length, getattr(network.backbone, "max_tokens", None) or length)
     layer = sum(layers for layers, _ in _count_at(network, length)) / network.exit_layers[-1]
     weight = next(network.parameters())
     hidden = weight.new_zeros(1, length, network.backbone.hidden_size)
     costs, branches = [], 0.0
-    for head, depth in zip(network.exits, network.exit_layers, strict=True):
-        if isinstance(head, BranchedHead):
+    for number, (head, depth) in enumerate(zip(network.exits, network.exit_layers, strict=True), 1):
+        needed = policy is None or number == network.num_exits or policy.needs(number)
+        if isinstance(head, BranchedHead) and needed:
             with _counting() as counter:
                 head.branch(hidden)
             branches += counter.get_total_flops() / 2 / layer

@@ -146,7 +146,7 @@ def warn_of_overlap(calibration: Sequence[Instance], train: Sequence[Instance], 
 def figures(model: Any, trace: ExitTrace) -> dict[str, Any]:
     """The task's metrics, layer speed-up and exit histogram of the model's policy on `trace`."""
     decisions = replay(model.exit_policy, trace)
-    depth, known = trace.depth(decisions.exits), trace.known
+    depth, known = trace.depth(decisions.exits, model.exit_policy), trace.known
     values: dict[str, Any] = {}
     if bool(known.any()):
         values.update(METRICS[trace.metric](trace.labels[known].numpy(), decisions.predictions[known].numpy()))
