@@ -34,12 +34,12 @@ def check_samples(logits: Tensor, labels: Tensor, ids: Sequence[str] | None) -> 
         raise DataError(f"trace: {samples} samples in logits, but labels have shape {tuple(labels.shape)}")
     if ids is not None and len(ids) != samples:
         raise DataError(f"trace: {samples} samples in logits, but {len(ids)} ids")
-    is_regression = labels.is_floating_point()
-    wrong = labels.isinf() if is_regression else (labels >= num_labels) | (labels < -1)
-    if bool(wrong.any()):
+    if labels.is_floating_point():
+        if bool(labels.isinf().any()):
+            raise DataError(f"trace: sample {int(labels.isinf().nonzero()[0])} has an infinite label")
+    elif bool((wrong := (labels >= num_labels) | (labels < -1)).any()):
         row = int(wrong.nonzero()[0])
-        allowed = "a finite number or NaN (unknown)" if is_regression else f"-1 (unknown) to {num_labels - 1}"
-        raise DataError(f"trace: sample {row} has label {labels[row].item()}, allowed: {allowed}")
+        raise DataError(f"trace: sample {row} has label {int(labels[row])}, allowed: -1 (unknown) to {num_labels - 1}")
 
 
 def check_exits(per_exit: Mapping[str, Tensor], samples: int, exits: int) -> None:
