@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -17,9 +18,11 @@ from beem_plugin.exits.threshold_strategy import ThresholdFit, ThresholdStrategy
 
 LEVELS = (4, 8, 16, 32)
 SHRINKAGE = (0.0, 0.25, 0.5, 0.75, 1.0)
-MULTIPLIER_STEPS = 24
-BLEND_STEPS = 64
-TOLERANCE = 1.0
+MULTIPLIER_STEPS = 16
+BLEND_STEPS = 32
+FASTER_STEPS = 12
+TOLERANCE = 0.5
+"""Settings within so many standard errors of the best are as good; the one with the least shrinkage is taken."""
 
 
 @ThresholdStrategy.register("joint")
@@ -35,7 +38,9 @@ class Joint(CostStrategy):
     number of score quantiles among which each exit chooses, and `shrinkage`, by how much every exit's share of passing
     samples is moved towards that under the best shared threshold (1 is the shared threshold itself). Shares are moved
     rather than thresholds, since scores that accumulate from exit to exit have another range at every exit. Settings
-    are compared by held-out error + multiplier * cost at the multiplier that the budget corresponds to.
+    that meet the same budget are compared by held-out error + multiplier * cost, at the multiplier that the budget
+    corresponds to; among those within half a standard error of the best, the one with the least shrinkage, then the
+    coarsest, is taken.
 
     Registered as a `ThresholdStrategy` with name "joint".
 
@@ -86,15 +91,16 @@ class Joint(CostStrategy):
         loss, warnings = self.loss_of(table, "joint")
         cost, full, allowed = self.costs_of(table)
         search = _Search(table, loss, cost / full)
-        multiplier = self.multiplier
+        multiplier, share = self.multiplier, None
         if multiplier is None:
-            multiplier = search.bracket(allowed / full, max(self.levels), 0.0)[1]
-        levels, shrinkage, tried = self._choose(search, multiplier)
-        thresholds = search.shrunk(multiplier, levels, shrinkage)
-        if self.multiplier is None:
-            thresholds, reached = search.within(allowed / full, levels, shrinkage)
-            if not reached:
+            share = allowed / full
+            multiplier = search.bracket(share, max(self.levels))[1]
+            if search.path_cost[-1] > share + 1e-9:
                 warnings.append(self.unreachable(float(1 / search.path_cost[-1])))
+        levels, shrinkage, tried = self._choose(search, multiplier, share)
+        thresholds = search.thresholds(multiplier, share, levels, shrinkage)
+        if share is not None and search.means(thresholds)[1] > share + 1e-9:
+            thresholds = search.affordable(share, levels, shrinkage)
         reached_loss, reached_cost = search.means(thresholds)
         details: dict[str, Any] = {
             "levels": levels,
@@ -106,26 +112,28 @@ class Joint(CostStrategy):
         }
         return ThresholdFit(thresholds.tolist(), warnings, details)
 
-    def _choose(self, search: _Search, multiplier: float) -> tuple[int, float, list[dict[str, Any]]]:
+    def _choose(
+        self, search: _Search, multiplier: float, share: float | None
+    ) -> tuple[int, float, list[dict[str, Any]]]:
         """Levels and shrinkage by held-out loss, and all settings tried."""
         settings = [(levels, shrinkage) for levels in self.levels for shrinkage in self.shrinkage]
-        table, loss, share = search.table, search.loss, search.share
+        table, loss, cost = search.table, search.loss, search.cost
         if len(settings) == 1 or len(table) < 2 * self.folds:
             return min(self.levels), max(self.shrinkage), []
         fold = np.random.default_rng(self.seed).permutation(len(table)) % self.folds
         held_out = np.empty((len(settings), len(table)))
         for number in range(self.folds):
             inside, outside = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
-            fitted = _Search(table.select(torch.from_numpy(inside)), loss[inside], share)
+            fitted = _Search(table.select(torch.from_numpy(inside)), loss[inside], cost)
             rest = table.select(torch.from_numpy(outside))
-            for row, (levels, shrinkage) in enumerate(settings):
-                exits = rest.exits(fitted.shrunk(multiplier, levels, shrinkage).tolist()).numpy() - 1
-                held_out[row, outside] = loss[outside, exits] + multiplier * share[exits]
+            for row, setting in enumerate(settings):
+                exits = rest.exits(fitted.thresholds(multiplier, share, *setting).tolist()).numpy() - 1
+                held_out[row, outside] = loss[outside, exits] + multiplier * cost[exits]
         means = held_out.mean(axis=1)
         best = int(means.argmin())
         spread = (held_out - held_out[best]).std(axis=1) / math.sqrt(len(table))
         good = [row for row in range(len(settings)) if means[row] <= means[best] + TOLERANCE * spread[row]]
-        chosen = min(good, key=lambda row: (-settings[row][1], settings[row][0]))
+        chosen = min(good, key=lambda row: settings[row][::-1])
         tried = [
             {"levels": levels, "shrinkage": shrinkage, "held_out": float(mean)}
             for (levels, shrinkage), mean in zip(settings, means, strict=True)
@@ -134,50 +142,52 @@ class Joint(CostStrategy):
 
 
 class _Search:
-    """Optima on one set of samples by multiplier, levels and shrinkage; common results are cached."""
+    """Optima on one set of samples; `cost` is relative to full depth. Results that settings share are cached."""
 
-    def __init__(self, table: ScoreTable, loss: np.ndarray, share: np.ndarray) -> None:
+    def __init__(self, table: ScoreTable, loss: np.ndarray, cost: np.ndarray) -> None:
         self.table = table
         self.loss = loss
-        self.share = share
+        self.cost = cost
         self.path = ThresholdPath(table)
         self.rates = PassRates(table)
         self.path_loss = self.path.sums(loss) / max(len(table), 1)
-        self.path_cost = self.path.sums(np.broadcast_to(share, loss.shape)) / max(len(table), 1)
-        self._descents: dict[int, CoordinateDescent] = {}
-        self._optima: dict[tuple[float, int], np.ndarray] = {}
-
-    def descent(self, levels: int) -> CoordinateDescent:
-        if levels not in self._descents:
-            self._descents[levels] = CoordinateDescent(self.table, self.loss, self.share, levels)
-        return self._descents[levels]
+        self.path_cost = self.path.sums(np.broadcast_to(cost, loss.shape)) / max(len(table), 1)
+        self.descent = functools.cache(lambda levels: CoordinateDescent(table, loss, cost, levels))
+        self.optimum = functools.cache(self._optimum)
+        self.within = functools.cache(self._within)
 
     def means(self, thresholds: np.ndarray) -> tuple[float, float]:
         """Mean loss and mean cost."""
         return self.descent(1).means(thresholds)
 
-    def shared(self, multiplier: float) -> np.ndarray:
-        """The best shared threshold, once per exit."""
-        return self.path.thresholds(int((self.path_loss + multiplier * self.path_cost).argmin()))
-
-    def optimum(self, multiplier: float, levels: int) -> np.ndarray:
-        key = (multiplier, levels)
-        if key not in self._optima:
-            starts = [self.shared(multiplier), self.path.thresholds(0)]
-            self._optima[key] = self.descent(levels).best(multiplier, starts)
-        return self._optima[key]
-
-    def shrunk(self, multiplier: float, levels: int, shrinkage: float) -> np.ndarray:
-        shared = self.shared(multiplier)
+    def thresholds(self, multiplier: float, share: float | None, levels: int, shrinkage: float) -> np.ndarray:
+        """
+        The best thresholds, `shrinkage` of the way towards the best shared one: for mean loss + multiplier * cost, or
+        within a mean cost of `share`.
+        """
+        shared = self.shared(multiplier, share)
         if shrinkage == 1:
             return shared
-        return self.rates.between(self.optimum(multiplier, levels), shared, shrinkage)
+        own = self.optimum(multiplier, levels) if share is None else self.within(share, levels)
+        return self.rates.between(own, shared, shrinkage)
 
-    def bracket(self, allowed: float, levels: int, shrinkage: float) -> tuple[float, float]:
-        """A multiplier whose optimum costs more than `allowed` and one whose optimum does not, close to each other."""
+    def shared(self, multiplier: float, share: float | None = None) -> np.ndarray:
+        """The best shared threshold, once per exit; the fastest, if none is within `share`."""
+        if share is None:
+            return self.path.thresholds(int((self.path_loss + multiplier * self.path_cost).argmin()))
+        affordable = self.path_cost <= share + 1e-9
+        if not affordable.any():
+            return self.path.thresholds(len(self.path) - 1)
+        return self.path.thresholds(int(np.where(affordable, self.path_loss, math.inf).argmin()))
+
+    def _optimum(self, multiplier: float, levels: int) -> np.ndarray:
+        return self.descent(levels).best(multiplier, [self.shared(multiplier), self.path.thresholds(0)])
+
+    def bracket(self, share: float, levels: int) -> tuple[float, float]:
+        """A multiplier whose optimum costs more than `share` and one whose optimum does not, close to each other."""
 
         def fast(multiplier: float) -> bool:
-            return self.means(self.shrunk(multiplier, levels, shrinkage))[1] <= allowed + 1e-12
+            return self.means(self.optimum(multiplier, levels))[1] <= share + 1e-12
 
         slow, enough = 0.0, 1e-4
         if fast(slow):
@@ -189,18 +199,19 @@ class _Search:
             slow, enough = (slow, middle) if fast(middle) else (middle, enough)
         return slow, enough
 
-    def within(self, allowed: float, levels: int, shrinkage: float) -> tuple[np.ndarray, bool]:
-        """The least loss found whose mean cost is at most `allowed`; the fastest, and `False`, if none is."""
-        affordable = self.path_cost <= allowed + 1e-9
-        offered = []
-        if affordable.any():
-            offered.append(self.path.thresholds(int(np.where(affordable, self.path_loss, math.inf).argmin())))
-        if shrinkage < 1:
-            slow, enough = self.bracket(allowed, levels, shrinkage)
-            ends = [self.shrunk(multiplier, levels, shrinkage) for multiplier in (slow, enough)]
-            offered += [self.rates.between(*ends, step / BLEND_STEPS) for step in range(BLEND_STEPS + 1)]
-        evaluated = [(self.means(thresholds), thresholds) for thresholds in offered]
-        feasible = [entry for entry in evaluated if entry[0][1] <= allowed + 1e-9]
-        if feasible:
-            return min(feasible, key=lambda entry: entry[0])[1], True
-        return self.path.thresholds(len(self.path) - 1), False
+    def affordable(self, share: float, levels: int, shrinkage: float) -> np.ndarray:
+        """`thresholds` of faster parts, since a mixture can cost more than both of its parts."""
+        for step in range(1, FASTER_STEPS + 1):
+            thresholds = self.thresholds(0.0, share * (1 - step / 50), levels, shrinkage)
+            if self.means(thresholds)[1] <= share + 1e-9:
+                return thresholds
+        return self.shared(0.0, share)
+
+    def _within(self, share: float, levels: int) -> np.ndarray:
+        """The least loss found whose mean cost is at most `share`; the fastest shared threshold if there is none."""
+        ends = [self.optimum(multiplier, levels) for multiplier in self.bracket(share, levels)]
+        offered = [self.rates.between(*ends, step / BLEND_STEPS) for step in range(BLEND_STEPS + 1)]
+        shared = self.shared(0.0, share)
+        evaluated = [(self.means(thresholds), thresholds) for thresholds in (shared, *offered)]
+        feasible = [entry for entry in evaluated if entry[0][1] <= share + 1e-9]
+        return min(feasible, key=lambda entry: entry[0])[1] if feasible else shared

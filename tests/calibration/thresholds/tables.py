@@ -24,6 +24,24 @@ def make_trace(samples: int, num_exits: int = 6, num_labels: int = 2, seed: int 
     return ExitTrace(torch.from_numpy(logits), torch.from_numpy(labels), meta={"source": "made up"})
 
 
+def make_deepening_trace(samples: int, seed: int, num_exits: int = 8) -> ExitTrace:
+    """
+    Early exits share one weak feature, so they agree whether right or not; deep exits read a better one and are more
+    confident. A score that accumulates agreement grows at every exit, most at those that carry no information.
+    """
+    generator = np.random.default_rng(seed)
+    depth = np.arange(1, num_exits + 1) / num_exits
+    deep = 1 / (1 + np.exp(-9 * (depth - 0.55)))
+    labels = generator.integers(0, 2, samples)
+    sign = 2 * labels - 1
+    weak = 0.3 * sign + generator.normal(size=samples)
+    strong = 1.2 * sign * (1 + 0.7 * generator.normal(size=samples)) + 0.8 * generator.normal(size=samples)
+    evidence = weak[:, None] * (1 - deep) + strong[:, None] * deep
+    evidence = (evidence + 0.25 * generator.normal(size=evidence.shape)) * np.linspace(0.35, 1.8, num_exits)
+    logits = np.stack([-evidence, evidence], axis=-1).astype(np.float32)
+    return ExitTrace(torch.from_numpy(logits), torch.from_numpy(labels))
+
+
 def make_table(samples: int, num_exits: int = 6, seed: int = 0, policy: str = "max_probability") -> ScoreTable:
     trace = make_trace(samples, num_exits, seed=seed)
     rule = ExitPolicy.from_params({"type": policy, "thresholds": 0.5})

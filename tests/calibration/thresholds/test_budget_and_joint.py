@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from beem_plugin.calibration.replay import replay
-from beem_plugin.calibration.thresholds import BudgetThresholds, Joint, ScoreTable
-from beem_plugin.calibration.thresholds.coordinate_descent import CoordinateDescent
+from beem_plugin.calibration.thresholds import BudgetThresholds, Joint, ScoreTable, ThresholdFit
+from beem_plugin.calibration.thresholds.coordinate_descent import CoordinateDescent, PassRates
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.exits.policies import ExitPolicy
 
-from .tables import make_table, make_trace, random_table
+from .tables import make_deepening_trace, make_table, make_trace, random_table
 
 
 def loss_and_cost(table: ScoreTable, thresholds: list[float], cost: list[float]) -> tuple[float, float]:
@@ -115,9 +115,48 @@ def useless_scores(seed: int) -> ScoreTable:
     )
 
 
-def test_cross_validation_draws_noise_towards_one_threshold() -> None:
-    chosen = [Joint(speedup=2.0).fit(useless_scores(seed)).details["shrinkage"] for seed in range(6)]
-    assert np.mean(chosen) > 0.7
+def held_out(fit: ThresholdFit, table: ScoreTable, multiplier: float) -> float:
+    """Error + multiplier * cost on other samples of the kind that `fit` was made on."""
+    loss, cost = loss_and_cost(table, fit.thresholds, [layer / table.exit_layers[-1] for layer in table.exit_layers])
+    return loss + multiplier * cost
+
+
+def test_joint_is_no_worse_than_one_threshold_where_scores_are_noise() -> None:
+    excess = []
+    for seed in range(4):
+        table, other = useless_scores(seed), useless_scores(seed + 100)
+        together = Joint(speedup=2.0, levels=[8, 32]).fit(table)
+        one = BudgetThresholds(speedup=2.0).fit(table)
+        excess.append(held_out(together, other, 0.1) - held_out(one, other, 0.1))
+    assert np.mean(excess) < 0.01
+
+
+@pytest.mark.parametrize("weights", ["accuracy", "cost"])
+def test_joint_is_as_good_as_coordinate_descent_on_other_samples_where_scores_accumulate(weights: str) -> None:
+    against_plain, against_one = [], []
+    for seed in range(4):
+        rule = ExitPolicy.from_params({"type": "beem", "weights": weights, "thresholds": "never"})
+        rule.calibrate(make_deepening_trace(250, seed))
+        table = rule.score_table(make_deepening_trace(250, seed))  # type: ignore[attr-defined]
+        other = rule.score_table(make_deepening_trace(2000, 100 + seed))  # type: ignore[attr-defined]
+        plain = Joint(speedup=1.7, levels=[len(table)], shrinkage=[0.0]).fit(table)
+        found = held_out(Joint(speedup=1.7, levels=[8, 32]).fit(table), other, plain.details["multiplier"])
+        one = BudgetThresholds(speedup=1.7).fit(table)
+        against_plain.append(found - held_out(plain, other, plain.details["multiplier"]))
+        against_one.append(found - held_out(one, other, plain.details["multiplier"]))
+    assert np.mean(against_plain) < 0.004
+    assert np.mean(against_one) < -0.01
+
+
+def test_shrinkage_moves_the_shares_of_samples_that_pass_each_exit() -> None:
+    rule = ExitPolicy.from_params({"type": "beem", "weights": "cost", "thresholds": "never"})
+    rule.calibrate(make_deepening_trace(400, 1))
+    table = rule.score_table(make_deepening_trace(400, 1))  # type: ignore[attr-defined]
+    fits = [Joint(multiplier=0.2, levels=[16], shrinkage=[shrinkage]).fit(table) for shrinkage in (0.0, 0.5, 1.0)]
+    rates = [PassRates(table).of(np.array(fit.thresholds)) for fit in fits]
+    assert np.abs(rates[0] - rates[2]).max() > 0.1
+    assert rates[1] == pytest.approx((rates[0] + rates[2]) / 2, abs=1.5 / len(table))
+    assert len(set(fits[2].thresholds)) == 1
 
 
 @pytest.mark.parametrize("strategy", [Joint(multiplier=0.2), Joint(speedup=1.5), BudgetThresholds(speedup=1.5)])
