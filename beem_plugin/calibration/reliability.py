@@ -34,8 +34,12 @@ def reliability(confidence: Tensor, right: Tensor, bins: int = DEFAULT_BINS) -> 
     counts = torch.bincount(member, minlength=bins)
     mean = torch.bincount(member, weights=confidence.double(), minlength=bins) / counts
     accuracy = torch.bincount(member, weights=right.double(), minlength=bins) / counts
-    numbers = zip(*(values.tolist() for values in (edges[:-1], edges[1:], counts, mean, accuracy)), strict=True)
-    return [ReliabilityBin(*found) if found[2] else ReliabilityBin(*found[:3], None, None) for found in numbers]
+    return [
+        ReliabilityBin(low, high, count, *((found, share) if count else (None, None)))
+        for low, high, count, found, share in zip(
+            *(values.tolist() for values in (edges[:-1], edges[1:], counts, mean, accuracy)), strict=True
+        )
+    ]
 
 
 def expected_calibration_error(confidence: Tensor, right: Tensor, bins: int = DEFAULT_BINS) -> float:

@@ -81,8 +81,9 @@ class ScoreTable:
             signals = trace.exit_signals(exit_number)
             state = step(exit_number, signals, state)
             columns.append((state["score"], prediction(exit_number, signals, state), signals.confidence))
-        stacked = (torch.stack(column, 1) for column in zip(*columns, strict=True))
-        return cls(*stacked, trace.labels, trace.exit_layers, metric=trace.metric, exit_costs=trace.exit_costs)
+        scores, predictions, confidences = (torch.stack(column, 1) for column in zip(*columns, strict=True))
+        own = {"metric": trace.metric, "exit_costs": trace.exit_costs}
+        return cls(scores, predictions, confidences, trace.labels, trace.exit_layers, **own)  # type: ignore[arg-type]
 
     def __len__(self) -> int:
         return self.scores.shape[0]
