@@ -170,7 +170,7 @@ def metric_curve(table: ScoreTable, metric: str, points: int = 400) -> Curve:
     # Counts, as of patience: limits are whole numbers from 1.
     counted = not table.strict and bool((finite == finite.round()).all())
     whole = [table.orient(value) for value in finite.unique().tolist() if value > 0]
-    thresholds = [NEVER, *whole] if counted else None
+    thresholds: list[float | str] | None = [NEVER, *whole] if counted else None
     if metric == "accuracy":
         return threshold_curve(table, thresholds)
     # For the speeds only; the metric is computed below.

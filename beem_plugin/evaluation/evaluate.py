@@ -6,7 +6,7 @@ import argparse
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from beem_plugin.archival import Archive, load_archive
 from beem_plugin.common.errors import ConfigurationError
@@ -16,6 +16,7 @@ from beem_plugin.evaluation.statistics import binomial_interval, speedup_interva
 from beem_plugin.execution import Engine
 from beem_plugin.execution.file_engine import check_engine
 from beem_plugin.execution.metering.macs import exit_costs
+from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.rendering.pages.evaluation import evaluation_page
 from beem_plugin.tasks.task import task_of_archive
 
@@ -116,7 +117,7 @@ def evaluate_archive(
     if labelled and "accuracy" in metrics:
         intervals["accuracy"] = binomial_interval(round(metrics["accuracy"] * labelled), labelled)
     if labelled is not None and "token_exit_histogram" not in metrics:
-        network = archive.model.exit_network
-        costs = exit_costs(network, archive.model.exit_policy)
+        network, policy = archive.model.exit_network, archive.model.exit_policy
+        costs = exit_costs(network, cast(ExitPolicy, policy))
         intervals["layer_speedup"] = speedup_interval(metrics["exit_histogram"], list(network.exit_layers), costs)
     return {**metrics, "intervals": intervals} if intervals else metrics

@@ -209,8 +209,8 @@ class _Search:
 
     def _within(self, share: float, levels: int) -> np.ndarray:
         """The least loss found whose mean cost is at most `share`; the fastest shared threshold if there is none."""
-        ends = [self.optimum(multiplier, levels) for multiplier in self.bracket(share, levels)]
-        offered = [self.rates.between(*ends, step / BLEND_STEPS) for step in range(BLEND_STEPS + 1)]
+        slow, fast = (self.optimum(multiplier, levels) for multiplier in self.bracket(share, levels))
+        offered = [self.rates.between(slow, fast, step / BLEND_STEPS) for step in range(BLEND_STEPS + 1)]
         shared = self.shared(0.0, share)
         evaluated = [(self.means(thresholds), thresholds) for thresholds in (shared, *offered)]
         feasible = [entry for entry in evaluated if entry[0][1] <= share + 1e-9]
