@@ -58,7 +58,7 @@ def report_on(
         )
     found += degenerate_exits(trace)
     found += one_sided(policy, depth["exit_histogram"], thresholds)
-    shown: list[float | str | None] = [*(thresholds or [None] * (trace.num_exits - 1)), None]
+    shown: list[Any] = [*(thresholds or [None] * (trace.num_exits - 1)), None]
     return CalibrationReport(
         policy=policy.to_config(),
         samples=len(trace),
