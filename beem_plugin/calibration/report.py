@@ -58,7 +58,8 @@ def report_on(
         )
     found += degenerate_exits(trace)
     found += one_sided(policy, depth["exit_histogram"], thresholds)
-    shown: list[Any] = [*(thresholds or [None] * (trace.num_exits - 1)), None]
+    none: list[Any] = [None] * (trace.num_exits - 1)
+    shown = [*(thresholds or none), None]
     return CalibrationReport(
         policy=policy.to_config(),
         samples=len(trace),
