@@ -37,7 +37,7 @@ from beem_plugin.common.archive_files import (
     write_archive,
 )
 from beem_plugin.common.errors import BeemError, ConfigurationError, DataError
-from beem_plugin.common.files import scratch_folder, write_json
+from beem_plugin.common.files import scratch_folder, write_errors_named, write_json
 from beem_plugin.common.params import apply_overrides, check_numbers, parse_overrides
 from beem_plugin.common.plugins import register_components
 from beem_plugin.common.registry import Params
@@ -81,7 +81,8 @@ def save_resources(serialization_dir: Path, model: Model, dataset_reader: Datase
     for name in READER_PARTS:
         part = getattr(dataset_reader, name, None)
         if part is not None:
-            part.save(serialization_dir / name)
+            with write_errors_named(serialization_dir / name):
+                part.save(serialization_dir / name)
     network = getattr(model, "encoder", None) or getattr(model, "decoder", None)
     backbone = getattr(network, "backbone", None)
     if backbone is not None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
+import os
 import resource
 import sys
 import tempfile
@@ -15,7 +17,9 @@ from typing import Any
 import pytest
 
 from beem_plugin.commands import main
-from beem_plugin.common.files import atomic_write, remove_leftovers, scratch_folder
+from beem_plugin.common.files import atomic_write, remove_leftovers, scratch_folder, write_errors_named
+from beem_plugin.data import TextEncoder
+from beem_plugin.rendering.tables import Column, Table
 from tests.tiny_project import CONFIGS, Result, run
 
 
@@ -117,3 +121,24 @@ def test_the_folders_of_killed_runs_are_removed_and_those_in_use_stay(tmp_path: 
         with scratch_folder() as inner:
             assert sorted(tmp_path.iterdir()) == sorted([other, outer, inner])
     assert list(tmp_path.iterdir()) == [other]
+
+
+def test_errors_of_libraries_in_rust_name_the_path(encoder: TextEncoder, tmp_path: Path) -> None:
+    with (
+        pytest.raises(OSError, match="File too large") as caught,
+        write_errors_named(tmp_path / "tokenizer"),
+        file_size_limit(100),
+    ):
+        encoder.tokenizer.backend_tokenizer.save(str(tmp_path / "tokenizer.json"))
+    assert caught.value.errno == errno.EFBIG and caught.value.filename == str(tmp_path / "tokenizer")
+
+
+def test_a_table_into_a_closed_pipe_raises_what_main_expects(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as closed, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", closed)
+        with pytest.raises(BrokenPipeError):
+            Table([Column("a")], [[1.0]]).print()
+        # Closing the file writes its buffer.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), closed.fileno())

@@ -8,6 +8,7 @@ import gzip
 import io
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -149,8 +150,9 @@ def write_errors_named(path: str | Path) -> Iterator[None]:
         text = str(error)
         if "PytorchStreamWriter failed" in text or "unexpected pos" in text:
             raise OSError(errno.EIO, "could not be written completely (is the disk full?)", str(path)) from error
-        if type(error).__name__ == "SafetensorError" and "os error" in text:
-            raise OSError(errno.EIO, text.splitlines()[0], str(path)) from error
+        # Libraries written in Rust: safetensors, tokenizers.
+        if (found := re.search(r"([^:]*) \(os error (\d+)\)", text)) is not None:
+            raise OSError(int(found[2]), found[1].strip(), str(path)) from error
         raise
 
 

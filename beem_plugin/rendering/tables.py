@@ -82,6 +82,12 @@ def text(*names: str) -> list[Column]:
     return [Column(name, "text") for name in names]
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """rich's own ends the program with status 1; the command gives the status of a broken pipe."""
+        raise BrokenPipeError
+
+
 @dataclass
 class Table:
     """
@@ -116,8 +122,8 @@ class Table:
 
     def print(self, width: int = 160, stderr: bool = False) -> None:
         """On the terminal; `width` counts where there is none. Labels are folded, never cut."""
-        console = Console(stderr=stderr)
-        console = console if console.is_terminal else Console(width=width, stderr=stderr)
+        console = _Console(stderr=stderr)
+        console = console if console.is_terminal else _Console(width=width, stderr=stderr)
         table = RichTable(title=escape(self.title) or None)
         for column in self.columns:
             table.add_column(escape(column.name), justify="left" if column.kind == "text" else "right", overflow="fold")
