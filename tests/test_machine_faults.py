@@ -18,8 +18,10 @@ import pytest
 
 from beem_plugin.commands import main
 from beem_plugin.common.files import atomic_write, remove_leftovers, scratch_folder, write_errors_named
+from beem_plugin.comparison.ablation.trainings import TrainingRun
 from beem_plugin.data import TextEncoder
 from beem_plugin.rendering.tables import Column, Table
+from beem_plugin.training.serialization import check_serialization_dir
 from tests.tiny_project import CONFIGS, Result, run
 
 
@@ -142,3 +144,12 @@ def test_a_table_into_a_closed_pipe_raises_what_main_expects(monkeypatch: pytest
             Table([Column("a")], [[1.0]]).print()
         # Closing the file writes its buffer.
         os.dup2(os.open(os.devnull, os.O_WRONLY), closed.fileno())
+
+
+def test_a_run_that_was_killed_while_it_wrote_its_config_can_start_again(tmp_path: Path) -> None:
+    training = TrainingRun(tmp_path, {}, 1)
+    training.serialization_dir.mkdir(parents=True)
+    (training.serialization_dir / ".config.json.abc.tmp").write_text("{")
+    assert not training.is_begun
+    check_serialization_dir(training.serialization_dir, {}, recover=False, force=False)
+    assert not list(training.serialization_dir.iterdir())

@@ -29,6 +29,7 @@ def check_serialization_dir(directory: Path, config: dict[str, Any], recover: bo
         raise ConfigurationError("--recover and --force contradict each other: give one of them")
     if directory.exists() and not directory.is_dir():
         raise ConfigurationError(f"serialization directory {directory}: it is a file")
+    remove_leftovers(directory, CONFIG_NAME)  # a run that was killed at its start leaves nothing else
     is_filled = directory.is_dir() and any(directory.iterdir())
     if recover:
         if not is_filled:

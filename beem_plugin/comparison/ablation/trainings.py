@@ -54,7 +54,7 @@ class TrainingRun:
 
     @property
     def is_begun(self) -> bool:
-        return self.serialization_dir.is_dir() and any(self.serialization_dir.iterdir())
+        return (self.serialization_dir / CONFIG_NAME).is_file()
 
     @property
     def is_finished(self) -> bool:
