@@ -6,7 +6,6 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader as TorchDataLoader
@@ -18,7 +17,7 @@ from beem_plugin.data.batch_samplers import BatchSampler, BucketBatchSampler, Si
 from beem_plugin.data.collate import Collator, LabelledTexts, label_tensor
 from beem_plugin.data.epoch_batches import EpochBatches
 from beem_plugin.data.instance import Instance
-from beem_plugin.data.instance_table import InstanceTable, select
+from beem_plugin.data.instance_table import select, token_counts
 from beem_plugin.data.vocabulary import Vocabulary
 
 logger = logging.getLogger(__name__)
@@ -82,13 +81,9 @@ class DataLoader(Registrable):
         if batches_per_epoch is not None and not training:
             logger.warning("batches_per_epoch is for training; evaluation goes over all %d instances", len(instances))
         label_tensor(instances, vocab)
-        if isinstance(instances, InstanceTable):
-            lengths = instances.lengths
-        else:
-            lengths = np.array([len(instance) for instance in instances])
         self.instances = instances
         self.vocab = vocab
-        self.batches = EpochBatches(batch_sampler, lengths, seed, training, batches_per_epoch)
+        self.batches = EpochBatches(batch_sampler, token_counts(instances), seed, training, batches_per_epoch)
         self.torch_loader: TorchDataLoader = TorchDataLoader(
             _Rows(instances, self.batches.drop_last),
             batch_sampler=self.batches,  # type: ignore[arg-type]  # any iterable of lists of rows will do

@@ -12,7 +12,7 @@ from beem_plugin.common.registry import Registrable
 from beem_plugin.data.caption_tokenizer import CaptionTokenizer
 from beem_plugin.data.collate import Collator, LabelledTexts
 from beem_plugin.data.instance import Instance
-from beem_plugin.data.instance_table import InstanceTable
+from beem_plugin.data.instance_table import InstanceTable, token_counts
 from beem_plugin.data.labels import LabelRules
 from beem_plugin.data.slices import PARTS, Slicing, split_source
 from beem_plugin.data.table_file import TableFormat, TableRow, read_table
@@ -110,7 +110,7 @@ class DatasetReader(Registrable):
         if max_tokens is None or not isinstance(tokenizer, TextEncoder):
             return
         tokenizer.limit_length(max_tokens)
-        longer = sum(len(instance) > max_tokens for instance in instances)
+        longer = int((token_counts(instances) > max_tokens).sum())
         if longer:
             logger.info("cut %d texts to the model's limit of %d tokens", longer, max_tokens)
             self._encode(instances)

@@ -121,6 +121,16 @@ def select(instances: Sequence[Instance], rows: Sequence[int]) -> Sequence[Insta
     return instances.select(rows) if isinstance(instances, InstanceTable) else [instances[row] for row in rows]
 
 
+def labels_of(instances: Sequence[Instance]) -> list[str | float | None]:
+    """The label of every row; of a table without making its instances."""
+    return instances.labels if isinstance(instances, InstanceTable) else [instance.label for instance in instances]
+
+
+def token_counts(instances: Sequence[Instance]) -> np.ndarray:
+    """`(rows,)` tokens of every row; of a table without making its instances."""
+    return instances.lengths if isinstance(instances, InstanceTable) else np.array([len(row) for row in instances])
+
+
 def narrowed(numbers: np.ndarray) -> np.ndarray:
     """The same non-negative integers in the smallest type that holds them."""
     return numbers.astype(np.min_scalar_type(numbers.max(initial=0)))

@@ -38,17 +38,22 @@ class Vocabulary:
 
     @classmethod
     def from_instances(cls, instances: Iterable[Instance], label_names: Sequence[str] | None = None) -> Vocabulary:
+        """`from_labels` of the instances, usually the training data."""
+        return cls.from_labels((instance.label for instance in instances), label_names)
+
+    @classmethod
+    def from_labels(cls, labels: Iterable[str | float | None], label_names: Sequence[str] | None = None) -> Vocabulary:
         """
         # Parameters
 
-        instances : `Iterable[Instance]`
-            Usually the training data. Float labels mean regression.
+        labels : `Iterable[str | float | None]`
+            Float labels mean regression; `None` is an unknown label.
         label_names : `Sequence[str]`, optional (default = `None`)
             The order, where the reader fixes it; otherwise names are sorted, whole numbers by value.
         """
         if label_names is not None:
             return cls(label_names)
-        found = Counter(instance.label for instance in instances if instance.label is not None)
+        found = Counter(label for label in labels if label is not None)
         if any(isinstance(label, float) for label in found):
             return cls([])
         names = sorted((str(label) for label in found), key=_natural_order)

@@ -15,6 +15,7 @@ from beem_plugin.common.registry import Lazy, Registrable
 from beem_plugin.data.data_loader import DataLoader
 from beem_plugin.data.dataset_reader import DatasetReader
 from beem_plugin.data.instance import Instance
+from beem_plugin.data.instance_table import labels_of
 from beem_plugin.data.vocabulary import Vocabulary
 from beem_plugin.models.model import Model
 from beem_plugin.objectives import Objective
@@ -246,5 +247,5 @@ def _make_vocabulary(
     for name in names or []:
         if name not in datasets:
             raise ConfigurationError(not_allowed("datasets_for_vocab_creation", name, datasets))
-    chosen = (instance for name in names or datasets for instance in datasets[name])
-    return Vocabulary.from_instances(chosen, reader.label_names)
+    labels = (label for name in names or datasets for label in labels_of(datasets[name]))
+    return Vocabulary.from_labels(labels, reader.label_names)

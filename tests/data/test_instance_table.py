@@ -10,7 +10,7 @@ import torch
 from beem_plugin.common.errors import DataError
 from beem_plugin.data import Instance, Vocabulary, collate
 from beem_plugin.data.collate import label_tensor, ragged, ragged_parts
-from beem_plugin.data.instance_table import InstanceTable, select
+from beem_plugin.data.instance_table import InstanceTable, labels_of, select, token_counts
 
 VOCAB = Vocabulary(["no", "yes"])
 FIELDS: list[dict[str, Any]] = [
@@ -44,6 +44,13 @@ def test_a_table_is_the_list_it_was_made_of() -> None:
     with pytest.raises(IndexError):
         table[3]
     assert not InstanceTable() and list(InstanceTable()) == []
+
+
+def test_labels_and_token_counts_are_those_of_the_list() -> None:
+    rows, table = make()
+    assert labels_of(table) == labels_of(rows) == ["yes", None, "no"]
+    assert token_counts(table).tolist() == token_counts(rows).tolist() == [2, 4, 1]
+    assert Vocabulary.from_labels(labels_of(table)).labels == ["no", "yes"]
 
 
 @pytest.mark.parametrize("rows_chosen", [[0, 1, 2], [2, 0]])
