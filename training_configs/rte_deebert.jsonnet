@@ -1,2 +1,2 @@
 // DeeBERT on RTE: two stages, and entropy.
-(import 'lib/glue.libsonnet').task('rte', epochs=10) + (import 'lib/methods.libsonnet').deebert
+(import 'beem/glue.libsonnet').task('rte', epochs=10) + (import 'beem/methods.libsonnet').deebert

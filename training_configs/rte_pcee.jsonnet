@@ -1,2 +1,2 @@
 // PCEE-BERT on RTE: PABEE's training, and patience counted in confident exits.
-(import 'lib/glue.libsonnet').task('rte', epochs=10) + (import 'lib/methods.libsonnet').pcee
+(import 'beem/glue.libsonnet').task('rte', epochs=10) + (import 'beem/methods.libsonnet').pcee

@@ -25,6 +25,8 @@ _BACK_TO_SURROGATES = {private: surrogate for surrogate, private in _SURROGATES.
 _PLACE = re.compile(r"^\t?(?P<place>\S[^\t\n]*?:(?:\(\d+:\d+\)-\(\d+:\d+\)|\d+:\d+(?:-\d+)?))", re.MULTILINE)
 _MISSING_VARIABLE = re.compile(r"undefined external variable: (?P<name>\S+)")
 
+PRESETS = Path(__file__).parent.parent / "presets"
+"""On jsonnet's library path: `import 'beem/methods.libsonnet'` works in any config."""
 OPTIONAL_VARIABLES = {
     "GLUE_DIR": "",
     "BEEM_BACKBONE": "",
@@ -190,7 +192,8 @@ def _evaluate(function: str, name: str, ext_vars: Mapping[str, str] | None, *cod
     import _jsonnet
 
     try:
-        text = getattr(_jsonnet, function)(name, *code, ext_vars=_external_variables(ext_vars))
+        variables = _external_variables(ext_vars)
+        text = getattr(_jsonnet, function)(name, *code, ext_vars=variables, jpathdir=str(PRESETS))
     except RuntimeError as error:
         raise ConfigurationError(_jsonnet_message(str(error), name)) from None
     return json.loads(text.translate(_BACK_TO_SURROGATES))

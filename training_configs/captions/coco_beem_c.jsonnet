@@ -1,3 +1,3 @@
 // BEEM-C on COCO captions (Karpathy's split): Swin and GPT-2.
-local captions = import '../lib/captions.libsonnet';
+local captions = import 'beem/captions.libsonnet';
 captions.coco + captions.beem_c

@@ -1,3 +1,3 @@
 // The larger decoder as a language model of captions, without images: where flickr8k_large_beem starts.
-local captions = import '../lib/captions.libsonnet';
+local captions = import 'beem/captions.libsonnet';
 captions.flickr8k_large_lm

@@ -1,3 +1,3 @@
 // A small decoder as a language model of captions, without images: where flickr8k_beem starts.
-local captions = import '../lib/captions.libsonnet';
+local captions = import 'beem/captions.libsonnet';
 captions.flickr8k_lm

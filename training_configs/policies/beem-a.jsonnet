@@ -1,1 +1,1 @@
-(import '../lib/policies.libsonnet')['beem-a']
+(import 'beem/policies.libsonnet')['beem-a']

@@ -1,1 +1,1 @@
-(import '../lib/policies.libsonnet')['beem-c']
+(import 'beem/policies.libsonnet')['beem-c']

@@ -1,1 +1,1 @@
-(import '../lib/policies.libsonnet')['beem-classical']
+(import 'beem/policies.libsonnet')['beem-classical']

@@ -1,1 +1,1 @@
-(import '../lib/policies.libsonnet')['beem-release-albert']
+(import 'beem/policies.libsonnet')['beem-release-albert']

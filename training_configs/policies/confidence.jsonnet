@@ -1,1 +1,1 @@
-(import '../lib/policies.libsonnet')['confidence-calibrated']
+(import 'beem/policies.libsonnet')['confidence-calibrated']

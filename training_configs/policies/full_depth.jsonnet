@@ -1,1 +1,1 @@
-(import '../lib/policies.libsonnet')['full_depth']
+(import 'beem/policies.libsonnet')['full_depth']

@@ -1,1 +1,1 @@
-(import '../lib/policies.libsonnet').patience(2)
+(import 'beem/policies.libsonnet').patience(2)

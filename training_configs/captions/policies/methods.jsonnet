@@ -1,7 +1,7 @@
 // Rows of scripts/train_captions: for each training, the published rule of the method, and that rule fitted for 1.5 and 2
 // times the speed in layers. Trainings that several methods share have the rules of all of them.
-local captions = import '../../lib/captions.libsonnet';
-local policies = import '../../lib/policies.libsonnet';
+local captions = import 'beem/captions.libsonnet';
+local policies = import 'beem/policies.libsonnet';
 
 local own(name, method) = { name: name, policy: method.model.exit_policy };
 

@@ -1,8 +1,8 @@
 // Rows of scripts/caption_table: published rules on one trained network. `captions.at_speed` fits a threshold for a layer
 // speed-up, or a greater one where that errs less, on the calibration data; BEEM's own thresholds and CALM's are
 // fitted as published. `skipped_blocks` says what later words attend to in blocks that a word skipped.
-local captions = import '../../lib/captions.libsonnet';
-local policies = import '../../lib/policies.libsonnet';
+local captions = import 'beem/captions.libsonnet';
+local policies = import 'beem/policies.libsonnet';
 
 local speed = 2.0;
 local max_length = 20;
