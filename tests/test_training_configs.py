@@ -12,11 +12,11 @@ import beem_plugin.components  # noqa: F401
 from beem_plugin.archival import load_archive
 from beem_plugin.calibration.replay import replay
 from beem_plugin.calibration.trace import ExitTrace
-from beem_plugin.common.params import load_config
+from beem_plugin.common.params import PRESETS, load_config
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.training.train import train_model
 from tests.tiny_caption_configs import TOP_LEVEL
-from tests.tiny_project import CONFIGS
+from tests.tiny_project import CONFIGS, write_tickets
 
 RUNNABLE = sorted(set(CONFIGS.glob("*.jsonnet")) - set(TOP_LEVEL))
 POLICIES = sorted((CONFIGS / "policies").glob("*.jsonnet"))
@@ -32,7 +32,15 @@ def test_config_trains_calibrates_and_loads(path: Path, tiny_environment: dict[s
     if path.stem == "rte_9_layers":
         # The tiny encoder has three.
         tiny |= {"model.encoder.backbone.num_layers": 2, "model.encoder.exit_layers": [2]}
-    if path.stem == "rte_recommended":
+    if path.stem == "my_data":
+        data = write_tickets(tmp_path / "tickets.csv")
+        parts = {"train_data_path": "fit", "validation_data_path": "holdout", "test_data_path": "test"}
+        tiny |= {key: f"{data}[{part}]" for key, part in parts.items()}
+        tiny |= dict.fromkeys(
+            ["dataset_reader.tokenizer.model_name", "model.encoder.backbone.model_name"],
+            tiny_environment["BEEM_BACKBONE"],
+        )
+    if path.stem in ("rte_recommended", "my_data"):
         tiny |= {"model.encoder.backbone.num_layers": 3, "model.encoder.exit_layers": [1, 2, 3]}
         tiny |= {"model.encoder.branch.width": 16}
     if path.stem == "rte_past_future":
@@ -73,4 +81,16 @@ def test_policy_file_calibrates_and_decides(path: Path) -> None:
 
 def test_there_is_a_config_for_each_promised_task() -> None:
     names = {path.stem for path in RUNNABLE}
-    assert {"rte_beem", "mrpc_beem", "cola_beem", "sst2_beem", "quickstart"} <= names
+    assert {"rte_beem", "mrpc_beem", "cola_beem", "sst2_beem", "quickstart", "my_data"} <= names
+
+
+def test_presets_are_found_from_any_folder_and_exist_once(tmp_path: Path) -> None:
+    own = tmp_path / "own.jsonnet"
+    own.write_text("(import 'beem/glue.libsonnet').task('rte', epochs=10) + (import 'beem/methods.libsonnet').deebert")
+    shipped = load_config(CONFIGS / "rte_deebert.jsonnet").as_dict(quiet=True)
+    assert load_config(own).as_dict(quiet=True) == shipped
+    relative = own.read_text().replace("beem/", f"{CONFIGS}/lib/")
+    own.write_text(relative)
+    assert load_config(own).as_dict(quiet=True) == shipped
+    for path in (PRESETS / "beem").glob("*.libsonnet"):
+        assert (CONFIGS / "lib" / path.name).read_text() == f"import 'beem/{path.name}'\n"

@@ -1,0 +1,79 @@
+"""`allennlp new-config` writes configs that train."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from beem_plugin.common.errors import ConfigurationError, DataError
+from beem_plugin.common.params import load_config_dict
+from beem_plugin.training.new_config import Columns, look_at, written_config
+from tests.tiny_project import CONFIGS, run, write_tickets
+
+
+def test_the_config_trains_with_exits(tiny_environment: dict[str, str], tmp_path: Path) -> None:
+    data, output = write_tickets(tmp_path / "tickets.csv"), tmp_path / "configs" / "mine.jsonnet"
+    command = ["new-config", "--data", str(data), "--output", str(output), "--encoder"]
+    said = run(*command, tiny_environment["BEEM_BACKBONE"]).stdout
+    assert "160 rows; text: title; category: " in said and f"next: allennlp train {output}" in said
+    config = load_config_dict(output)
+    assert config["dataset_reader"]["metric"] == "macro_f1" and config["dataset_reader"]["text_fields"] == ["title"]
+    assert (
+        config["model"]["encoder"]["exit_layers"] == [1, 2, 3] and config["model"]["encoder"]["branch"]["width"] == 16
+    )
+    assert config["trainer"]["num_epochs"] == 10 and config["dataset_reader"]["tokenizer"]["max_length"] == 32
+    run("train", str(output), "-s", str(tmp_path / "dry"), "--dry-run")
+    run("train", str(output), "-s", str(tmp_path / "run"), "-o", '{"trainer.num_epochs": 1, "trainer.cuda_device": -1}')
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert metrics["calibration_source"] == f"{data}[holdout]" and 0 <= metrics["test_early_exit_macro_f1"] <= 1
+    refused = run(*command, tiny_environment["BEEM_BACKBONE"], check=False)
+    assert refused.returncode == 1 and "exists, allowed: a new file, or --force" in refused.stderr
+    no_encoder = run(*command, str(tmp_path / "missing"), "--force", check=False)
+    assert no_encoder.returncode == 1 and "--encoder: " in no_encoder.stderr
+
+
+def test_columns_are_found_or_given(tmp_path: Path) -> None:
+    found = look_at(str(write_tickets(tmp_path / "a.csv", delimiter=";")))
+    assert (found.text_fields, found.label_field, found.delimiter) == (["title"], "category", ";")
+    found = look_at(str(write_tickets(tmp_path / "b.csv")), ["team", "title"], "category")
+    assert found.text_fields == ["team", "title"] and sum(found.labels.values()) == 160
+    pairs = tmp_path / "pairs.jsonl"
+    rows = [{"premise": f"it is {n}", "hypothesis": "so", "gold": ("yes", "no")[n % 2]} for n in range(20)]
+    pairs.write_text("\n".join(map(json.dumps, rows)))
+    found = look_at(str(pairs))
+    assert found == Columns(["premise", "hypothesis"], "gold", Counter(yes=10, no=10), [4] * 20)
+
+
+def test_what_cannot_be_classes_is_one_line(tmp_path: Path) -> None:
+    data = write_tickets(tmp_path / "tickets.csv")
+    with pytest.raises(ConfigurationError, match="--label: found 'kind', allowed: "):
+        look_at(str(data), label_field="kind")
+    with pytest.raises(ConfigurationError, match="found 160 values, most of them once: no classes in 'number'"):
+        look_at(str(data), label_field="number")
+    data.write_text("text,label\ngood,a\nbad,\n")
+    with pytest.raises(DataError, match=r"tickets.csv:3: label: no label"):
+        look_at(str(data))
+    data.write_text("text,note\n" + "".join(f"good {n},{n}\n" for n in range(20)))
+    with pytest.raises(ConfigurationError, match="--label: not given, and no column looks like classes; found: note"):
+        look_at(str(data), ["text"])
+
+
+def test_the_shipped_config_is_one_that_is_written() -> None:
+    labels = Counter(billing=1200, login=900, delivery=700, other=250)
+    found = Columns(["title"], "category", labels, [30] * 100)
+    shipped = CONFIGS / "my_data.jsonnet"
+    assert shipped.read_text() == written_config(found, "tickets.csv", "microsoft/mpnet-base", 12, 768, shipped.name)
+    quoted = Columns(["it's"], "a\\b", labels, [3] * 100)
+    assert '"it\'s"' in written_config(quoted, "x", "bert-base-uncased", 12, 768, "x.jsonnet")
+
+
+@pytest.mark.parametrize("name, pooling", [("bert-base-uncased", "cls"), ("microsoft/mpnet-base", "mean")])
+def test_the_encoder_chooses_what_exits_read(name: str, pooling: str, tmp_path: Path) -> None:
+    found = Columns(["title"], "category", Counter(a=50, b=50), [30] * 100)
+    (tmp_path / "own.jsonnet").write_text(written_config(found, "x.csv", name, 12, 768, "own.jsonnet"))
+    config = load_config_dict(tmp_path / "own.jsonnet")
+    assert config["model"]["encoder"]["pooler"] == {"type": "bert_pooler", "pooling": pooling}
+    assert config["trainer"]["validation_metric"] == "+accuracy"
