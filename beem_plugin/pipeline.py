@@ -9,14 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from beem_plugin.archival import Archive, load_archive, save_archive
-from beem_plugin.archived_config import as_policy_config
-from beem_plugin.calibration.stored_calibration import Calibration
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.archive_files import ARCHIVE_NAME, CONFIG_NAME
-from beem_plugin.common.errors import ConfigurationError, DataError
-from beem_plugin.common.params import load_config_dict
-from beem_plugin.common.registry import Params
-from beem_plugin.comparison.calibrate import headline
+from beem_plugin.common.errors import DataError
+from beem_plugin.comparison.calibrate import at_speed, headline, policy_config, with_policy
 from beem_plugin.comparison.evidence import calibration_evidence
 from beem_plugin.data.hub import hub_folder
 from beem_plugin.data.instance import Instance
@@ -24,12 +20,11 @@ from beem_plugin.data.table_file import TableRow
 from beem_plugin.evaluation.benchmark import machine, run_benchmark
 from beem_plugin.execution.file_engine import file_engine
 from beem_plugin.execution.precision import cast_network
-from beem_plugin.exits.policies.threshold_policy import ThresholdPolicy
-from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.models.multi_exit_model import MultiExitModel
-from beem_plugin.predictors.early_exit import texts_of
+from beem_plugin.predictors.early_exit import row_of, texts_of
 from beem_plugin.predictors.predictor import Predictor
 from beem_plugin.rendering.pages.model_card import model_card
+from beem_plugin.tasks.classification import text_model
 from beem_plugin.tasks.task import BenchmarkOptions, evaluation_loader, task_of_archive
 
 Text = str | tuple[str, str] | Mapping[str, str]
@@ -57,14 +52,8 @@ class EarlyExitPipeline:
     def __init__(
         self, archive: Archive, batch_size: int = 32, engine: str | None = None, dtype: str = "float32"
     ) -> None:
-        if not isinstance(archive.model, MultiExitModel):
-            raise ConfigurationError(
-                f"EarlyExitPipeline: found a model {type(archive.model).__name__}, allowed: models of texts; "
-                "Predictor.from_path serves every model"
-            )
-        cast_network(archive.model.encoder, dtype)
+        cast_network(text_model(archive.model).encoder, dtype)
         self.archive = archive
-        self.model = archive.model
         self.batch_size = batch_size
         self.engine = {"type": engine} if engine else file_engine(archive.config.as_dict(quiet=True))
         self.dtype = dtype
@@ -100,6 +89,10 @@ class EarlyExitPipeline:
         if not (found / CONFIG_NAME).exists() and (found / ARCHIVE_NAME).exists():
             found = found / ARCHIVE_NAME
         return cls(load_archive(found, cuda_device, overrides), **options)
+
+    @property
+    def model(self) -> MultiExitModel:
+        return text_model(self.archive.model)
 
     @property
     def policy(self) -> dict[str, Any]:
@@ -154,43 +147,12 @@ class EarlyExitPipeline:
             The layer speed-up that thresholds are chosen for: `{"thresholds": {"type": "budget", "speedup": ..}}`.
         trace : `ExitTrace`, optional (default = the archive's calibration trace)
         """
-        stored = self.archive.calibration
-        config = self.archive.config.as_dict(quiet=True)["model"].get("exit_policy") if policy is None else policy
-        config = config or self.policy
-        if isinstance(config, str) and Path(config).is_file():
-            config = load_config_dict(config)
-        config = copy.deepcopy(as_policy_config(config))
+        given = policy if policy is not None else self.archive.config.as_dict(quiet=True)["model"].get("exit_policy")
+        config = policy_config(given or self.policy)
         if speedup is not None:
-            inner = config
-            while isinstance(inner.get("policy"), dict):  # of a calibrated policy
-                inner = inner["policy"]
-            if not issubclass(ExitPolicy.resolve_class_name(inner["type"])[0], ThresholdPolicy):
-                raise ConfigurationError(
-                    f"speedup: found the policy {inner['type']!r}, which has no thresholds to fit, allowed: one that "
-                    "has, such as with_policy('max_probability', speedup=2)"
-                )
-            inner["thresholds"] = {"type": "budget", "speedup": speedup}
-        trace = trace if trace is not None else stored.trace if stored is not None else None
-        rule = ExitPolicy.from_params(Params(copy.deepcopy(config), history="policy."))
-        rule.bind(self.model.encoder.exit_layers, self.model.encoder.num_labels)
-        calibration, source = None, None
-        if trace is not None:
-            report = rule.calibrate(trace)
-            calibration, source = Calibration(report.policy, config, report.to_json(), trace), report.source
-        elif not rule.is_calibrated:
-            raise ConfigurationError(
-                "with_policy: the archive holds no calibration trace, allowed: a policy whose numbers are given, a "
-                "trace, or calibrate(texts, labels)"
-            )
-        model = copy.copy(self.model)
-        model.exit_policy = rule
-        given = self.archive.config.as_dict(quiet=True)
-        changed = {**given, "model": {**given["model"], "exit_policy": config}}
+            config = at_speed(config, speedup)
         found = copy.copy(self)
-        found.model = model
-        found.archive = self.archive._replace(
-            model=model, config=Params(changed), calibration=calibration, calibrated_on=source
-        )
+        found.archive = with_policy(self.archive, config, trace)
         found._start()
         return found
 
@@ -317,13 +279,3 @@ class EarlyExitPipeline:
         if isinstance(value, int) and str(value) not in names and 0 <= value < len(names):
             return names[value]
         return value
-
-
-def row_of(item: Any, names: Sequence[str]) -> dict[str, Any]:
-    """The texts of one input by the reader's columns."""
-    if isinstance(item, Mapping):
-        return dict(item)
-    texts = tuple(item) if isinstance(item, list | tuple) else (item,)
-    if len(texts) != len(names):
-        raise DataError(f"found {len(texts)} text(s) an input, allowed: {len(names)} ({', '.join(names)})")
-    return dict(zip(names, texts, strict=True))

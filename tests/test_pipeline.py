@@ -126,6 +126,8 @@ def test_another_operating_point_is_a_new_object(pipeline: EarlyExitPipeline, ex
     assert labels_and_exits(pipeline(TEXTS)) == expected
     with pytest.raises(ConfigurationError, match="'patience', which has no thresholds to fit"):
         pipeline.with_policy("patience", speedup=2)
+    with pytest.raises(ConfigurationError, match="policy.type: found 'no_policy'"):
+        pipeline.with_policy("no_policy", speedup=2)
 
 
 def test_own_data_calibrate_and_trace(pipeline: EarlyExitPipeline) -> None:

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import argparse
+import copy
 from pathlib import Path
+from typing import Any
 
-from beem_plugin.archival import load_archive, with_calibration
+from beem_plugin.archival import Archive, load_archive, with_calibration
+from beem_plugin.archived_config import as_policy_config
 from beem_plugin.calibration.report import CalibrationReport
 from beem_plugin.calibration.stored_calibration import Calibration
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.files import atomic_write, write_json
 from beem_plugin.common.outputs import check_outputs
-from beem_plugin.common.params import load_config
+from beem_plugin.common.params import load_config, load_config_dict
 from beem_plugin.common.registry import Params
 from beem_plugin.comparison.evidence import CalibrationEvidence, calibration_evidence
 from beem_plugin.comparison.policy_files import errors_at
 from beem_plugin.comparison.result import check_same_network
 from beem_plugin.evaluation.trace import trace_archive
+from beem_plugin.exits.policies.threshold_policy import ThresholdPolicy
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.rendering.pages.calibration import calibration_page, exits_table
 
@@ -81,6 +85,56 @@ def trace_for(args: argparse.Namespace) -> ExitTrace:
         return archive.calibration.trace
     check_same_network("--trace", args.trace, trace, args.archive_file, archive.model.exit_network)
     return trace
+
+
+def policy_config(policy: str | dict[str, Any]) -> dict[str, Any]:
+    """The config of a policy that is given by its name, its config, or a json or jsonnet file."""
+    is_file = isinstance(policy, str) and Path(policy).is_file()
+    return copy.deepcopy(as_policy_config(load_config_dict(policy) if is_file else policy))  # type: ignore[arg-type]
+
+
+def at_speed(config: dict[str, Any], speedup: float) -> dict[str, Any]:
+    """The policy with thresholds that are chosen for a layer speed-up."""
+    if isinstance(config.get("policy"), dict):  # a policy around another
+        return {**config, "policy": at_speed(config["policy"], speedup)}
+    name = str(config.get("type"))
+    known = name in ExitPolicy.list_available()  # an unknown name is an error where the policy is built
+    if known and not issubclass(ExitPolicy.resolve_class_name(name)[0], ThresholdPolicy):
+        raise ConfigurationError(
+            f"speedup: found the policy {name!r}, which has no thresholds to fit, allowed: one that has, such as "
+            "max_probability"
+        )
+    return {**config, "thresholds": {"type": "budget", "speedup": speedup}}
+
+
+def with_policy(archive: Archive, config: dict[str, Any], trace: ExitTrace | None = None) -> Archive:
+    """
+    The archive under another policy, fitted on `trace` or else on the archive's own. Weights are shared.
+
+    # Raises
+
+    `ConfigurationError`
+        If the policy has open numbers and there is no trace.
+    """
+    network: Any = archive.model.exit_network
+    if trace is None and archive.calibration is not None:
+        trace = archive.calibration.trace
+    policy = ExitPolicy.from_params(Params(copy.deepcopy(config), history="policy."))
+    policy.bind(network.exit_layers, network.num_labels)
+    calibration, source = None, None
+    if trace is not None:
+        report = policy.calibrate(trace)
+        calibration, source = Calibration(report.policy, config, report.to_json(), trace), report.source
+    elif not policy.is_calibrated:
+        raise ConfigurationError(
+            f"policy: found {policy.registered_name} with open numbers, and the archive holds no calibration trace; "
+            "allowed: a policy with its numbers, a trace, or calibrate(texts, labels)"
+        )
+    model: Any = copy.copy(archive.model)
+    model.exit_policy = policy
+    given = archive.config.as_dict(quiet=True)
+    changed = Params({**given, "model": {**given["model"], "exit_policy": config}})
+    return archive._replace(model=model, config=changed, calibration=calibration, calibrated_on=source)
 
 
 def headline(report: CalibrationReport) -> str:

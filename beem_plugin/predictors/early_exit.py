@@ -144,6 +144,16 @@ class EarlyExitPredictor(Predictor):
         return found
 
 
+def row_of(item: object, names: Sequence[str]) -> JsonDict:
+    """The texts of one input by the reader's columns."""
+    if isinstance(item, Mapping):
+        return dict(item)
+    texts = tuple(item) if isinstance(item, list | tuple) else (item,)
+    if len(texts) != len(names):
+        raise DataError(f"found {len(texts)} text(s) an input, allowed: {len(names)} ({', '.join(names)})")
+    return dict(zip(names, texts, strict=True))
+
+
 def texts_of(record: JsonDict, names: Sequence[str]) -> JsonDict:
     """The text in each of the reader's columns, or a `DataError`."""
     if not isinstance(record, Mapping):
