@@ -39,7 +39,7 @@ from beem_plugin.common.archive_files import (
 from beem_plugin.common.errors import BeemError, ConfigurationError, DataError
 from beem_plugin.common.files import scratch_folder, write_errors_named, write_json
 from beem_plugin.common.params import apply_overrides, check_numbers, parse_overrides
-from beem_plugin.common.plugins import register_components
+from beem_plugin.common.plugins import defer_import
 from beem_plugin.common.registry import Params
 from beem_plugin.common.strict_json import read_json_object
 from beem_plugin.data import DatasetReader
@@ -129,7 +129,7 @@ def load_archive(
 ) -> Archive:
     """
     Builds what an archive holds. The exit policy is the calibrated one; if `overrides` change it, the new one is
-    calibrated on the archive's trace where it has open numbers. The package's components are registered first.
+    calibrated on the archive's trace where it has open numbers. Components of the package are imported when needed.
 
     # Parameters
 
@@ -149,7 +149,7 @@ def load_archive(
     `ConfigurationError`
         If its config, or an override, is wrong.
     """
-    register_components()
+    defer_import("beem_plugin.components")
     changes = parse_overrides(overrides) if isinstance(overrides, str) else overrides
     with opened_archive(archive_file) as folder:
         config = apply_overrides(read_json_object(folder / CONFIG_NAME, CONFIG_NAME), changes)

@@ -60,7 +60,8 @@ def import_package(name: str) -> None:
 
 def defer_import(name: str) -> None:
     """Leaves the import of a module to `import_deferred`."""
-    _deferred.append(name)
+    if name not in _deferred:
+        _deferred.append(name)
 
 
 def import_deferred() -> None:
@@ -86,11 +87,6 @@ def lazy_names(package: str, modules: dict[str, str]) -> Callable[[str], Any]:
         return getattr(importlib.import_module(f"{package}.{modules[name]}"), name)
 
     return get
-
-
-def register_components() -> None:
-    """Imports all components of this package, so that configs can name them."""
-    importlib.import_module("beem_plugin.components")
 
 
 def working_directory_on_path() -> None:
