@@ -13,6 +13,7 @@ from torch import Tensor
 
 from beem_plugin.calibration.outcomes import Outcome, outcome_of, outcomes_of
 from beem_plugin.exits.policy import ExitPolicy, check_signals
+from beem_plugin.exits.signals import cat_padded, prediction_of
 from beem_plugin.exits.trace_interface import Trace
 
 __all__ = ["ExitDecisions", "check_signals", "replay", "replay_many"]
@@ -31,10 +32,11 @@ class ExitDecisions:
     exits : `Tensor`
         `(samples,)` int64, 1-based.
     predictions : `Tensor`
-        `(samples,)` int64; of a regression float64, the values.
+        `(samples,)` int64; of a regression float64, the values; of a tagger `(samples, tokens)` int64, -1 at tokens
+        without a tag.
     log_probabilities : `Tensor`
-        `(samples, labels)`; `(samples, 0)` of a trace without the probabilities of all labels; of a regression
-        `(samples, 1)`, the values.
+        `(samples, labels)`; `(samples, 0)` of a tagger, and of a trace without the probabilities of all labels; of a
+        regression `(samples, 1)`, the values.
     scores : `Tensor`, optional
         `(samples,)` the policy's score at the sample's exit; `None` if the policy has none.
     """
@@ -44,8 +46,26 @@ class ExitDecisions:
     log_probabilities: Tensor
     scores: Tensor | None
 
+    @classmethod
+    def of_output(cls, exits: Tensor, output: Tensor, scores: Tensor | None, per_token: bool) -> ExitDecisions:
+        """From `(samples, labels)` log-probabilities, or with `per_token` from `(samples, tokens)` labels."""
+        if per_token:
+            return cls(exits, output.long(), output[:, :0], scores)
+        return cls(exits, prediction_of(output), output, scores)
+
+    @classmethod
+    def join(cls, parts: Sequence[ExitDecisions]) -> ExitDecisions:
+        """The samples of one or more parts, in their order."""
+        scores = [part.scores for part in parts if part.scores is not None]
+        return cls(
+            torch.cat([part.exits for part in parts]),
+            cat_padded([part.predictions for part in parts]),
+            torch.cat([part.log_probabilities for part in parts]),
+            torch.cat(scores) if len(scores) == len(parts) else None,
+        )
+
     def __getitem__(self, rows: Tensor) -> ExitDecisions:
-        """The samples at `rows`, `(selected,)` int64."""
+        """The samples at `rows`, `(selected,)` int64, in that order."""
         scores = None if self.scores is None else self.scores[rows]
         return ExitDecisions(self.exits[rows], self.predictions[rows], self.log_probabilities[rows], scores)
 

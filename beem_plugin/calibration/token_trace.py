@@ -47,8 +47,6 @@ class TokenTrace(ExitTrace):
         As `ExitTrace`, and `calibration_target`: the correct token, `"reference"` (the default) or `"last_exit"`.
     """
 
-    has_independent_samples = False  # tokens of one caption depend on each other
-
     def __init__(
         self,
         top_token: Tensor,
@@ -76,6 +74,35 @@ class TokenTrace(ExitTrace):
         position_of_exits = self.position.float().unsqueeze(1).expand(-1, self.top_token.shape[1])
         self.signals = {**given, "position": position_of_exits}
         check_token_trace(self)
+
+    @classmethod
+    def of_summaries(
+        cls,
+        summaries: Sequence[Sequence[Any]],
+        targets: Sequence[Tensor],
+        indices: Sequence[Tensor],
+        num_words: int,
+        meta: Mapping[str, Any],
+    ) -> TokenTrace:
+        """Of samples that are no tokens of captions: for each batch the summary of each exit, targets and positions."""
+        order = torch.cat(list(indices)).argsort()
+        columns: dict[str, Any] = {
+            name: torch.cat([torch.stack([getattr(one, name) for one in exits], 1).cpu() for exits in summaries])[order]
+            for name in SUMMARIES
+        }
+        index = torch.arange(len(order))
+        return cls(
+            **columns,
+            target=torch.cat(list(targets))[order],
+            caption=index,
+            position=0 * index,
+            num_words=num_words,
+            meta={**meta, "numbers_exits": True},
+        )
+
+    @property
+    def has_independent_samples(self) -> bool:  # type: ignore[override]  # tokens of one caption depend on each other
+        return len(self.caption.unique()) == len(self)
 
     @property
     def has_logits(self) -> bool:

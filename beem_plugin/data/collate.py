@@ -10,7 +10,7 @@ from torch import Tensor
 
 from beem_plugin.data.instance import Instance
 from beem_plugin.data.instance_table import InstanceTable
-from beem_plugin.data.ragged_batch import RaggedBatch
+from beem_plugin.data.ragged_batch import TOKEN_FIELDS, RaggedBatch
 from beem_plugin.data.vocabulary import Vocabulary
 
 Collator = Callable[[Sequence[Instance], Sequence[int]], dict[str, Tensor]]
@@ -34,12 +34,14 @@ def collate(
     # Returns
 
     `input_ids`, `attention_mask` and, if the tokenizer makes them, `token_type_ids`: int64 `(batch, tokens)`;
-    `label`: int64 `(batch,)`, -1 where unknown; for regression float32, NaN where unknown;
+    `label`: int64 `(batch,)`, -1 where unknown; for regression float32, NaN where unknown; of tagged words int64
+    `(batch, tokens)`, see `tag_tensor`; `words`, 1 at each word's first token;
     `index`: int64 `(batch,)`.
     """
     batch = ragged(instances, pad_token_id).padded(always_mask=True)
     batch["attention_mask"] = batch["attention_mask"].to(torch.int64)
-    batch["label"] = label_tensor(instances, vocab)
+    make_labels = tag_tensor if "words" in batch else label_tensor
+    batch["label"] = make_labels(instances, vocab)
     batch["index"] = torch.arange(len(instances)) if indices is None else torch.tensor(indices, dtype=torch.int64)
     return batch
 
@@ -49,10 +51,9 @@ def ragged(instances: Sequence[Instance], pad_token_id: int, position: int = 0) 
     if isinstance(instances, InstanceTable):
         return instances.ragged(pad_token_id, position)
     encodings = [instance.encoding for instance in instances]
-    types = [encoding["token_type_ids"] for encoding in encodings] if "token_type_ids" in encodings[0] else None
-    return RaggedBatch.from_lists(
-        [encoding["input_ids"] for encoding in encodings], types, pad_token_id=pad_token_id, position=position
-    )
+    given = {name: [one[name] for one in encodings] for name in TOKEN_FIELDS if name in encodings[0]}
+    types, words = given.get("token_type_ids"), given.get("words")
+    return RaggedBatch.from_lists(given["input_ids"], types, words, pad_token_id=pad_token_id, position=position)
 
 
 def ragged_parts(instances: Sequence[Instance], pad_token_id: int, size: int) -> Iterator[RaggedBatch]:
@@ -70,6 +71,21 @@ def label_tensor(instances: Sequence[Instance], vocab: Vocabulary) -> Tensor:
             values[code] = label_value(instances.label_values[code], vocab)
         return torch.from_numpy(values[instances.label_codes])
     return torch.from_numpy(np.array([label_value(instance.label, vocab) for instance in instances], dtype=kind))
+
+
+def tag_tensor(instances: Sequence[Instance], vocab: Vocabulary) -> Tensor:
+    """
+    `(rows, tokens)` int64: the tag of each word at the word's first token, -1 elsewhere and where it is unknown. Words
+    beyond the tokenizer's limit have no token.
+    """
+    encodings = [instance.encoding for instance in instances]
+    labels = torch.full((len(encodings), max(len(encoding["words"]) for encoding in encodings)), -1)
+    for row, (encoding, instance) in enumerate(zip(encodings, instances, strict=True)):
+        if instance.label is not None:
+            firsts = torch.tensor(encoding["words"]).nonzero().squeeze(1)
+            tags = list(instance.label)[: len(firsts)]  # type: ignore[arg-type]  # a tuple of tags
+            labels[row, firsts] = torch.tensor([vocab.label_index(tag) for tag in tags])
+    return labels
 
 
 def label_value(label: str | float | None, vocab: Vocabulary) -> float:

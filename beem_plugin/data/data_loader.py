@@ -80,7 +80,8 @@ class DataLoader(Registrable):
             raise ConfigurationError(f"start_method: found {start_method!r}, allowed: fork, spawn")
         if batches_per_epoch is not None and not training:
             logger.warning("batches_per_epoch is for training; evaluation goes over all %d instances", len(instances))
-        label_tensor(instances, vocab)
+        if "words" not in instances[0].encoding:  # tags are checked when they are read
+            label_tensor(instances, vocab)
         self.instances = instances
         self.vocab = vocab
         self.batches = EpochBatches(batch_sampler, token_counts(instances), seed, training, batches_per_epoch)

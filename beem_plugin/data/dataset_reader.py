@@ -42,6 +42,8 @@ class DatasetReader(Registrable):
 
     text_fields : `tuple[str, ...]`
         The names of the one or two input columns.
+    text_types : `tuple[type, ...]`
+        What an input to be predicted may hold in them.
     label_names : `list[str] | None`
         The labels in their fixed order, if the reader knows them; empty for a task without labels.
     metric : `str`
@@ -55,6 +57,7 @@ class DatasetReader(Registrable):
     """
 
     text_fields: tuple[str, ...] = ("text",)
+    text_types: tuple[type, ...] = (str,)
     label_names: list[str] | None = None
     metric: str = "accuracy"
     is_regression: bool = False
@@ -140,8 +143,7 @@ class DatasetReader(Registrable):
 
     def _encode(self, instances: Sequence[Instance]) -> None:
         encodings = (
-            self.tokenizer.encode_batch([self._texts(instance) for instance in instances[start : start + _CHUNK]])
-            for start in range(0, len(instances), _CHUNK)
+            self._encode_batch(instances[start : start + _CHUNK]) for start in range(0, len(instances), _CHUNK)
         )
         if isinstance(instances, InstanceTable):
             instances.set_tokens(encodings)
@@ -149,8 +151,13 @@ class DatasetReader(Registrable):
         for instance, encoding in zip(instances, chain.from_iterable(encodings), strict=True):
             instance.encoding = encoding
 
+    def _encode_batch(self, instances: Sequence[Instance]) -> list[dict[str, list[int]]]:
+        return self.tokenizer.encode_batch([self._texts(instance) for instance in instances])
+
     def _slice(self, table: InstanceTable, part: str) -> Iterator[Instance]:
-        assigned = self.slicing.assign([self._texts(instance) for instance in table], table.labels)
+        # Sequences of tags are too many to be strata.
+        labels = [None if isinstance(label, tuple) else label for label in table.labels]
+        assigned = self.slicing.assign([self._texts(instance) for instance in table], labels)
         return (table[row] for row, name in enumerate(assigned) if name in PARTS[part])
 
 

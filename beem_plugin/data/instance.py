@@ -15,14 +15,14 @@ class Instance:
         The raw input fields as read, JSON-able, with `id` if there is one; never the label.
     encoding : `dict[str, list[int]]`, optional (default = `{}`)
         `input_ids`, `attention_mask`, and `token_type_ids` if the tokenizer makes them, not padded.
-    label : `str | float | None`, optional (default = `None`)
-        The label's name; a float for regression; `None` where it is unknown.
+    label : `str | float | tuple[str, ...] | None`, optional (default = `None`)
+        The label's name; a float for regression; a tag for each word; `None` where it is unknown.
     id : `str | int | None`, optional (default = `None`)
     """
 
     fields: dict[str, Any]
     encoding: dict[str, list[int]] = field(default_factory=dict)
-    label: str | float | None = None
+    label: Any = None
     id: str | int | None = None
 
     def __len__(self) -> int:

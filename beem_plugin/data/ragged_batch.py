@@ -13,7 +13,7 @@ from torch import Tensor
 from beem_plugin.common.errors import DataError
 from beem_plugin.common.transfer import all_to_device, to_device
 
-TOKEN_FIELDS = ("input_ids", "token_type_ids")
+TOKEN_FIELDS = ("input_ids", "token_type_ids", "words")
 
 
 @dataclass
@@ -24,8 +24,8 @@ class RaggedBatch:
     # Parameters
 
     tokens : `dict[str, Tensor]`
-        `input_ids` and, where the encoder has them, `token_type_ids`: each `(all tokens,)` int64. There may be unused
-        tokens between two samples.
+        `input_ids` and, where the encoder has them, `token_type_ids`: each `(all tokens,)` int64; of tagged words also
+        `words`, 1 at the first token of each. There may be unused tokens between two samples.
     starts : `Tensor`
         `(samples,)` int64 on the CPU: where each sample begins in `tokens`.
     lengths : `Tensor`
@@ -82,6 +82,7 @@ class RaggedBatch:
         cls,
         input_ids: Sequence[Sequence[int]],
         token_type_ids: Sequence[Sequence[int]] | None = None,
+        words: Sequence[Sequence[int]] | None = None,
         index: Tensor | None = None,
         pad_token_id: int = 0,
         position: int = 0,
@@ -91,16 +92,16 @@ class RaggedBatch:
 
         input_ids : `Sequence[Sequence[int]]`
             Token ids of each sample.
-        token_type_ids : `Sequence[Sequence[int]]`, optional (default = `None`)
+        token_type_ids, words : `Sequence[Sequence[int]]`, optional (default = `None`)
         index : `Tensor`, optional (default = `position`, `position + 1`, ...)
         pad_token_id, position : `int`, optional (default = `0`)
         """
         lengths = torch.tensor([len(ids) for ids in input_ids], dtype=torch.int64)
         total = int(lengths.sum())
-        given = {"input_ids": input_ids} | ({} if token_type_ids is None else {"token_type_ids": token_type_ids})
         tokens = {
             name: torch.from_numpy(np.fromiter(itertools.chain.from_iterable(rows), dtype=np.int64, count=total))
-            for name, rows in given.items()
+            for name, rows in zip(TOKEN_FIELDS, (input_ids, token_type_ids, words), strict=True)
+            if rows is not None
         }
         index = torch.arange(position, position + len(lengths)) if index is None else index
         return cls(tokens, lengths.cumsum(0) - lengths, lengths, index, pad_token_id)

@@ -76,7 +76,7 @@ class RunningBatch:
         self.network, self.lengths, self.min_leaving = network, samples.lengths, min_leaving
         device = network.device
         self.state = network.embed({name: to_device(value, device) for name, value in samples.padded().items()})
-        self.tracker = ExitTracker(network.decider, len(samples), network.num_exits, network.num_labels, device)
+        self.tracker = ExitTracker(network, len(samples), int(samples.lengths.max()))
         self.is_done = False
 
     def run(self, check_every: int, reads_late: bool) -> ExitDecisions:

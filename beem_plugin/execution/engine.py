@@ -110,19 +110,11 @@ def gather_decisions(
     if not done:
         empty = torch.zeros(0, dtype=torch.int64)
         return empty, ExitDecisions(empty, empty, torch.zeros(0, num_labels, dtype=torch.float64), None)
-    parts = [batch.decisions for batch in done]
-    scores = [part.scores for part in parts if part.scores is not None]
     index = torch.cat([batch.index for batch in done])
-    joined = ExitDecisions(
-        torch.cat([part.exits for part in parts]),
-        torch.cat([part.predictions for part in parts]),
-        torch.cat([part.log_probabilities for part in parts]),
-        torch.cat(scores) if len(scores) == len(parts) else None,
-    )
     order = index.argsort(stable=True)
     index = index[order]
     if bool((index[1:] == index[:-1]).any()) or (total is not None and len(index) != total):
         raise RuntimeError(
             f"the engine returned {len(index)} results ({len(index.unique())} unique) for {total} samples"
         )
-    return index, joined[order]
+    return index, ExitDecisions.join([batch.decisions for batch in done])[order]

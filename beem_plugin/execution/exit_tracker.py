@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from beem_plugin.calibration.replay import ExitDecisions
 from beem_plugin.common.transfer import HostCopy
-from beem_plugin.execution.compiled.decider import Decider
-from beem_plugin.exits.signals import ExitSignals, decision_dtype, prediction_of
+from beem_plugin.execution.compiled.network import CompiledNetwork
+from beem_plugin.exits.signals import ExitSignals, decision_dtype
 
 
 class ExitTracker:
@@ -17,15 +18,16 @@ class ExitTracker:
     it is removed; its later results are ignored. The host does not wait for the device here.
     """
 
-    def __init__(self, decider: Decider, samples: int, num_exits: int, num_labels: int, device: torch.device) -> None:
-        self.decider, self.num_exits = decider, num_exits
-        self.memory = decider.start(samples)
+    def __init__(self, network: CompiledNetwork, samples: int, longest: int) -> None:
+        self.decider, self.num_exits, self.per_token = network.decider, network.num_exits, network.output_per_token
+        device, outputs = network.device, longest if self.per_token else network.num_labels
+        self.memory = self.decider.start(samples)
         self.rows = torch.arange(samples, device=device)
         """`(active,)` int64: places of the active samples in `results`."""
         self.exited = torch.zeros(samples, dtype=torch.bool, device=device)
         """`(active,)`"""
         # Columns: exit, score, output. One tensor, so that one copy brings them to the host.
-        self.results = torch.zeros(samples, 2 + num_labels, dtype=decision_dtype(device), device=device)
+        self.results = torch.zeros(samples, 2 + outputs, dtype=decision_dtype(device), device=device)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -39,6 +41,8 @@ class ExitTracker:
         exits = torch.ones_like(self.exited) if exit_number == self.num_exits else found[:, 0] != 0
         new = exits & ~self.exited
         found[:, 0] = exit_number
+        if found.shape[1] < self.results.shape[1]:  # outputs of tokens, and none of the active samples is the longest
+            found = pad(found, (0, self.results.shape[1] - found.shape[1]), value=-1)
         stored = self.results.index_select(0, self.rows)
         self.results.index_copy_(0, self.rows, torch.where(new[:, None], found, stored))
         self.exited = self.exited | exits
@@ -60,6 +64,5 @@ class ExitTracker:
         exits, scores, output = results[:, 0].long(), results[:, 1], results[:, 2:].contiguous()
         if not bool((exits > 0).all()):
             raise RuntimeError(f"{int((exits == 0).sum())} of {len(exits)} samples came out of no exit")
-        return ExitDecisions(
-            exits, prediction_of(output), output, scores.contiguous() if self.decider.has_score else None
-        )
+        found = scores.contiguous() if self.decider.has_score else None
+        return ExitDecisions.of_output(exits, output, found, self.per_token)

@@ -28,7 +28,7 @@ def pool(
     if network.can_pack(int(samples.lengths[-1])):
         layout = PackedLayout(network, tokens_per_chunk)
     device = network.device
-    tracker = ExitTracker(network.decider, len(samples), network.num_exits, network.num_labels, device)
+    tracker = ExitTracker(network, len(samples), int(samples.lengths[-1]))
     # Chunks are made one by one: the device computes the first while the host prepares the next.
     made = layout.first(samples)
     for exit_number in range(1, network.num_exits + 1):
@@ -62,7 +62,4 @@ def pool(
 def signals_of(network: CompiledNetwork, exit_number: int, chunks: Sequence[Chunk]) -> ExitSignals:
     """The signals of the samples of all chunks."""
     found = [network.exit_signals(exit_number, chunk.state) for chunk in chunks]
-    if len(found) == 1:
-        return found[0]
-    extra = {name: torch.cat([signals.extra[name] for signals in found]) for name in found[0].extra}
-    return ExitSignals(torch.cat([signals.logits for signals in found]), extra)
+    return found[0] if len(found) == 1 else type(found[0]).join(found)

@@ -87,7 +87,7 @@ class Single(Engine):
             for batch in batches:
                 results = [run_sample(compiled, runner, sample) for sample in samples_of(batch)]
                 if results:
-                    yield ExecutedBatch(batch.index, joined(results))
+                    yield ExecutedBatch(batch.index, joined(results, compiled.output_per_token))
         finally:
             if runner is not None:
                 runner.wait()
@@ -138,13 +138,12 @@ def run_sample(network: CompiledNetwork, runner: SampleRunner | None, sample: di
     return exit_number, None if score is None else score.item(), policy.output(exit_number, signals, memory)[0].tolist()
 
 
-def joined(results: list[Result]) -> ExitDecisions:
+def joined(results: list[Result], per_token: bool) -> ExitDecisions:
     """The results of one or more samples."""
     exits, scores, outputs = zip(*results, strict=True)
-    output = np.array(outputs, dtype=np.float64)  # (samples, labels)
-    return ExitDecisions(
-        torch.from_numpy(np.array(exits, dtype=np.int64)),
-        torch.from_numpy(output[:, 0] if output.shape[1] == 1 else output.argmax(1)),
-        torch.from_numpy(output),
-        None if scores[0] is None else torch.from_numpy(np.array(scores, dtype=np.float64)),
-    )
+    if per_token:
+        longest = max(map(len, outputs))
+        outputs = tuple([*row, *[-1] * (longest - len(row))] for row in outputs)
+    found = None if scores[0] is None else torch.from_numpy(np.array(scores, dtype=np.float64))
+    output = torch.from_numpy(np.array(outputs, dtype=np.float64))  # (samples, labels or tokens)
+    return ExitDecisions.of_output(torch.from_numpy(np.array(exits, dtype=np.int64)), output, found, per_token)

@@ -32,6 +32,11 @@ class ExitPolicy(Registrable):
     A policy is used in this order: `bind` once, `calibrate` if `is_calibrated` is false, then for each batch `start`
     and, at each exit, `step` with the signals of the active samples.
 
+    A policy of your own defines `step` and `to_config`, and `start` if it stores anything between exits; one with
+    thresholds derives from `ThresholdPolicy` and defines `update`. The annotated arguments of the constructor are the
+    keys of the config block (`thresholds: Thresholds | None` takes a number, a list or a strategy). The state is an
+    `ExitState`: tensors by name, the samples first, from which engines remove samples that have exited.
+
     `start`, `step`, `output` and `score` are compiled for GPUs: they consist of tensor operations, have no branch on
     the value of a tensor (`exit_number` and the config may be branched on), and depend on nothing but their arguments
     and the policy's numbers.

@@ -1,4 +1,4 @@
-"""Poolers that are missing in allennlp-light: BERT's, and a learned mix of max and mean."""
+"""Poolers that allennlp-light lacks: BERT's, a learned mix of max and mean, and all tokens."""
 
 from __future__ import annotations
 
@@ -107,3 +107,19 @@ class MixedPooler(Seq2VecEncoder):
         mean = tokens.masked_fill(~real, 0).float().sum(1) / real.sum(1)
         alpha = torch.sigmoid(self.mix.float())
         return (alpha * largest + (1 - alpha) * mean).to(tokens.dtype)
+
+
+class EveryToken(Seq2VecEncoder):
+    """Returns all token vectors: classifiers then give logits of every token."""
+
+    def __init__(self, embedding_dim: int) -> None:
+        super().__init__()
+        self.dim = embedding_dim
+
+    def get_input_dim(self) -> int:
+        return self.dim
+
+    get_output_dim = get_input_dim
+
+    def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+        return tokens

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 
 def decision_dtype(device: torch.device) -> torch.dtype:
@@ -41,6 +43,14 @@ def margin_of(log_probabilities: Tensor) -> Tensor:
 def entropy_of(log_probabilities: Tensor) -> Tensor:
     """`(..., labels)` to the entropy in nats. A probability that underflows to 0 contributes 0, not NaN."""
     return -(log_probabilities.exp() * log_probabilities).nan_to_num(nan=0.0).sum(-1)
+
+
+def cat_padded(parts: Sequence[Tensor]) -> Tensor:
+    """One or more tensors below each other; matrices of different widths are padded with -1 on the right."""
+    if parts[0].ndim == 2:
+        longest = max(part.shape[1] for part in parts)
+        parts = [pad(part, (0, longest - part.shape[1]), value=-1) for part in parts]
+    return torch.cat(list(parts))
 
 
 class ExitSignals:
@@ -82,6 +92,12 @@ class ExitSignals:
             self.logits.index_select(0, index),
             {name: value.index_select(0, index) for name, value in self.extra.items()},
         )
+
+    @classmethod
+    def join(cls, parts: Sequence[Any]) -> ExitSignals:
+        """The signals of the samples of all parts, one or more of this class."""
+        extra = {name: torch.cat([part.extra[name] for part in parts]) for name in parts[0].extra}
+        return ExitSignals(torch.cat([part.logits for part in parts]), extra)
 
     @property
     def is_regression(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,7 +10,15 @@ import torch
 from torch import Tensor
 
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.exits.signals import ExitSignals, confidence_of, decision_dtype, entropy_of, label_of, margin_of
+from beem_plugin.exits.signals import (
+    ExitSignals,
+    cat_padded,
+    confidence_of,
+    decision_dtype,
+    entropy_of,
+    label_of,
+    margin_of,
+)
 
 
 @dataclass
@@ -117,6 +125,8 @@ class TokenSignals(ExitSignals):
     summary : `Callable[[], TokenSummary]`, optional (default = the summary of the logits)
     extra : `Mapping[str, Callable[[], Tensor]]`, optional (default = `{}`)
         Further signals by name, each returning `(tokens,)`.
+    output : `Tensor`, optional (default = the log-probabilities)
+        `(tokens, numbers)`: what an engine returns of a token, or of a whole sentence of tags, that exits.
     """
 
     def __init__(
@@ -126,8 +136,10 @@ class TokenSignals(ExitSignals):
         logits: Callable[[], Tensor] | None = None,
         summary: Callable[[], TokenSummary | LogitsSummary] | None = None,
         extra: Mapping[str, Callable[[], Tensor]] | None = None,
+        output: Tensor | None = None,
     ) -> None:
         self.size = size
+        self._output = output
         self._device = device
         self._logits = logits
         self._summary = summary
@@ -166,7 +178,20 @@ class TokenSignals(ExitSignals):
             None if self._logits is None else lambda: self.logits.index_select(0, index),
             lambda: self.summary.index_select(index),
             {name: selected(name) for name in self._extra},
+            None if self._output is None else self._output.index_select(0, index),
         )
+
+    @classmethod
+    def join(cls, parts: Sequence[TokenSignals]) -> TokenSignals:
+        """Of sentences of tags: summaries and outputs alone. Outputs are padded with -1."""
+        columns = (torch.cat([getattr(part.summary, name) for part in parts]) for name in SUMMARIES)
+        summary = TokenSummary(*columns)
+        output = cat_padded([part.output for part in parts])
+        return TokenSignals(len(output), parts[0].device, summary=lambda: summary, output=output)
+
+    @cached_property
+    def output(self) -> Tensor:
+        return super().output if self._output is None else self._output
 
     @cached_property
     def prediction(self) -> Tensor:

@@ -79,6 +79,9 @@ class MultiExitEncoder(EncoderExits, Registrable):
     obstacle: ClassVar[str | None] = None
     """Why the layers cannot be captured in one graph per sequence length."""
 
+    output_per_token: ClassVar[bool] = False
+    """Whether the output of a sample is a label for each of its tokens."""
+
     def __init__(
         self,
         num_labels: int,

@@ -54,9 +54,14 @@ class MultiExitModel(ExitModel):
         self.engine = engine if engine is not None else Engine.from_params({"type": "compaction"})
         self.metrics = ExitMetrics(metric, vocab.num_labels)
         # Checks that need the shape of the network only, so that errors in the config are raised before training.
-        self.exit_policy.bind(self.encoder.exit_layers, vocab.num_labels)
+        self.exit_policy.bind(self.encoder.exit_layers, self.encoder.num_labels)
         check_signals(self.exit_policy, self.encoder.available_signals, "the model")
         check_objective(self.objective, self.encoder)
+        if self.encoder.output_per_token and self.exit_policy.needs_all_labels:
+            raise ConfigurationError(
+                f"model.exit_policy: found {self.exit_policy.registered_name}, which reads the probabilities of all "
+                "labels; allowed with tags of words: policies on the confidence, margin, entropy or label of an exit"
+            )
 
     @classmethod
     def check_labels(cls, vocab: Vocabulary, is_regression: bool | None) -> None:

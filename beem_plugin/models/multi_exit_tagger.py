@@ -1,4 +1,4 @@
-"""Token classification: every exit predicts a label for every word."""
+"""Token classification: every exit predicts a tag for every word."""
 
 from __future__ import annotations
 
@@ -9,117 +9,79 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from beem_plugin.backbones import Backbone, BackboneState
 from beem_plugin.common.registry import Lazy
-from beem_plugin.data.vocabulary import Vocabulary
-from beem_plugin.exits.heads.head import NO_MEMORY, ExitHead, HeadFamily, HeadSizes
-from beem_plugin.exits.outputs import HeadOutput
-from beem_plugin.exits.policy import ExitPolicy
-from beem_plugin.exits.poolers import as_input_of
-from beem_plugin.models.exit_metrics import ExitMetrics
+from beem_plugin.exits.poolers import EveryToken
+from beem_plugin.exits.signals import confidence_of, entropy_of, margin_of
+from beem_plugin.exits.token_signals import TokenSignals, TokenSummary
+from beem_plugin.models.exit_memory import MEMORY, with_memory
 from beem_plugin.models.model import Model
+from beem_plugin.models.multi_exit_classifier import MultiExitClassifier
 from beem_plugin.models.multi_exit_encoder import MultiExitEncoder
-from beem_plugin.models.multi_exit_model import check_objective
-from beem_plugin.objectives import Objective, WeightedDistillation
+
+WORDS, TAGS = f"{MEMORY}words", f"{MEMORY}tags"
 
 
-class TokenHead(ExitHead):
-    """Dropout and a linear classifier of every token; logits are `(batch, tokens, labels)`."""
-
-    def __init__(self, classifier: torch.nn.Linear, dropout: float) -> None:
-        super().__init__()
-        self.classifier = classifier
-        self.dropout = torch.nn.Dropout(dropout)
-        self.pooled_size = classifier.in_features
-
-    def forward(
-        self, hidden_states: Tensor, attention_mask: Tensor | None = None, memory: Mapping[str, Tensor] = NO_MEMORY
-    ) -> HeadOutput:
-        hidden_states = as_input_of(self.classifier, hidden_states)
-        return HeadOutput(self.classifier(self.dropout(hidden_states)), hidden_states[:, 0])
-
-
-@HeadFamily.register("token")
-class TokenHeads(HeadFamily):
+@MultiExitEncoder.register("tagging")
+class TaggingEncoder(MultiExitEncoder):
     """
-    A linear classifier of every token at every exit.
+    A `multi_exit` encoder that classifies every token at each exit. A sentence exits if all of its words meet the
+    criterion: the policy gets the smallest confidence and margin and the largest entropy over the words, and as the
+    label the number of the first exit that predicted the same tags.
 
-    Registered as a `HeadFamily` with name "token".
+    Registered as a `MultiExitEncoder` with name "tagging"; the parameters are those of "multi_exit", without
+    `pooler`.
     """
 
-    def build(self, sizes: HeadSizes) -> list[ExitHead]:
-        return [TokenHead(classifier, sizes.dropout) for classifier in sizes.classifiers(sizes.hidden_size)]
+    output_per_token = True
+    carries_memory = True  # type: ignore[assignment]
+    obstacle = "exits that compare the tags of a sentence with those of earlier exits"  # type: ignore[assignment]
+
+    def __init__(self, num_labels: int, backbone: Backbone, **options: Any) -> None:
+        super().__init__(num_labels, backbone, pooler=Lazy(EveryToken), **options)
+        self.num_labels = max(num_labels, self.num_exits + 1)
+
+    def embed(self, batch: dict[str, Tensor], backbone: Any = None) -> BackboneState:
+        words = batch.get("words", torch.ones_like(batch["input_ids"])).bool()
+        state = super().embed({name: value for name, value in batch.items() if name != "words"}, backbone)
+        tags = torch.zeros(len(words), self.num_exits, words.shape[1], dtype=torch.int16, device=words.device)
+        return with_memory(state, {WORDS: words, TAGS: tags}, {WORDS: (1,), TAGS: (2,)})
+
+    def exit_signals(self, exit_number: int, state: BackboneState) -> TokenSignals:
+        words, earlier = state.batched[WORDS], state.batched[TAGS]
+        log_probabilities = self.exit_logits(exit_number, state).double().log_softmax(-1)  # (batch, tokens, labels)
+        tags = torch.where(words, log_probabilities.argmax(-1) + 1, 0).to(earlier.dtype)
+        seen = torch.cat([earlier[:, : exit_number - 1], tags[:, None], earlier[:, exit_number:]], 1)
+        state.batched[TAGS] = seen
+        summary = TokenSummary(
+            (seen == tags[:, None]).all(2).int().argmax(1) + 1,
+            torch.where(words, confidence_of(log_probabilities), 1.0).amin(1).float(),
+            torch.where(words, entropy_of(log_probabilities), 0.0).amax(1).float(),
+            torch.where(words, margin_of(log_probabilities), 1.0).amin(1).float(),
+        )
+        return TokenSignals(len(tags), tags.device, summary=lambda: summary, output=tags.double() - 1)
 
 
 @Model.register("multi_exit_tagger")
-class MultiExitTagger(Model):
+class MultiExitTagger(MultiExitClassifier):
     """
-    A multi-exit encoder with token heads. A sentence exits if all of its words meet the criterion: the policy gets the
-    smallest confidence and margin and the largest entropy over the words, and the sequence of tags as the label.
+    As `multi_exit_classifier`, with a tag for every word. The objective's samples are words, the encoder is of type
+    "tagging", and the policy is one on the confidence, margin, entropy or label of an exit.
 
     Registered as a `Model` with name "multi_exit_tagger".
-
-    # Parameters
-
-    vocab : `Vocabulary`
-        Filled in.
-    encoder : `MultiExitEncoder`
-        With `head: "token"`.
-    objective : `Objective`, optional (default = `"weighted_distillation"`)
-        Its samples are words.
-    exit_policy : `ExitPolicy`, optional (default = `"final"`)
     """
 
     task = "token_classification"
-    metric = "accuracy"
+    update_metrics = Model.update_metrics  # `forward` does: batches have different numbers of words
 
-    def __init__(
-        self,
-        vocab: Vocabulary,
-        encoder: Lazy[MultiExitEncoder],
-        objective: Objective | None = None,
-        exit_policy: ExitPolicy | None = None,
-    ) -> None:
-        super().__init__(vocab)
-        self.encoder = encoder.construct(num_labels=vocab.num_labels)
-        self.objective = objective if objective is not None else WeightedDistillation()
-        self.exit_policy = exit_policy if exit_policy is not None else ExitPolicy.from_params({"type": "final"})
-        self.exit_layers = self.encoder.exit_layers
-        # A sequence of tags is numbered by the first exit that predicts it.
-        self.num_labels = max(vocab.num_labels, len(self.exit_layers) + 1)
-        self.exit_policy.bind(self.exit_layers, self.num_labels)
-        check_objective(self.objective, self.encoder)
-        self.metrics = ExitMetrics("accuracy", vocab.num_labels)
-
-    @property
-    def exit_network(self) -> MultiExitTagger:
-        return self
-
-    @property
-    def device(self) -> torch.device:
-        return next(self.parameters()).device
-
-    def forward(self, words: Tensor, label: Tensor | None = None, **inputs: Tensor) -> dict[str, Any]:  # type: ignore[override]
-        """
-        # Parameters
-
-        words : `Tensor`
-            `(batch, tokens)` bool, true at the first token of each word.
-        label : `Tensor`, optional
-            `(batch, tokens)` int64, -1 if unknown.
-        """
-        inputs.pop("index", None)
+    def forward(self, label: Tensor | None = None, **inputs: Tensor) -> dict[str, Any]:  # type: ignore[override]
+        """`label`: `(batch, tokens)` int64, -1 at tokens that are not counted."""
         outputs = self.encoder.outputs(inputs)
         if label is None:
             return {}
-        known = words & (label >= 0)
-        logits = outputs.logits.permute(0, 2, 1, 3)[known]  # (words, exits, labels)
-        self.metrics.update(logits, label[known])
-        vectors = [states[known] for states in outputs.hidden_states]
-        return self.objective.loss(replace(outputs, logits=logits, pooled=vectors), label[known])
+        logits, label = outputs.logits.permute(0, 2, 1, 3)[label >= 0], label[label >= 0]  # (words, exits, labels)
+        self.metrics.update(logits, label)
+        return self.objective.loss(replace(outputs, logits=logits), label)
 
-    def start_step(self, step: int, total_steps: int) -> None:
-        self.objective.start_step(step, total_steps)
-        self.encoder.start_step(step, total_steps)
-
-    def get_metrics(self, reset: bool = False) -> dict[str, float]:
-        return self.metrics.compute(reset)
+    def loss_units(self, batch: Mapping[str, Tensor]) -> int:
+        return int((batch["label"] >= 0).sum())

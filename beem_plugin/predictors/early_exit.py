@@ -7,6 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from typing import Any
 
 from beem_plugin.calibration.replay import ExitDecisions
 from beem_plugin.common.errors import ConfigurationError, DataError
@@ -17,11 +18,11 @@ from beem_plugin.data.ragged_batch import RaggedBatch
 from beem_plugin.execution.engine import Engine
 from beem_plugin.execution.in_order import run_in_order
 from beem_plugin.execution.read_ahead import ahead
-from beem_plugin.models.decision_records import decision_records
 from beem_plugin.models.model import Model
 from beem_plugin.predictors.chunks import UntilError
 from beem_plugin.predictors.predictor import JsonDict, Predictor
 from beem_plugin.tasks.classification import text_model
+from beem_plugin.tasks.task import task_of
 
 QUEUED = 2
 """Chunks that wait between two stages."""
@@ -29,7 +30,7 @@ QUEUED = 2
 CHUNKS_ALONE = 6
 """The first chunks, which are small, do not wait for an engine that gathers large windows."""
 
-RESERVED = {"label", "value", "probabilities", "exit", "layer", "score"}
+RESERVED = {"label", "value", "tags", "probabilities", "exit", "layer", "score"}
 
 Samples = tuple[list[JsonDict], RaggedBatch]
 
@@ -42,7 +43,8 @@ class EarlyExitPredictor(Predictor):
 
     - `label`: the label's name (an input field of that name is returned as `gold_label`),
     - `probabilities`: in the order of the vocabulary,
-    - for regression, in the place of both, `value` (an input field `label` is returned as `gold_value`),
+    - in the place of both, for regression `value` (an input field `label` is returned as `gold_value`), and for words
+      `tags`,
     - `exit`: the number of the exit, from 1, and `layer`: the layer that it reads,
     - `score`: what the policy compared with its threshold there, if it has a score.
 
@@ -64,12 +66,14 @@ class EarlyExitPredictor(Predictor):
         if batch_size < 1:
             raise ConfigurationError(f"batch size: found {batch_size}, allowed: 1 or more")
         self.classifier = text_model(model)
+        self.task: Any = task_of(model)
         self.batch_size = batch_size
         self.engine = engine if engine is not None else self.classifier.engine
 
     def _batch_json_to_instances(self, json_dicts: Sequence[JsonDict]) -> Sequence[Instance]:
         names = self.dataset_reader.text_fields
-        texts = [texts_of(json_dict, names) for json_dict in json_dicts]
+        types = self.dataset_reader.text_types
+        texts = [texts_of(json_dict, names, types) for json_dict in json_dicts]
         instances = self.dataset_reader.texts_to_instances(texts)
         for instance, json_dict in zip(instances, json_dicts, strict=True):
             instance.fields = json_dict
@@ -105,8 +109,7 @@ class EarlyExitPredictor(Predictor):
 
     def _samples(self, instances: Sequence[Instance], position: int) -> Samples:
         """The fields of each prediction that come from its input, and the tokens of all."""
-        answer = "value" if self.classifier.vocab.is_regression else "label"
-        fields = [input_fields(instance, answer) for instance in instances]
+        fields = [input_fields(instance, self.task.answer) for instance in instances]
         return fields, ragged(instances, self.dataset_reader.tokenizer.pad_token_id, position)
 
     def _run(self, samples: Iterable[Samples], stopped: threading.Event | None = None) -> Iterator[list[JsonDict]]:
@@ -135,7 +138,7 @@ class EarlyExitPredictor(Predictor):
         found = [
             {**given, **answer, "exit": number, "layer": layers[number - 1]}
             for given, answer, number in zip(
-                fields, decision_records(decisions, self.classifier.vocab), exits, strict=True
+                fields, self.task.records(self.classifier, decisions, fields), exits, strict=True
             )
         ]
         if decisions.scores is not None:
@@ -154,7 +157,7 @@ def row_of(item: object, names: Sequence[str]) -> JsonDict:
     return dict(zip(names, texts, strict=True))
 
 
-def texts_of(record: JsonDict, names: Sequence[str]) -> JsonDict:
+def texts_of(record: JsonDict, names: Sequence[str], types: tuple[type, ...] = (str,)) -> JsonDict:
     """The text in each of the reader's columns, or a `DataError`."""
     if not isinstance(record, Mapping):
         raise DataError(f"found the input {record!r}, allowed: an object with {', '.join(names)}")
@@ -163,8 +166,9 @@ def texts_of(record: JsonDict, names: Sequence[str]) -> JsonDict:
         missing = [name for name in names if name not in record]
         raise DataError(f"the input lacks {missing}; found {sorted(record)}")
     for name, text in texts.items():
-        if not isinstance(text, str):
-            raise DataError(f"{name}: found {text!r}, allowed: a text")
+        words = text if isinstance(text, list) else []
+        if not isinstance(text, types) or not all(isinstance(word, str) and word.strip() for word in words):
+            raise DataError(f"{name}: found {text!r}, allowed: a text{' or a list of words' * (list in types)}")
     return texts
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from torch import Tensor
-
-from beem_plugin.common.metrics import METRICS
+from beem_plugin.calibration.replay import ExitDecisions
 from beem_plugin.models.multi_exit_model import MultiExitModel
 from beem_plugin.tasks.classification import Classification
 from beem_plugin.tasks.task import Task
@@ -20,7 +19,9 @@ class Regression(Classification):
     Registered as a `Task` with name "regression".
     """
 
-    gold = "gold_value"
+    answer = "value"
 
-    def measure(self, model: MultiExitModel, labels: Tensor, predictions: Tensor) -> dict[str, Any]:
-        return METRICS[model.metric](labels.numpy(), predictions.numpy())
+    def records(
+        self, model: MultiExitModel, decisions: ExitDecisions, fields: Sequence[dict[str, Any]]
+    ) -> list[dict[str, Any]]:
+        return [{"value": value} for value in decisions.predictions.tolist()]

@@ -20,7 +20,7 @@ from beem_plugin.exits.branches import Branch, BranchedHead
 from beem_plugin.exits.policies import MaxProbability
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.models.multi_exit_encoder import MultiExitEncoder
-from beem_plugin.tasks.classification import trace_model
+from beem_plugin.models.multi_exit_trace import trace_model
 from tests.backbones.tiny_models import tiny
 from tests.execution.worlds import make_batches
 from tests.objectives.tiny_model import loss_falls, tiny_batch, tiny_model

@@ -19,9 +19,8 @@ from beem_plugin.common.params import load_config
 from beem_plugin.common.registry import Params
 from beem_plugin.evaluation.evaluate import evaluate_archive
 from beem_plugin.exits.policy import ExitPolicy
-from beem_plugin.tasks.task import evaluation_loader
-from beem_plugin.tasks.token_classification import entities, entity_scores, run_policy
 from beem_plugin.training.train import train_model
+from tests.ablation_in_process import train_in_process
 from tests.tiny_project import BAD, CONFIGS, GOOD, PLAIN, run
 
 TAGS = ["O", "B-GOOD", "I-GOOD", "B-BAD"]
@@ -66,7 +65,7 @@ def test_a_trained_tagger_finds_entities_and_exits_early(tagger: Path) -> None:
     metrics = json.loads((tagger / "run" / "metrics.json").read_text())
     assert metrics["best_validation_accuracy"] > 0.9 and metrics["calibration_source"].endswith("[holdout]")
     archive = load_archive(tagger / "run" / "model.tar.gz")
-    found = evaluate_archive(archive, str(tagger / "eng.testa"))
+    found = evaluate_archive(archive, str(tagger / "eng.testa")).metrics
     assert found["f1"] > 0.8 and found["layer_speedup"] > 1.2 and sum(found["exit_histogram"]) == 20
 
 
@@ -83,50 +82,80 @@ def test_replay_decides_as_the_tagger_does(tagger: Path, tmp_path: Path) -> None
         {"type": "patience", "patience": 1},
     ):
         policy = ExitPolicy.from_params(Params(dict(config)))
-        policy.bind(model.exit_layers, model.num_labels)
+        policy.bind(model.encoder.exit_layers, model.encoder.num_labels)
         model.exit_policy = policy
-        found = evaluate_archive(archive, data)
+        found = evaluate_archive(archive, data).metrics
         decisions = replay(policy, trace)
         assert torch.bincount(decisions.exits - 1, minlength=3).tolist() == found["exit_histogram"], config
         right = (decisions.predictions == trace.labels).double().mean()
         assert float(right) == found["accuracy"], config
 
 
-def test_batches_give_what_single_sentences_give(tagger: Path) -> None:
-    archive = load_archive(tagger / "run" / "model.tar.gz")
-    instances = archive.validation_dataset_reader.read(str(tagger / "eng.testa"))
-    one, many = ({}, {})
-    for size, found in ((1, one), (7, many)):
-        for batch in evaluation_loader(archive, instances, size):
-            exits, tags = run_policy(archive.model, batch)  # type: ignore[arg-type]
-            for row, index in enumerate(batch["index"].tolist()):
-                found[index] = (int(exits[row]), tags[row][batch["words"][row]].tolist())
-    assert one == many
+def test_engines_give_what_single_sentences_give(tagger: Path, tmp_path: Path) -> None:
+    found = {}
+    for engine, size in (("single", "1"), ("compaction", "7"), ("depth_pools", "100")):
+        options = json.dumps({"model.engine": {"type": engine}})
+        lines = tmp_path / f"{engine}.jsonl"
+        run(
+            "evaluate", str(tagger / "run"), str(tagger / "eng.testa"), "-o", options, "--batch-size", size,
+            "--predictions-output-file", str(lines),
+        )  # fmt: skip
+        found[engine] = [
+            {name: value for name, value in json.loads(line).items() if name != "score"}
+            for line in lines.read_text().splitlines()
+        ]
+    assert found["single"] == found["compaction"] == found["depth_pools"]
+    assert {line["exit"] for line in found["single"]} > {1}
 
 
 def test_predictions_and_wrong_tags(tagger: Path, tmp_path: Path) -> None:
     lines = tmp_path / "p.jsonl"
     run("evaluate", str(tagger / "run"), str(tagger / "eng.testa"), "--predictions-output-file", str(lines))
     first = json.loads(lines.read_text().splitlines()[0])
-    assert len(first["tags"]) == len(first["words"]) == len(first["gold_tags"]) and first["exit"] in (1, 2, 3)
+    assert len(first["tags"]) == len(first["gold_tags"]) and first["exit"] in (1, 2, 3)
     (tmp_path / "bad").write_text("a NN O\nfilm NN B-FILM\n")
     reader = load_archive(tagger / "run" / "model.tar.gz").dataset_reader
     with pytest.raises(DataError, match="bad:2: tag: found 'B-FILM', allowed: "):
         reader.read(str(tmp_path / "bad"))
 
 
-@pytest.mark.parametrize(
-    ("tags", "expected"),
-    [
-        (["B-A", "I-A", "O", "I-B"], {("A", 0, 1), ("B", 3, 3)}),
-        (["I-A", "I-B", "B-B"], {("A", 0, 0), ("B", 1, 1), ("B", 2, 2)}),
-        (["S-A", "B-A", "E-A", "I-A"], {("A", 0, 0), ("A", 1, 2), ("A", 3, 3)}),
-    ],
-)
-def test_entities_are_those_of_seqeval(tags: list[str], expected: set[tuple[str, int, int]]) -> None:
-    assert entities(tags) == expected
+def test_predict_tags_lists_and_texts(tagger: Path, tmp_path: Path) -> None:
+    words = ["the", "film", "is", "good", "very", "bad"]
+    rows = [{"words": words, "id": 7}, {"words": " ".join(words)}]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run("predict", str(tagger / "run"), str(tmp_path / "in.jsonl"), "--output-file", str(tmp_path / "o.jsonl"))
+    first, second = (json.loads(line) for line in (tmp_path / "o.jsonl").read_text().splitlines())
+    assert first["tags"] == second["tags"] and first["words"] == words and len(first["tags"]) == 6
+    assert first["tags"][5] == "B-BAD" and first["id"] == 7 and first["exit"] == second["exit"]
 
 
-def test_scores_are_micro_averaged() -> None:
-    gold, found = [["B-A", "O", "B-B"], ["B-A"]], [["B-A", "B-B", "B-B"], ["O"]]
-    assert entity_scores(gold, found) == pytest.approx({"precision": 2 / 3, "recall": 2 / 3, "f1": 2 / 3})
+def test_benchmark_calibrate_and_ablate_take_a_tagger(
+    tagger: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train_in_process(monkeypatch)
+    data, archive = str(tagger / "eng.testa"), str(tagger / "run" / "model.tar.gz")
+    run("benchmark", archive, data, "--repeats", "1", "--batch-sizes", "4", "--output-file", str(tmp_path / "b.json"))
+    report = json.loads((tmp_path / "b.json").read_text())
+    assert report["counted"]["layer_speedup"] > 1.2 and report["counted"]["mac_speedup"] > 1
+    assert {row["engine"] for row in report["measured"]} >= {"single", "compaction", "depth_pools"}
+    (tmp_path / "p.json").write_text('{"type": "entropy", "thresholds": {"type": "budget", "speedup": 1.5}}')
+    new = str(tmp_path / "new.tar.gz")
+    run("calibrate", archive, "--policy", str(tmp_path / "p.json"), "--output-archive", new)
+    run("evaluate", new, data, "--output-file", str(tmp_path / "e.json"))
+    found = json.loads((tmp_path / "e.json").read_text())
+    assert found["exit_policy"]["type"] == "entropy" and set(found["per_class"]) == {"GOOD", "BAD"}
+    assert found["last_exit"]["f1"] > 0.8 and found["difference_from_last_exit"]["pairs"] == 20
+    (tmp_path / "v.json").write_text('{"margin": {"model.exit_policy": {"type": "margin", "thresholds": 0.5}}}')
+    base = json.loads((tagger / "run" / "config.json").read_text())
+    base["trainer"]["num_epochs"] = 1
+    (tmp_path / "base.json").write_text(json.dumps(base))
+    run("ablate", str(tmp_path / "base.json"), str(tmp_path / "v.json"), "-s", str(tmp_path / "a"), "--measure")
+    rows = json.loads((tmp_path / "a" / "ablation.json").read_text())["rows"]
+    assert [row["name"] for row in rows] == ["base", "margin"] and not any(row["errors"] for row in rows)
+    assert 0.9 < rows[1]["mac_speedup_over_base"]["median"] < 3 and rows[1]["seconds"]["median"] > 0
+
+
+def test_a_policy_on_all_probabilities_is_refused(tagger: Path) -> None:
+    policy = json.dumps({"model.exit_policy": {"type": "cascaded_ensemble", "thresholds": 0.9}})
+    refused = run("evaluate", str(tagger / "run"), "x", "-o", policy, check=False)
+    assert refused.returncode == 1 and "model.exit_policy: found cascaded_ensemble, which reads" in refused.stderr

@@ -1,15 +1,11 @@
-// Named entities of CoNLL-2003 with an exit at every layer. CONLL_DIR in the environment names the folder of
-// eng.train, eng.testa and eng.testb.
-local backbones = import '../lib/backbones.libsonnet';
-local trainers = import '../lib/trainers.libsonnet';
-local backbone = backbones.choose('bert-base-uncased');
-local kinds = ['PER', 'ORG', 'LOC', 'MISC'];
-
+// Named entities of CoNLL-2003 with an exit at every layer; CONLL_DIR is the folder of eng.train and eng.testa.
+local backbone = (import 'beem/backbones.libsonnet').choose('bert-base-uncased').model_name;
+local trainers = import 'beem/trainers.libsonnet';
 {
   dataset_reader: {
     type: 'conll',
-    tokenizer: { model_name: backbone.model_name },
-    label_names: ['O'] + [prefix + '-' + kind for kind in kinds for prefix in ['B', 'I']],
+    tokenizer: { model_name: backbone },
+    label_names: ['O'] + [prefix + '-' + kind for kind in ['PER', 'ORG', 'LOC', 'MISC'] for prefix in ['B', 'I']],
   },
   train_data_path: std.extVar('CONLL_DIR') + '/eng.train[fit]',
   validation_data_path: std.extVar('CONLL_DIR') + '/eng.train[holdout]',
@@ -17,7 +13,7 @@ local kinds = ['PER', 'ORG', 'LOC', 'MISC'];
   evaluate_on_test: true,
   model: {
     type: 'multi_exit_tagger',
-    encoder: { type: 'multi_exit', head: 'token', backbone: { model_name: backbone.model_name } },
+    encoder: { type: 'tagging', backbone: { model_name: backbone } },
     exit_policy: { type: 'max_probability', thresholds: { type: 'budget', speedup: 2.0 } },
   },
   data_loader: { batch_size: 32, shuffle: true },

@@ -52,6 +52,7 @@ class CompiledNetwork:
         self._one_token = torch.ones(1, 1, dtype=torch.bool, device=self.device)
         self.num_exits, self.num_labels, self.exit_layers = network.num_exits, network.num_labels, network.exit_layers
         self.backbone = network.backbone
+        self.output_per_token = getattr(network, "output_per_token", False)
         self._arguments: dict[str, Any] = {}
         if not self.origin.is_intercepted and "backbone" in inspect.signature(network.advance).parameters:
             faster = inference_backbone(network.backbone, use_kernels)
@@ -72,7 +73,7 @@ class CompiledNetwork:
     def decider(self) -> Decider:
         # Tracing the policy needs ordinary tensors.
         with torch.inference_mode(False), torch.no_grad():
-            return make_decider(self.policy, self.device, self.use_kernels)
+            return make_decider(self.policy, self.device, self.use_kernels and not self.output_per_token)
 
     @property
     def obstacle(self) -> str | None:

@@ -10,7 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from tqdm import tqdm
+
+from beem_plugin.common.progress import progress_bar
+
+SURE = 0.005
+"""Relative standard error below which a case needs no further repeat, from three on."""
 
 
 @dataclass
@@ -33,6 +37,11 @@ class Timing:
     @property
     def median(self) -> float:
         return statistics.median(self.seconds)
+
+    @property
+    def relative_error(self) -> float:
+        """Standard error of the mean over the mean; with two repeats or more."""
+        return statistics.stdev(self.seconds) / len(self.seconds) ** 0.5 / statistics.fmean(self.seconds)
 
     def summary(self) -> dict[str, Any]:
         """`seconds` (the median), `seconds_min`, `seconds_max`, and every repeat."""
@@ -76,7 +85,7 @@ def measure(
         Each gives an iterable that does the work as it is consumed and yields once a result is on the host.
     repeats : `int`
         After a warm-up of every case, of two runs on a GPU, where graphs are captured for what comes a second time.
-        Each repeat runs all cases, in an order of its own.
+        Each repeat runs all cases, in an order of its own. There are fewer if all cases are sure (see `SURE`).
     device : `torch.device`
     seed : `int`, optional (default = `0`)
         Of the orders.
@@ -91,7 +100,7 @@ def measure(
     order = list(cases)
     shuffle = random.Random(seed)
     total = len(cases) * (repeats + 1)
-    with tqdm(total=total, desc=description, unit=" runs", disable=not description, mininterval=0.5) as bar:
+    with progress_bar(total, description, disable=not description, unit=" runs") as bar:
         for name, case in cases.items():
             if device.type == "cuda":
                 torch.cuda.reset_peak_memory_stats(device)
@@ -102,6 +111,8 @@ def measure(
             bar.update()
         for repeat in range(repeats):
             if repeat and time_budget is not None and time.perf_counter() - started > time_budget:
+                break
+            if repeat >= 3 and all(timing.relative_error < SURE for timing in timings.values()):
                 break
             shuffle.shuffle(order)
             for name in order:

@@ -66,7 +66,7 @@ class MaxProbability(ThresholdPolicy):
     def output(self, exit_number: int, signals: ExitSignals, state: ExitState) -> Tensor:
         if self.fallback == "most_confident" and exit_number >= self.num_exits:
             return state["most_confident"]
-        return signals.log_probabilities
+        return signals.output
 
     @property
     def needs_all_labels(self) -> bool:

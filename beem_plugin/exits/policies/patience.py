@@ -201,7 +201,7 @@ class ConfidentPatience(CountingPolicy):
 
     def output(self, exit_number: int, signals: ExitSignals, state: ExitState) -> Tensor:
         if self.output_kind == "last":
-            return signals.log_probabilities
+            return signals.output
         pooled = state["pooled"]
         return pooled.clamp_min(torch.finfo(pooled.dtype).tiny).log()
 

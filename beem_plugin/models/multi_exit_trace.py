@@ -1,0 +1,78 @@
+"""The outputs of all exits of a model on a data set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from beem_plugin.calibration.trace import ExitTrace
+from beem_plugin.execution.metering.macs import exit_costs
+from beem_plugin.models.multi_exit_model import MultiExitModel
+
+
+@torch.inference_mode()
+def all_exits(
+    model: MultiExitModel, batches: Iterable[dict[str, Tensor]]
+) -> Iterator[tuple[dict[str, Tensor], list[Any]]]:
+    """Each batch with the signals of all its exits."""
+    was_training, network = model.training, model.encoder
+    model.eval()
+    for batch in batches:
+        inputs = {name: value.to(model.device) for name, value in batch.items() if name not in ("index", "label")}
+        state = network.embed(inputs)
+        signals = []
+        for number in range(1, network.num_exits + 1):
+            state = network.advance(number, state)
+            signals.append(network.exit_signals(number, state))
+        yield batch, signals
+    model.train(was_training)
+
+
+def trace_model(
+    model: MultiExitModel, batches: Iterable[dict[str, Tensor]], ids: list[str] | None, source: str
+) -> ExitTrace:
+    """
+    Runs all exits over a data set.
+
+    # Parameters
+
+    model : `MultiExitModel`
+    batches : `Iterable[dict[str, Tensor]]`
+        In any order; `index` is each sample's position in the data set.
+    ids : `list[str]`, optional
+    source : `str`
+        Which data these are.
+    """
+    indices, logits, labels = [], [], []
+    signals: dict[str, list[Tensor]] = {name: [] for name in sorted(model.encoder.available_signals)}
+    unknown = torch.tensor(float("nan") if model.vocab.is_regression else -1)
+    tokens: list[Tensor] = []
+    for batch, exits in all_exits(model, batches):
+        logits.append(torch.stack([one.logits for one in exits], 1).cpu())
+        for name, values in signals.items():
+            values.append(torch.stack([one.extra[name] for one in exits], 1).float().cpu())
+        indices.append(batch["index"].cpu())
+        if model.encoder.tokens_leave:
+            masks = batch["attention_mask"].cpu().bool()
+            tokens += [ids[mask] for ids, mask in zip(batch["input_ids"].cpu(), masks, strict=True)]
+        labels.append(batch["label"].cpu() if "label" in batch else unknown.expand(len(batch["index"])))
+    meta = trace_meta(model, source) | {"label_names": model.vocab.labels}
+    if not indices:
+        empty = torch.zeros(0, model.encoder.num_exits, model.encoder.num_labels)
+        none = {name: torch.zeros(0, model.encoder.num_exits) for name in signals}
+        return ExitTrace(empty, unknown.new_zeros(0), ids, none, meta)
+    # Outside of inference mode, so that a rule can be fitted on the trace by gradients.
+    order = torch.cat(indices).argsort()
+    stacked = {name: torch.cat(values)[order] for name, values in signals.items()}
+    depth = model.encoder.token_depth([tokens[row] for row in order.tolist()]) if tokens else None
+    return ExitTrace(torch.cat(logits)[order], torch.cat(labels)[order], ids, stacked, meta, depth)
+
+
+def trace_meta(model: MultiExitModel, source: str) -> dict[str, Any]:
+    """What a trace stores of its model, and which data it is of."""
+    layers, costs = model.encoder.exit_layers, exit_costs(model.encoder)
+    meta = {"exit_layers": layers, "metric": model.metric, "source": source}
+    return meta if costs == layers else {**meta, "exit_costs": costs}
