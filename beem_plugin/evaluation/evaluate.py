@@ -1,23 +1,35 @@
-"""`allennlp evaluate`: runs the exit policy on labelled data and scores it."""
+"""`allennlp evaluate`: runs the exit policy on labelled data. It prints tables, and JSON where output is redirected."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import re
+import sys
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
+
+import numpy as np
 
 from beem_plugin.archival import Archive, load_archive
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.files import atomic_write, write_json
 from beem_plugin.common.outputs import check_outputs, check_writable
-from beem_plugin.evaluation.statistics import binomial_interval, speedup_interval
+from beem_plugin.evaluation.statistics import (
+    Difference,
+    Interval,
+    binomial_interval,
+    mcnemar_of_counts,
+    metric_intervals,
+    speedup_interval,
+)
 from beem_plugin.execution import Engine
 from beem_plugin.execution.file_engine import check_engine
 from beem_plugin.execution.metering.macs import exit_costs
 from beem_plugin.exits.policy import ExitPolicy
-from beem_plugin.rendering.pages.evaluation import evaluation_page
+from beem_plugin.rendering.pages.evaluation import evaluation_page, shown_figure
+from beem_plugin.rendering.tables import Table, text
 from beem_plugin.tasks.task import task_of_archive
 
 
@@ -54,22 +66,23 @@ def evaluate_from_args(args: argparse.Namespace) -> dict[str, Any]:
     engine = Engine.from_params({"type": args.engine}) if args.engine else None
     results: dict[str, Any] = {}
     for source, name, predictions_name in zip(sources, names, prediction_names, strict=True):
-        metrics = evaluate_archive(archive, source, args.batch_size, engine, predictions_name)
+        found = evaluate_archive(archive, source, args.batch_size, engine, predictions_name)
+        metrics = found.to_json()
         stems = [Path(other).stem for other in sources]
         stem = Path(source).stem if stems.count(Path(source).stem) == 1 else source
         prefix = "" if len(sources) == 1 else f"{stem}_"
         results.update({f"{prefix}{key}": value for key, value in metrics.items()})
         if name is not None and apart:
             write_json(name, metrics)
-        tables = task_of_archive(archive).tables(metrics)
-        for table in tables:
-            table.print(stderr=True)
+        for table in (found.summary(source), *found.tables):
+            table.print(stderr=not sys.stdout.isatty())
         if args.html:
             with atomic_write(args.html) as file:
-                file.write(evaluation_page(args.archive_file, source, metrics, tables))
+                file.write(evaluation_page(args.archive_file, source, metrics, found.tables))
     if whole is not None:
         write_json(whole, results)
-    print(readable_json(results))
+    if not sys.stdout.isatty():
+        print(readable_json(results))
     return results
 
 
@@ -100,24 +113,75 @@ def file_names(sources: list[str], automatic: bool, given: str | None, suffix: s
     return names
 
 
+@dataclass
+class Evaluation:
+    """
+    What `evaluate` measured on one source.
+
+    # Parameters
+
+    metrics : `dict[str, Any]`
+        As `Task.evaluate` gives them.
+    intervals : `dict[str, Interval]`
+        95 %, of the metrics of labels and of `layer_speedup`, where samples are independent.
+    difference : `Difference`, optional
+        Of accuracy from the last exit's, paired by sample.
+    tables : `list[Table]`
+        The task's own, such as one a class.
+    """
+
+    metrics: dict[str, Any]
+    intervals: dict[str, Interval] = field(default_factory=dict)
+    difference: Difference | None = None
+    tables: list[Table] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """What `--output-file` holds."""
+        found = {**self.metrics, "intervals": self.intervals} if self.intervals else dict(self.metrics)
+        return found if self.difference is None else {**found, "difference_from_last_exit": self.difference.to_json()}
+
+    def summary(self, source: str) -> Table:
+        """Every number with its interval and the last exit's; policy and classes are left out."""
+        last = self.metrics.get("last_exit", {})
+        table = Table(text("metric", "early exit", "95 % interval", "last exit"), title=source)
+        for name, value in self.metrics.items():
+            if isinstance(value, float):
+                interval = self.intervals.get(name)
+                shown = "" if interval is None else " to ".join(shown_figure(name, bound) for bound in interval)
+                final = shown_figure(name, last[name]) if name in last else ""
+                table.rows.append([name.replace("_", " "), shown_figure(name, value), shown, final])
+        if "exit_histogram" in self.metrics:
+            table.notes.append(f"left at exit 1, 2, ...: {' '.join(map(str, self.metrics['exit_histogram']))}")
+        if self.difference is not None:
+            table.notes.append(
+                f"accuracy against the last exit: {self.difference.text()}, McNemar's test on the same samples"
+            )
+        return table
+
+
 def evaluate_archive(
     archive: Archive,
     source: str,
     batch_size: int | None = None,
     engine: Engine | None = None,
     predictions_file: str | None = None,
-) -> dict[str, Any]:
-    """
-    The metrics of the archive's task, and the 95 % `intervals` of `accuracy` and `layer_speedup` where samples are
-    independent; the parameters are those of `Task.evaluate`.
-    """
-    metrics = task_of_archive(archive).evaluate(archive, source, batch_size, engine, predictions_file)
-    intervals: dict[str, Any] = {}
+) -> Evaluation:
+    """Runs the archive's task; the parameters are those of `Task.evaluate`."""
+    task = task_of_archive(archive)
+    metrics = task.evaluate(archive, source, batch_size, engine, predictions_file)
+    found = Evaluation(metrics, tables=task.tables(metrics))
     labelled = metrics.get("labelled_samples")
+    if labelled and (matrix := metrics.get("confusion_matrix")) is not None:
+        gold, predicted = np.indices(np.shape(matrix)).reshape(2, -1)
+        found.intervals |= metric_intervals(str(archive.model.metric), gold, predicted, np.array(matrix).ravel())
     if labelled and "accuracy" in metrics:
-        intervals["accuracy"] = binomial_interval(round(metrics["accuracy"] * labelled), labelled)
+        found.intervals["accuracy"] = binomial_interval(round(metrics["accuracy"] * labelled), labelled)
     if labelled is not None and "token_exit_histogram" not in metrics:
         network, policy = archive.model.exit_network, archive.model.exit_policy
         costs = exit_costs(network, cast(ExitPolicy, policy))
-        intervals["layer_speedup"] = speedup_interval(metrics["exit_histogram"], list(network.exit_layers), costs)
-    return {**metrics, "intervals": intervals} if intervals else metrics
+        interval = speedup_interval(metrics["exit_histogram"], list(network.exit_layers), costs)
+        if interval is not None:
+            found.intervals["layer_speedup"] = interval
+    if labelled and (only := metrics.get("against_last_exit")) is not None:
+        found.difference = mcnemar_of_counts(only["only_early"], only["only_last"], labelled)
+    return found

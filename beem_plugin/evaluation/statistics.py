@@ -11,16 +11,20 @@ import numpy as np
 
 from beem_plugin.calibration.report import binomial_interval
 from beem_plugin.calibration.speed import full_depth_cost
+from beem_plugin.common.metrics import count_metrics
 
 Interval = tuple[float, float]
 CONFIDENCE = 0.95
 DRAWS = 1000
+METRIC_DRAWS = 200
 
 __all__ = [
     "Difference",
     "binomial_interval",
     "mcnemar",
+    "mcnemar_of_counts",
     "mean_and_error",
+    "metric_intervals",
     "over_tasks",
     "paired_difference",
     "percentile_interval",
@@ -59,24 +63,41 @@ class Difference:
         """Whether the data do not tell the two apart at 5 %. One pair tells nothing."""
         return self.p_value is None or self.p_value > 1 - CONFIDENCE
 
+    def text(self, factor: float = 100.0) -> str:
+        """`-0.52 (p 0.300, within noise)`: the difference times `factor`."""
+        p_value = "one pair" if self.p_value is None else f"p {self.p_value:.3f}"
+        return f"{factor * self.difference:+.2f} ({p_value}{', within noise' if self.within_noise else ''})"
+
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "within_noise": self.within_noise}
 
 
 def mcnemar(first: np.ndarray, second: np.ndarray) -> Difference:
     """
-    Compares the accuracy of two rules on the same samples: exact McNemar test (1947), a binomial test on the samples
-    that exactly one of the two gets right. The interval is Wald's with Agresti and Min's (2005) correction.
+    `mcnemar_of_counts` of two rules on the same samples.
 
     # Parameters
 
     first, second : `np.ndarray`
         `(samples,)` bool: whether each prediction is right.
     """
+    return mcnemar_of_counts(int((first & ~second).sum()), int((~first & second).sum()), len(first))
+
+
+def mcnemar_of_counts(wins: int, losses: int, samples: int) -> Difference:
+    """
+    Compares the accuracy of two rules on the same samples: exact McNemar test (1947), a binomial test on the samples
+    that exactly one of the two gets right. The interval is Wald's with Agresti and Min's (2005) correction.
+
+    # Parameters
+
+    wins, losses : `int`
+        Samples that only the first rule gets right, and only the second.
+    samples : `int`
+        All of them.
+    """
     from scipy.stats import binomtest, norm
 
-    samples = len(first)
-    wins, losses = int((first & ~second).sum()), int((~first & second).sum())
     p_value = float(binomtest(wins, wins + losses).pvalue) if wins + losses else 1.0
     quantile = float(norm.ppf((1 + CONFIDENCE) / 2))
     b, c, n = wins + 0.5, losses + 0.5, samples + 2
@@ -113,6 +134,24 @@ def resampled_counts(counts: Sequence[int] | np.ndarray, draws: int = DRAWS, see
     counts = np.asarray(counts, dtype=np.int64)
     samples = int(counts.sum())
     return np.random.default_rng(seed).multinomial(samples, counts / samples, size=draws)
+
+
+def metric_intervals(name: str, labels: np.ndarray, predictions: np.ndarray, counts: np.ndarray) -> dict[str, Interval]:
+    """
+    Bootstrap intervals of each number of a metric.
+
+    # Parameters
+
+    name : `str`
+        A key of `common.metrics.METRICS`, of a classification.
+    labels, predictions, counts : `np.ndarray`
+        `(cells,)` each: how many samples have which label and prediction.
+    """
+    drawn = []
+    for found in resampled_counts(counts, draws=METRIC_DRAWS):
+        some = found > 0
+        drawn.append(count_metrics(name, labels[some], predictions[some], found[some]))
+    return {key: percentile_interval([values[key] for values in drawn]) for key in drawn[0]}
 
 
 def percentile_interval(values: Sequence[float] | np.ndarray) -> Interval:

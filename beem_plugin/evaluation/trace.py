@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-
-from tqdm import tqdm
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from beem_plugin.archival import Archive, load_archive
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.progress import progress_bar
 from beem_plugin.tasks.task import evaluation_loader, task_of_archive
 
 
@@ -33,5 +34,12 @@ def trace_archive(archive: Archive, source: str, batch_size: int | None = None) 
         raise ConfigurationError(f"{source}: found no sample to trace")
     ids = [str(instance.id) for instance in instances] if instances[0].id is not None else None
     loader = evaluation_loader(archive, instances, batch_size)
-    batches = tqdm(loader, total=len(loader), desc="tracing", unit=" batches", mininterval=0.5)
-    return task_of_archive(archive).trace(archive.model, batches, ids, source)
+    with progress_bar(len(loader), "tracing", unit=" batches") as bar:
+        return task_of_archive(archive).trace(archive.model, counted(loader, bar), ids, source)
+
+
+def counted(batches: Iterable[Any], bar: Any) -> Iterator[Any]:
+    """Counts on the progress bar what has been read."""
+    for batch in batches:
+        yield batch
+        bar.update()

@@ -26,8 +26,8 @@ from beem_plugin.exits.policies import Beem, Final
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.models import Model, MultiExitClassifier
 from beem_plugin.models.exit_memory import MEMORY, NEW_MEMORY
+from beem_plugin.models.multi_exit_trace import trace_model
 from beem_plugin.models.saved_weights import load_weights
-from beem_plugin.tasks.classification import trace_model
 from tests.backbones.tiny_models import CONFIGS
 from tests.execution.captured_worlds import GraphsOnHost
 from tests.execution.worlds import make_batches, same

@@ -28,10 +28,10 @@ from beem_plugin.execution.metering.macs import count_macs
 from beem_plugin.execution.onnx.export import export_network
 from beem_plugin.exits.policies import Final
 from beem_plugin.models import HashExitEncoder, Model, MultiExitClassifier, MultiExitEncoder
+from beem_plugin.models.multi_exit_trace import trace_model
 from beem_plugin.models.saved_weights import load_weights
 from beem_plugin.models.token_depth import AllTokens
 from beem_plugin.models.token_hash import TokenHash
-from beem_plugin.tasks.classification import trace_model
 from beem_plugin.tasks.engine_cases import tokens_of
 from beem_plugin.training.callbacks.calibrate_exits import figures
 from tests.backbones.tiny_models import CONFIGS
@@ -288,7 +288,7 @@ def test_the_shipped_config_counts_its_training_data_and_reports_by_token(
     train_model(load_config(CONFIGS / "rte_hashee.jsonnet", overrides, tiny_environment), tmp_path / "run")
     archive = load_archive(tmp_path / "run" / "model.tar.gz")
     assert archive.model.encoder.exit_layer_of.unique().tolist() == [1, 2, 3]  # type: ignore[union-attr, operator]
-    metrics = evaluate_archive(archive, "validation")
+    metrics = evaluate_archive(archive, "validation").metrics
     assert metrics["exit_histogram"] == [40] and all(metrics["token_exit_histogram"])
     assert 1 < metrics["layer_speedup"] == 3 / metrics["average_layer"]
     assert metrics["mac_speedup"] > 1
@@ -320,6 +320,12 @@ def test_an_ablation_reports_the_speed_up_of_tokens_as_evaluate_does() -> None:
     class Trained:
         def trace(self, source: str, batch_size: int, by_training_reader: bool = False) -> ExitTrace:
             return trace
+
+        def trace_path(self, source: str, by_training_reader: bool = False) -> str:
+            return f"{source}.npz"
+
+        def gmacs(self, source: str, exits: torch.Tensor) -> dict[str, float]:
+            return {}
 
     expected = hash_encoder(model).depth_of_tokens(tokens_of(make_batches(40, 8, seed=9)))
     found = judge(config, Trained())  # type: ignore[arg-type]

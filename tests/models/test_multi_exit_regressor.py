@@ -11,7 +11,7 @@ import beem_plugin.exits.policies  # noqa: F401
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.data import Instance, Vocabulary
 from beem_plugin.models import Model, MultiExitRegressor
-from beem_plugin.tasks.classification import trace_model
+from beem_plugin.models.multi_exit_trace import trace_model
 from tests.objectives.tiny_model import BERT
 
 

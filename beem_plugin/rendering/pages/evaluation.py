@@ -51,16 +51,21 @@ def exits_table(histogram: Sequence[int]) -> Table:
     return Table(columns, [[number, count, count / total] for number, count in enumerate(histogram, 1)])
 
 
+def shown_figure(name: str, value: float) -> str:
+    """A metric as text: shares in percent, speed-ups with an x."""
+    if "speedup" in name:
+        return f"{value:.2f}x"
+    return f"{100 * value:.2f} %" if 0 <= value <= 1 else f"{value:.2f}"
+
+
 def _cards(metrics: dict[str, Any]) -> list[tuple[str, str]]:
-    intervals = metrics.get("intervals", {})
+    intervals, last = metrics.get("intervals", {}), metrics.get("last_exit", {})
     cards = []
     for name, value in metrics.items():
-        if not isinstance(value, float):
-            continue
-        percents = 0 <= value <= 1 and "speedup" not in name
-        factor, unit = (100, " %") if percents else (1, "x" if name.endswith("speedup") else "")
-        label = name.replace("_", " ")
-        if (interval := intervals.get(name)) is not None:
-            label += f", 95 % interval {factor * interval[0]:.2f} - {factor * interval[1]:.2f}"
-        cards.append((f"{factor * value:.2f}{unit}", label))
+        if isinstance(value, float):
+            label = name.replace("_", " ")
+            if (interval := intervals.get(name)) is not None:
+                label += ", 95 % interval " + " - ".join(shown_figure(name, bound) for bound in interval)
+            label += f", last exit {shown_figure(name, last[name])}" if name in last else ""
+            cards.append((shown_figure(name, value), label))
     return cards
