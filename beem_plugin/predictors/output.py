@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import gzip
 import sys
-from collections.abc import Iterator
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from tqdm import tqdm
-
 from beem_plugin.common.errors import BeemError, ConfigurationError
 from beem_plugin.common.files import write_errors_named
+from beem_plugin.common.progress import progress_bar
 from beem_plugin.predictors.predictor import JsonDict, Predictor
 
 PAGE_LIMIT = 500
@@ -24,8 +25,10 @@ class Writer:
 
     def __init__(self, file: IO[str]) -> None:
         self.file = file
-        self.bar = tqdm(desc="predicting", unit=" inputs", file=sys.stderr, mininterval=0.5)
+        self.bar = progress_bar(None, "predicting", unit=" inputs")
         self.written = 0
+        self.exits: Counter[int] = Counter()
+        self.started = time.perf_counter()
         self.shown: list[JsonDict] | None = None
 
     def __call__(self, predictor: Predictor, predictions: list[JsonDict]) -> None:
@@ -34,7 +37,20 @@ class Writer:
         self.file.write("".join(map(predictor.dump_line, predictions)))
         self.file.flush()
         self.written += len(predictions)
+        for prediction in predictions:
+            # Of a caption each token has its exit.
+            self.exits.update([prediction["exit"]] if "exit" in prediction else prediction.get("exits", ()))
         self.bar.update(len(predictions))
+
+    def summary(self, exit_layers: Sequence[int]) -> str:
+        """How many predictions were made, how fast, and from which exits."""
+        seconds = time.perf_counter() - self.started
+        text = f"{self.written} predictions in {seconds:.1f} s ({self.written / seconds:.1f} a second)"
+        if len(exit_layers) < 2 or not self.exits:
+            return text
+        counts = [self.exits[number] for number in range(1, len(exit_layers) + 1)]
+        speedup = sum(counts) * exit_layers[-1] / sum(count * layer for count, layer in zip(counts, exit_layers))
+        return f"{text}; left at exit 1, 2, ...: {' '.join(map(str, counts))}; layer speed-up {speedup:.2f}x"
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import sys
 from collections.abc import Generator
 from contextlib import closing
 from typing import Any
@@ -17,6 +18,7 @@ from beem_plugin.common.files import atomic_write
 from beem_plugin.data.table_file import TableRow
 from beem_plugin.execution.file_engine import check_engine, file_engine
 from beem_plugin.execution.precision import cast_network
+from beem_plugin.models.model import Model
 from beem_plugin.predictors.inputs import count_lines, input_rows
 from beem_plugin.predictors.output import output
 from beem_plugin.predictors.predictor import JsonDict, Predictor
@@ -60,9 +62,17 @@ def predict_from_args(args: argparse.Namespace) -> None:
         write.shown = shown
         for part in parts:
             write(predictor, part)
+    print(write.summary(exit_layers_of(archive.model)), file=sys.stderr)
     if shown is not None:
         with atomic_write(args.html) as file:
             file.write(predictor.page(shown))
+
+
+def exit_layers_of(model: Model) -> list[int]:
+    """The layers of the model's exits; none of a model without exits of whole samples."""
+    if type(model).exit_network is Model.exit_network or getattr(model.exit_network, "tokens_leave", False):
+        return []
+    return list(model.exit_network.exit_layers)
 
 
 def predictions(args: argparse.Namespace, predictor: Predictor, bar: tqdm) -> Generator[list[JsonDict], None, None]:

@@ -22,6 +22,7 @@ from torch import Tensor
 from beem_plugin.common.archive_files import BEST_WEIGHTS
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.files import atomic_write
+from beem_plugin.common.progress import progress_bar
 from beem_plugin.training.batches import EpochPlan
 from beem_plugin.training.callbacks.callback import TrainerCallback
 from beem_plugin.training.checkpointer import save_torch
@@ -30,7 +31,6 @@ from beem_plugin.training.evaluation import (
     loss_units,
     merge_metrics,
     metrics_unchanged,
-    progress_bar,
     weighted_loss,
 )
 from beem_plugin.training.parameter_groups import frozen_modules_to_eval

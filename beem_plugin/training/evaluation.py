@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,9 +12,8 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object, send_to_device
 from torch import Tensor
-from tqdm import tqdm
 
-from beem_plugin.common.logging import is_file_friendly
+from beem_plugin.common.progress import progress_bar
 from beem_plugin.models.model import Model
 from beem_plugin.training.batches import EpochPlan
 
@@ -144,26 +142,6 @@ def _gather(tensor: Tensor, counts: list[int], accelerator: Accelerator) -> Tens
         return tensor
     gathered = accelerator.gather(accelerator.pad_across_processes(tensor))
     return torch.cat([part[:count] for part, count in zip(gathered.chunk(len(counts)), counts, strict=True)])
-
-
-class _LineWriter:
-    """Ends every state of the bar with a newline instead of overwriting it."""
-
-    def write(self, text: str) -> None:
-        text = text.replace("\r", "\n").strip("\n")
-        if text:
-            sys.stderr.write(text + "\n")
-
-    def flush(self) -> None:
-        sys.stderr.flush()
-
-
-def progress_bar(total: int, description: str, disable: bool = False, initial: int = 0) -> Any:
-    """A tqdm bar; complete lines for output to a file, see `is_file_friendly`."""
-    options: dict[str, Any] = {"mininterval": 0.1, "dynamic_ncols": True}
-    if is_file_friendly():
-        options = {"mininterval": 10.0, "file": _LineWriter(), "ncols": 100}
-    return tqdm(total=total, desc=description, disable=disable, initial=initial, **options)
 
 
 def description_from_metrics(metrics: dict[str, float]) -> str:

@@ -151,16 +151,16 @@ def test_what_cannot_be_done_is_refused_before_the_work(captioner: Path, tmp_pat
 
 
 def test_the_bar_counts_what_is_captioned(captioner: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from beem_plugin.predictors import output
+    from beem_plugin.common import progress
 
     counts: list[tuple[int, float]] = []
 
-    class Bar(output.tqdm):  # type: ignore[misc]
+    class Bar(progress.tqdm):  # type: ignore[misc]
         def update(self, n: float | None = 1) -> bool | None:
             counts.append((self.total, n or 0))
             return super().update(n)
 
-    monkeypatch.setattr(output, "tqdm", Bar)
+    monkeypatch.setattr(progress, "tqdm", Bar)
     given = ["predict", str(captioner / "run"), str(captioner / "data" / "images"), "--batch-size", "2", "--silent"]
     assert main(argv=[*given, "--output-file", str(tmp_path / "out.jsonl")]) == 0
     total = len(list((captioner / "data" / "images").glob("*.png")))
