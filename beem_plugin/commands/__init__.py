@@ -78,7 +78,8 @@ def main(prog: str | None = None, argv: Sequence[str] | None = None) -> int:
     except SigTermReceived:
         return _TERMINATED
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        more = f"; {args.subcommand.after_interrupt}" if args is not None and args.subcommand.after_interrupt else ""
+        print(f"interrupted{more}", file=sys.stderr)
         return _INTERRUPTED
     except Exception as error:
         message = _message_for_user(error)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from beem_plugin.commands.subcommand import Subcommand, add_overrides
+from beem_plugin.commands.subcommand import Subcommand, add_file_friendly_logging, add_overrides
 
 
 @Subcommand.register("ablate")
 class Ablate(Subcommand):
     """Compares a config with variants of it."""
+
+    after_interrupt = "the same command goes on"
 
     def add_subparser(self, parser: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
         description = (
@@ -37,7 +39,11 @@ class Ablate(Subcommand):
             "-r", "--recover", action="store_true", help="DIR must hold an ablation; going on with it is the default"
         )
         subparser.add_argument("-f", "--force", action="store_true", help="delete the ablation in DIR first")
+        subparser.add_argument(
+            "--measure", action="store_true", help="also time each variant on its engine, on the data it is judged on"
+        )
         add_overrides(subparser, "BASE")
+        add_file_friendly_logging(subparser)
         subparser.set_defaults(func=ablate_from_args)
         return subparser
 

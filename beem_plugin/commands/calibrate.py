@@ -38,7 +38,7 @@ class Calibrate(Subcommand):
         subparser.add_argument("--report-dir", metavar="DIR", help="where report.json and report.html go")
         subparser.add_argument("--batch-size", type=int, metavar="N", help="with --data: instead of the data loader's")
         subparser.add_argument("--cuda-device", type=int, default=-1, help="number of the GPU, -1 for the CPU")
-        add_overrides(subparser, "the policy")
+        add_overrides(subparser, "the policy", '{"thresholds.speedup": 2}')
         add_file_friendly_logging(subparser)
         subparser.set_defaults(func=calibrate_from_args)
         return subparser

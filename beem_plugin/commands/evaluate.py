@@ -18,7 +18,8 @@ class Evaluate(Subcommand):
         subparser.add_argument("archive_file", help="model.tar.gz, or the directory of a run")
         subparser.add_argument(
             "input_file",
-            help="what the dataset reader reads; several are separated by a comma, and metrics get their name",
+            help="a file, FILE[test] or a split, as the dataset reader reads it; several are separated by a comma, and "
+            "metrics get their name",
         )
         subparser.add_argument("--output-file", metavar="FILE", help="where the metrics go, as JSON; several: comma")
         subparser.add_argument(

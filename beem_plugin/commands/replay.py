@@ -59,7 +59,7 @@ class Replay(Subcommand):
         subparser.add_argument(
             "--table", metavar="T.md|T.tex|T.csv|T.json", help="where the table of results goes, in the name's format"
         )
-        add_overrides(subparser, "every policy")
+        add_overrides(subparser, "every policy", '{"thresholds": 0.9}')
         subparser.set_defaults(func=replay_from_args)
         return subparser
 

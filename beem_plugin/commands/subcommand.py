@@ -24,6 +24,8 @@ class Subcommand:
     requires_plugins: bool = True
     only_predicts: bool = False
     error_status: int = 1
+    after_interrupt: str = ""
+    """How an interrupted call goes on."""
     _registry: ClassVar[dict[str, type[Subcommand]]] = {}
 
     def __init__(self, name: str) -> None:
@@ -69,15 +71,16 @@ class Subcommand:
         raise NotImplementedError(f"{type(self).__name__} does not define add_subparser")
 
 
-def add_overrides(parser: argparse.ArgumentParser, what: str = "the config") -> None:
+def add_overrides(
+    parser: argparse.ArgumentParser, what: str = "the config", example: str = '{"trainer.num_epochs": 3}'
+) -> None:
     """`-o/--overrides`, which most subcommands have."""
     parser.add_argument(
         "-o",
         "--overrides",
         default="",
         metavar="JSONNET",
-        help=f"changes to {what}, as in '{{\"trainer.num_epochs\": 3}}': dotted keys change one value, undotted ones a "
-        "whole block",
+        help=f"changes to {what}, as in '{example}': dotted keys change one value, undotted ones a whole block",
     )
 
 

@@ -17,6 +17,8 @@ RUNS = Path("runs")
 class Train(Subcommand):
     """Trains the model of a config."""
 
+    after_interrupt = "the same command with -s DIR --recover goes on"
+
     def add_subparser(self, parser: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
         description = "Train the model that a config describes, calibrate its exits, and archive it."
         subparser = parser.add_parser(self.name, description=description, help="train a model")
@@ -38,7 +40,9 @@ class Train(Subcommand):
             "--node-rank", type=int, default=0, help="rank of this node, for training on several nodes"
         )
         subparser.add_argument(
-            "--dry-run", action="store_true", help="build everything and show the data's statistics, but do not train"
+            "--dry-run",
+            action="store_true",
+            help="build everything, show the data's statistics and validate a batch; trains and writes nothing",
         )
         add_file_friendly_logging(subparser)
         subparser.set_defaults(func=train_from_args)
@@ -46,7 +50,9 @@ class Train(Subcommand):
 
 
 def train_from_args(args: argparse.Namespace) -> Any:
-    if args.serialization_dir is None:
+    if args.serialization_dir is None and not args.dry_run:
+        if not Path(args.param_path).is_file():
+            raise ConfigurationError(f"{args.param_path}: no such file")
         args.serialization_dir = str(choose_serialization_dir(args.param_path, args.recover))
         print(f"writing to {args.serialization_dir}", flush=True)
     from beem_plugin.training.train import train_model_from_args

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import tempfile
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -45,12 +46,24 @@ def train_model(
     force : `bool`, optional (default = `False`)
         Deletes the run in the directory, once the new one is constructed.
     dry_run : `bool`, optional (default = `False`)
-        Builds all components, saves the vocabulary and logs the sizes, but does not train.
+        Builds everything, logs the sizes and validates one batch, which finds an unknown `validation_metric`, but does
+        not train. Writes to a temporary directory only.
     file_friendly_logging : `bool`, optional (default = `False`)
         See `is_file_friendly`.
     return_model : `bool`, optional (default = `True`)
     """
-    directory = Path(serialization_dir)
+    if dry_run:
+        with tempfile.TemporaryDirectory() as folder:
+            model = _train_model(params, Path(folder) / "run", False, False, True, file_friendly_logging)
+            prepare_logging(None, file_friendly_logging, launched_rank(), launched_processes())  # closes the log file
+    else:
+        model = _train_model(params, Path(serialization_dir), recover, force, False, file_friendly_logging)
+    return model if return_model else None
+
+
+def _train_model(
+    params: Params, directory: Path, recover: bool, force: bool, dry_run: bool, file_friendly_logging: bool
+) -> Model:
     config = params.as_dict(quiet=True)
     if config.get("distributed") is not None:
         raise ConfigurationError(
@@ -76,10 +89,12 @@ def train_model(
         run = TrainModel.from_params(params, serialization_dir=directory, invocation=invocation)
     processes.wait_for_everyone()
     if dry_run:
+        if hasattr(run.trainer, "check_validation"):
+            run.trainer.check_validation()
         logger.info("Dry run: all components are built, nothing is trained.")
     else:
         run.run()
-    return run.model if return_model else None
+    return run.model
 
 
 def train_model_from_args(args: argparse.Namespace) -> None:
