@@ -47,7 +47,7 @@ def ablate_from_args(args: argparse.Namespace) -> int:
     check_directory(directory, args.recover, args.force)
     if args.force:
         shutil.rmtree(directory, ignore_errors=True)
-    rows = ablate(variants, directory, args.seeds, args.jobs, args.include_package)
+    rows = ablate(variants, directory, args.seeds, args.jobs, args.include_package, args.measure)
     title = f"{Path(args.base).stem}: {Path(args.variants).stem}"
     write_report(rows, directory, title, {"base": args.base, "variants": args.variants, "seeds": args.seeds})
     return 1 if any(row.errors for row in rows) else 0
@@ -67,19 +67,16 @@ def check_directory(directory: Path, recover: bool, force: bool) -> None:
 
 
 def ablate(
-    variants: Sequence[Variant], directory: Path, seeds: int = 1, jobs: int = 1, include_packages: Sequence[str] = ()
+    variants: Sequence[Variant],
+    directory: Path,
+    seeds: int = 1,
+    jobs: int = 1,
+    include_packages: Sequence[str] = (),
+    with_seconds: bool = False,
 ) -> list[Row]:
     """
-    # Parameters
-
-    variants : `Sequence[Variant]`
-        The base first.
-    directory : `Path`
-        What is in it from an earlier call is kept.
-    seeds : `int`, optional (default = `1`)
-    jobs : `int`, optional (default = `1`)
-        Trainings at a time.
-    include_packages : `Sequence[str]`, optional (default = `()`)
+    Trains and judges the variants, the base first, with `jobs` trainings at a time; what is in the directory from an
+    earlier call is kept. `with_seconds` also times each variant on its engine.
 
     # Returns
 
@@ -101,14 +98,15 @@ def ablate(
         for variant in training.variants
     }
     trained: dict[Path, TrainedRun] = {}
-    for count, (run, error) in enumerate(Launcher(include_packages).run(runs, jobs), 1):
+    for count, (run, error) in enumerate(Launcher(include_packages).run(runs, jobs, say), 1):
         training = owners[run.serialization_dir]
         say(f"[{count}/{len(runs)}] {training.directory.name}, seed {run.seed}: {error or 'trained'}")
         if error is not None:
             for variant in training.variants:
                 rows[variant.name].errors.append(f"seed {run.seed}: {error}")
             continue
-        trained[run.serialization_dir] = judge_all(training, run, rows, directory)
+        say(f"judging {len(training.variants)} variants of {training.directory.name}, seed {run.seed}")
+        trained[run.serialization_dir] = judge_all(training, run, rows, directory, with_seconds)
     for row in rows.values():
         row.results.sort(key=lambda result: result["seed"])
     ordered = [rows[variant.name] for variant in variants]
@@ -117,31 +115,32 @@ def ablate(
     return kept
 
 
-def judge_all(training: Training, run: TrainingRun, rows: dict[str, Row], directory: Path) -> TrainedRun:
+def judge_all(
+    training: Training, run: TrainingRun, rows: dict[str, Row], directory: Path, with_seconds: bool
+) -> TrainedRun:
     """Judges all variants of a finished training; one that cannot be judged gets an error."""
     trained = TrainedRun(run)
     for variant in training.variants:
         row = rows[variant.name]
         try:
-            result = judge(variant.config, trained)
+            result = judge(variant.config, trained, with_seconds=with_seconds)
             result.update(seed=run.seed, training_seconds=trained.seconds, **trained.parameters)
         except BeemError as error:
             row.errors.append(f"seed {run.seed}: {error}")
             continue
         result["validation_score"] = trained.validation_score
-        row.results.append(result)
         path = directory / "policies" / policy_folder(variant.name, rows) / f"seed_{run.seed}.json"
         write_json(path, result["policy"])
+        result["policy_file"] = str(path)
+        row.results.append(result)
     trained.release()
     return trained
 
 
 def policy_folder(name: str, names: Iterable[str]) -> str:
     """The variant's name as a folder's, with a hash where another variant's would be the same."""
-    folder = file_name(name)
-    return (
-        folder if sum(file_name(other) == folder for other in names) == 1 else f"{folder}-{hash_of({'name': name})[:6]}"
-    )
+    folder, same = file_name(name), [other for other in names if file_name(other) == file_name(name)]
+    return folder if len(same) == 1 else f"{folder}-{hash_of({'name': name})[:6]}"
 
 
 def validation_judge(
@@ -182,9 +181,9 @@ def write_report(rows: Sequence[Row], directory: Path, title: str, given: dict[s
         file.write(markdown(table, plots))
     table.write(directory / "ablation.tex")
     table.print(220)
-    best = next((row for row in reversed(rows) if row.results), None)
-    if best is not None:
-        say(ship_command(best, directory))
+    judged = [row for row in rows if row.results]
+    if judged:
+        say(ship_command(max(judged, key=lambda row: row.results[0]["metrics"][row.main_metric]), directory))
     say(
         "wrote " + ", ".join(str(directory / name) for name in ("ablation.md", "ablation.csv", "ablation.json", *plots))
     )
@@ -192,12 +191,11 @@ def write_report(rows: Sequence[Row], directory: Path, title: str, given: dict[s
 
 def ship_command(row: Row, directory: Path) -> str:
     """How a row's policy is put into the archive of its training, which itself has no early exits."""
-    run = directory / row.training / f"seed_{row.results[0]['seed']}"
-    policy = directory / "policies" / policy_folder(row.name, [row.name]) / f"seed_{row.results[0]['seed']}.json"
-    trace = next(iter(sorted(run.with_suffix(".traces").glob("*.npz"))), "TRACE.npz")
+    result = row.results[0]
+    archive = directory / row.training / f"seed_{result['seed']}" / "model.tar.gz"
     return (
         "trainings run at full depth; to use a row of the table, put its policy into the archive, as for "
-        f"{row.name!r}: allennlp calibrate {run / 'model.tar.gz'} --trace {trace} --policy {policy} "
+        f"{row.name!r}: allennlp calibrate {archive} --trace {result['trace_file']} --policy {result['policy_file']} "
         "--output-archive NEW.tar.gz"
     )
 

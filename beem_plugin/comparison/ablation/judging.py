@@ -6,7 +6,7 @@ import json
 import re
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -21,9 +21,19 @@ from beem_plugin.common.files import write_json
 from beem_plugin.common.metrics import MAIN_SCORE
 from beem_plugin.common.registry import Params
 from beem_plugin.comparison.ablation.trainings import TrainingRun, calibration_block, file_name, hash_of
-from beem_plugin.comparison.result import ON_ITSELF, measure, right_of
+from beem_plugin.comparison.result import ON_ITSELF, right_of
+from beem_plugin.comparison.result import measure as measure_metrics
+from beem_plugin.data.collate import ragged_parts
 from beem_plugin.evaluation.trace import trace_archive
+from beem_plugin.execution import Engine
+from beem_plugin.execution.file_engine import file_engine
+from beem_plugin.execution.metering.baselines import FullDepth
+from beem_plugin.execution.metering.macs import NetworkMacs, count_macs
+from beem_plugin.execution.metering.timing import measure
+from beem_plugin.exits.policies import Final
 from beem_plugin.exits.policy import ExitPolicy
+from beem_plugin.models.multi_exit_model import MultiExitModel
+from beem_plugin.tasks.task import task_of
 from beem_plugin.training.callbacks.calibrate_exits import held_out
 from beem_plugin.training.metric_tracker import MetricTracker
 
@@ -31,13 +41,7 @@ _DURATION = re.compile(r"(?:(?P<days>\d+) days?, )?(?P<hours>\d+):(?P<minutes>\d
 
 
 class TrainedRun:
-    """
-    A finished training: its metrics, and its traces, each made once and kept in `seed_K.traces`.
-
-    # Parameters
-
-    run : `TrainingRun`
-    """
+    """A finished training: its metrics, and its traces, each made once and kept in `seed_K.traces`."""
 
     def __init__(self, run: TrainingRun) -> None:
         self.run = run
@@ -57,19 +61,57 @@ class TrainedRun:
         return self._archive
 
     def trace(self, source: str, batch_size: int, by_training_reader: bool = False) -> ExitTrace:
-        """What all exits say about `source`, as the validation reader reads it, or the training data's reader."""
-        # One reader serves both where the config has one.
-        by_training_reader = by_training_reader and bool(self.config.get("validation_dataset_reader"))
-        name = f"{file_name(source)}-{hash_of({'source': source, 'training_reader': by_training_reader})[:6]}.npz"
-        path = self.folder / name
+        """The outputs of all exits on `source`, as the validation reader reads it, or the training data's reader."""
+        path = self.trace_path(source, by_training_reader)
         if path not in self._traces:
             if not path.is_file():
                 archive = self.archive
-                if by_training_reader:
+                if by_training_reader and self.config.get("validation_dataset_reader"):
                     archive = archive._replace(validation_dataset_reader=archive.dataset_reader)
                 trace_archive(archive, source, batch_size).save(path)
             self._traces[path] = ExitTrace.load(path)
         return self._traces[path]
+
+    def trace_path(self, source: str, by_training_reader: bool = False) -> Path:
+        # One reader serves both where the config has one.
+        by_training_reader = by_training_reader and bool(self.config.get("validation_dataset_reader"))
+        key = hash_of({"source": source, "training_reader": by_training_reader})[:6]
+        return self.folder / f"{file_name(source)}-{key}.npz"
+
+    def gmacs(self, source: str, exits: torch.Tensor) -> dict[str, float]:
+        """`gmacs` a sample that exits at `exits`, and `full_gmacs`; empty where no engine runs the model."""
+        path = self.folder / f"macs-{self.trace_path(source).stem}.json"
+        if not path.is_file():
+            network = self.archive.model.exit_network
+            counted: dict[str, Any] = {}
+            if task_of(self.archive.model).uses_engines and not network.tokens_leave:
+                macs = count_macs(network)
+                tokens = [len(instance) for instance in self.archive.validation_dataset_reader.read(source)]
+                counted = {"layers": macs.layers.tolist(), "heads": macs.heads.tolist(), "lengths": tokens}
+            write_json(path, counted)
+        content = json.loads(path.read_text("utf-8"))
+        if not content:
+            return {}
+        macs = NetworkMacs(*(torch.tensor(content[name], dtype=torch.float64) for name in ("layers", "heads")))
+        lengths = torch.tensor(content["lengths"])
+        spent, full = macs.spent(exits, lengths).mean(), macs.full(lengths).mean()
+        return {"gmacs": float(spent) / 1e9, "full_gmacs": float(full) / 1e9}
+
+    def measured_seconds(self, source: str, policy: ExitPolicy, config: dict[str, Any]) -> dict[str, float]:
+        """`seconds` of the variant's engine for `source`, and `full_seconds` without exits: medians of 3."""
+        archive, model = self.archive, cast(MultiExitModel, self.archive.model)
+        if not task_of(model).uses_engines:
+            return {}
+        network = model.exit_network
+        block = file_engine(config) or config["model"]["engine"]
+        engines = [Engine.from_params({"type": block} if isinstance(block, str) else dict(block)) for _ in range(2)]
+        pad = archive.validation_dataset_reader.tokenizer.pad_token_id
+        samples = list(ragged_parts(archive.validation_dataset_reader.read(source), pad, 4096))
+        cases = {
+            "seconds": lambda: engines[0].run(network, policy, samples),
+            "full_seconds": lambda: engines[1].run(FullDepth(network), Final(), samples),
+        }
+        return {name: found.median for name, found in measure(cases, 3, model.device, time_budget=60).items()}
 
     @property
     def seconds(self) -> float | None:
@@ -123,24 +165,20 @@ def judged_source(config: dict[str, Any]) -> str:
     )
 
 
-def judge(config: dict[str, Any], trained: TrainedRun, source: str | None = None) -> dict[str, Any]:
+def judge(
+    config: dict[str, Any], trained: TrainedRun, source: str | None = None, with_seconds: bool = False
+) -> dict[str, Any]:
     """
-    # Parameters
-
-    config : `dict[str, Any]`
-        A variant's whole config: its exit policy and calibration count here.
-    trained : `TrainedRun`
-        Of the training that the config describes.
-    source : `str`, optional (default = the test data, or the validation data)
-        What to judge on.
+    The exit policy and calibration of a variant's config on a training of its, judged on `source` (default: the test
+    data, or else the validation data); `with_seconds` also runs the policy on its engine.
 
     # Returns
 
     `dict[str, Any]`
         `metrics` under the policy, `final_metrics` of the last exit, `main_metric`, `depth` (layers of the network),
         `right` (which samples are right), the figures of `depth_summary`, the resolved `policy`, `judged_on` and
-        `calibrated_on` (`None`: all numbers were given), `warnings`, and the `curve` of a policy with thresholds, or
-        `None`.
+        `calibrated_on` (`None`: all numbers were given), `trace_file` (what it was calibrated on, or else judged on),
+        `gmacs` and `seconds` where there are any, `warnings`, and the `curve` of a policy with thresholds, or `None`.
     """
     calibration = calibration_block(config)
     batch_size = int(calibration.get("batch_size", 64))
@@ -167,6 +205,9 @@ def judge(config: dict[str, Any], trained: TrainedRun, source: str | None = None
         "depth": trace.exit_layers[-1],
         "right": right_of(trace, decisions),
         **trace.depth(decisions.exits, policy),
+        **trained.gmacs(source, decisions.exits),
+        **(trained.measured_seconds(source, policy, config) if with_seconds else {}),
+        "trace_file": str(trained.trace_path(calibrated_on or source, calibrated_on is not None)),
         "judged_on": source,
         "calibrated_on": calibrated_on,
         "policy": policy.to_config(),
@@ -177,7 +218,7 @@ def judge(config: dict[str, Any], trained: TrainedRun, source: str | None = None
 
 def measured(trace: ExitTrace, predictions: torch.Tensor) -> dict[str, float]:
     """The task's metrics, its accuracy first if it has one, over the samples with a label."""
-    found = measure(trace, predictions)
+    found = measure_metrics(trace, predictions)
     if not found:
         raise ConfigurationError(f"{trace.meta.get('source')}: no sample has a label, so nothing can be judged on them")
     return found

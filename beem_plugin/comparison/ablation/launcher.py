@@ -7,8 +7,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from pathlib import Path
 
 import beem_plugin
@@ -16,17 +16,13 @@ from beem_plugin.common.errors import BeemError
 from beem_plugin.common.files import write_json
 from beem_plugin.comparison.ablation.trainings import TrainingRun
 
+REPORT_SECONDS = 30
 PATIENCE_SECONDS = 60
 """How long a training that is asked to end has for archiving its best epoch."""
 
 
 class Launcher:
-    """
-    # Parameters
-
-    include_packages : `Sequence[str]`, optional (default = `()`)
-        As `--include-package`, for every training.
-    """
+    """Starts trainings, each with `--include-package` for all `include_packages`."""
 
     def __init__(self, include_packages: Sequence[str] = ()) -> None:
         self.include_packages = list(include_packages)
@@ -34,16 +30,23 @@ class Launcher:
         self._lock = threading.Lock()
         self._is_stopping = False
 
-    def run(self, runs: Sequence[TrainingRun], jobs: int = 1) -> Iterator[tuple[TrainingRun, str | None]]:
+    def run(
+        self, runs: Sequence[TrainingRun], jobs: int = 1, report: Callable[[str], None] = print
+    ) -> Iterator[tuple[TrainingRun, str | None]]:
         """
         Trains what is not finished; an interrupted run goes on. Gives each run as it ends, with its error in one line
-        or `None`. When it is left early, the trainings are ended as Ctrl-C would.
+        or `None`; meanwhile `report` gets a line on the running ones every half minute. When it is left early, the
+        trainings are ended as Ctrl-C would.
         """
         with ThreadPoolExecutor(max(jobs, 1)) as pool:
             futures = {pool.submit(self.train, run): run for run in runs}
             try:
-                for future in as_completed(futures):
-                    yield futures[future], future.result()
+                pending = set(futures)
+                while pending:
+                    done, pending = wait(pending, REPORT_SECONDS, FIRST_COMPLETED)
+                    yield from ((futures[future], future.result()) for future in done)
+                    if not done:
+                        report("; ".join(futures[future].progress for future in pending if future.running()))
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 self.stop()

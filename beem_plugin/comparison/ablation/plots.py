@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from beem_plugin.rendering.plots import (
 )
 
 FORMATS = ("png", "svg")
+SPEED = "layer speed-up"
 FARTHEST = 3.0
 """Curves are drawn up to this speed-up, or to the fastest point if that is farther."""
 
@@ -70,46 +72,25 @@ def trade_off_figure(rows: Sequence[Row], sweeps: Sequence[Sweep], title: str) -
 
 def sweep_figure(sweeps: Sequence[Sweep], key: str) -> Any:
     """Accuracy and layer speed-up over the number, smallest to largest seed shaded; and one against the other."""
-    figure, (left, middle, right) = new_figure(11.0, 3.6, 1, 3)
-    name = ".".join(key.split(".")[-2:])
-    for index, sweep in enumerate(sweeps):
-        tint, mark = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
-        for axes, spreads in (
-            (left, [accuracy(row) for row in sweep.rows]),
-            (middle, [speed(row) for row in sweep.rows]),
-        ):
-            axes.plot(
-                sweep.values,
-                [value.median for value in spreads],
-                mark + "-",
-                color=tint,
-                markersize=4.5,
-                label=sweep.name,
-            )
-            axes.fill_between(
-                sweep.values, [v.min for v in spreads], [v.max for v in spreads], color=tint, alpha=0.15, linewidth=0
-            )
-        x, y = [speed(row).median for row in sweep.rows], [accuracy(row).median for row in sweep.rows]
-        right.plot(x, y, mark + "-", color=tint, markersize=4.5)
+    figure, axes = new_figure(11.0, 3.6, 1, 3)
+    name, percent = ".".join(key.split(".")[-2:]), f"accuracy on {sweeps[0].rows[0].results[0]['judged_on']} (%)"
+    for place, across, up in zip(axes, (name, name, SPEED), (percent, SPEED, percent), strict=True):
+        place.set(xlabel=across, ylabel=up)
+    for sweep, tint, mark in zip(sweeps, cycle(COLOURS), cycle(MARKERS)):
+        look = {"color": tint, "markersize": 4.5}
+        medians = []
+        for place, measure in zip(axes, (accuracy, speed)):
+            found = [measure(row) for row in sweep.rows]
+            medians.append([one.median for one in found])
+            place.plot(sweep.values, medians[-1], f"{mark}-", label=sweep.name, **look)
+            low, high = [one.min for one in found], [one.max for one in found]
+            place.fill_between(sweep.values, low, high, color=tint, alpha=0.15, linewidth=0)
+        axes[2].plot(*reversed(medians), f"{mark}-", **look)
         for end in (0, -1):
-            right.annotate(
-                f"{sweep.values[end]:g}",
-                (x[end], y[end]),
-                xytext=(4, 4),
-                textcoords="offset points",
-                fontsize=8,
-                color=tint,
-            )
-    source = sweeps[0].rows[0].results[0]["judged_on"]
-    for axes, across, up in (
-        (left, name, f"accuracy on {source} (%)"),
-        (middle, name, "layer speed-up"),
-        (right, "layer speed-up", f"accuracy on {source} (%)"),
-    ):
-        axes.set_xlabel(across)
-        axes.set_ylabel(up)
+            where = {"xytext": (4, 4), "textcoords": "offset points", "fontsize": 8, "color": tint}
+            axes[2].annotate(f"{sweep.values[end]:g}", (medians[1][end], medians[0][end]), **where)
     if len(sweeps) > 1 or sweeps[0].name:
-        left.legend(frameon=False, fontsize=8)
+        axes[0].legend(fontsize=8)
     return figure
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,20 @@ from beem_plugin.comparison.ablation.variants import BASE, Variant
 from beem_plugin.evaluation.statistics import Difference, mcnemar, paired_difference
 
 CURVE_POINTS = 60
-SPREADS = ("layer_speedup", "average_exit", "average_layer", "training_seconds", "validation_score")
+COUNTED = (
+    "layer_speedup",
+    "average_exit",
+    "average_layer",
+    "layer_speedup_over_base",
+    "gmacs",
+    "mac_speedup_over_base",
+)
+SPREADS = (*COUNTED, "seconds", "measured_speedup_over_base", "training_seconds", "validation_score")
+OVER_BASE = {
+    "mac_speedup_over_base": ("full_gmacs", "gmacs"),
+    "measured_speedup_over_base": ("full_seconds", "seconds"),
+}
+"""Of each speed-up, which figure of the base's full depth is divided by which figure of the variant."""
 
 
 @dataclass(frozen=True)
@@ -28,40 +41,22 @@ class Spread:
     min: float
     max: float
 
-    def to_json(self) -> dict[str, float]:
-        return {"median": self.median, "min": self.min, "max": self.max}
-
 
 @dataclass
 class Row:
-    """
-    One line of the table.
-
-    # Parameters
-
-    variant : `Variant`
-    differences : `list[ConfigDifference]`
-        From the base.
-    training : `str`
-        The directory of its training.
-    results : `list[dict[str, Any]]`
-        One a seed: what `judging.judge` gives, with `seed`, `training_seconds`, `parameters`, `exit_parameters` and
-        `validation_score`.
-    errors : `list[str]`
-        What failed; with results as well if only some seeds did.
-    settings : `list[dict[str, Any]]`
-        Of a grid of which the best setting was kept: all settings with their validation scores.
-    difference : `Difference`, optional
-        Of accuracy from the base, paired over seeds, or over samples where there is one seed.
-    """
+    """One line of the table; `differences` are from the base's config, `training` is a directory."""
 
     variant: Variant
     differences: list[ConfigDifference]
     training: str
     results: list[dict[str, Any]] = field(default_factory=list)
+    """One a seed: what `judging.judge` gives, with `seed`, `training_seconds`, `validation_score` and parameters."""
     errors: list[str] = field(default_factory=list)
+    """What failed; with results as well if only some seeds did."""
     settings: list[dict[str, Any]] = field(default_factory=list)
+    """Of a grid of which the best setting was kept: all settings with their validation scores."""
     difference: Difference | None = None
+    """Of accuracy from the base, paired over seeds, or over samples where there is one seed."""
 
     @property
     def name(self) -> str:
@@ -112,8 +107,7 @@ class Row:
         content["warnings"] = self.warnings
         for block in ("metrics", "final_metrics"):
             content[block] = {name: spread_json(self.spread(name, block)) for name in first[block]}
-        for name in (*SPREADS, "layer_speedup_over_base"):
-            content[name] = spread_json(self.spread(name))
+        content.update({name: spread_json(self.spread(name)) for name in SPREADS})
         content.update({name: first[name] for name in ("parameters", "exit_parameters")})
         if self.difference is not None:
             content["difference_from_base"] = self.difference.to_json()
@@ -129,16 +123,20 @@ class Row:
 
 def compare_with_base(rows: Sequence[Row]) -> None:
     """
-    Sets each result's `layer_speedup_over_base`, the layers of the base's network over those run, so that smaller
-    networks are counted against the same one, and each row's `difference`.
+    Sets the speed-ups of each result over the base at full depth, in layers and in what `OVER_BASE` lists, so that
+    smaller networks are counted against the same one; and each row's `difference`.
     """
     base = rows[0] if rows and rows[0].name == BASE else None
-    depth = base.results[0].get("depth") if base is not None and base.results else None
+    first = base.results[0] if base is not None and base.results else {}
+    depth = first.get("depth")
     for row in rows:
         for result in row.results:
             own = result.get("depth", depth)
             scale = 1.0 if depth is None or own is None else depth / own
             result["layer_speedup_over_base"] = scale * result["layer_speedup"]
+            for name, (full, spent) in OVER_BASE.items():
+                if full in first and spent in result:
+                    result[name] = first[full] / result[spent]
         if base is not None and row is not base:
             row.difference = difference_from(base, row)
 
@@ -157,25 +155,12 @@ def difference_from(base: Row, row: Row) -> Difference | None:
 
 
 def spread_json(spread: Spread | None) -> dict[str, float] | None:
-    return None if spread is None else spread.to_json()
+    return None if spread is None else asdict(spread)
 
 
 @dataclass
 class Sweep:
-    """
-    Rows that differ from each other in one number only.
-
-    # Parameters
-
-    key : `str`
-        The number's dotted key.
-    name : `str`
-        What the rows have in common.
-    values : `list[float]`
-        Rising.
-    rows : `list[Row]`
-        One a value.
-    """
+    """Rows that differ in one number only: its dotted key, what they have in common, rising values, a row a value."""
 
     key: str
     name: str

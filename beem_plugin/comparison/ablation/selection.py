@@ -10,28 +10,18 @@ from beem_plugin.comparison.ablation.rows import Row
 
 def keep_best(rows: Sequence[Row], early_exit_on_validation: Callable[[Row], list[float]]) -> list[Row]:
     """
-    # Parameters
+    The rows, but of each family of candidates one, which has the others' scores in `settings` and their errors.
 
-    rows : `Sequence[Row]`
-    early_exit_on_validation : `Callable[[Row], list[float]]`
-        A row's metric with early exit on the validation data, one number a seed. It decides between settings whose
-        trainings are equally good: those that differ in the exit policy only share one. The first one wins a tie.
-
-    # Returns
-
-    `list[Row]`
-        The rows, but of each family of candidates one, which has the others' scores in `settings` and their errors.
+    `early_exit_on_validation` gives a row's metric with early exit on the validation data, one number a seed. It
+    decides between settings whose trainings are equally good: those that differ in the exit policy only share one. The
+    first one wins a tie.
     """
     families: dict[str, list[Row]] = {}
     for row in rows:
         if row.variant.is_candidate:
             families.setdefault(row.variant.family, []).append(row)
     best = {name: best_of(members, early_exit_on_validation) for name, members in families.items()}
-    kept = []
-    for row in rows:
-        if not row.variant.is_candidate or best[row.variant.family] is row:
-            kept.append(row)
-    return kept
+    return [row for row in rows if not row.variant.is_candidate or best[row.variant.family] is row]
 
 
 def best_of(rows: Sequence[Row], early_exit_on_validation: Callable[[Row], list[float]]) -> Row:

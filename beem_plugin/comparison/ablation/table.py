@@ -10,6 +10,13 @@ from beem_plugin.comparison.ablation.difference import in_one_line
 from beem_plugin.comparison.ablation.rows import SPREADS, Row, Spread
 from beem_plugin.rendering.tables import Column, Estimate, Table, text
 
+LAYERS = "layer_speedup_over_base"
+HEADS = {
+    LAYERS: "layer speed-up",
+    "mac_speedup_over_base": "MAC speed-up",
+    "measured_speedup_over_base": "measured speed-up",
+}
+
 
 def ablation_table(rows: Sequence[Row], title: str) -> Table:
     """One row a variant, the base first. A column is added here: its head, and its cell of a `Row`."""
@@ -17,11 +24,17 @@ def ablation_table(rows: Sequence[Row], title: str) -> Table:
     columns = text("variant", "differs from base in")
     for name in metrics:
         columns += [Column(f"{name} {kind}", factor=100) for kind in ("early exit", "last exit")]
-    columns += [Column("layer speed-up", unit="x"), Column("average exit"), *text("against base", "calibrated on")]
-    columns += [*text("judged on"), Column("training s", digits=0), *text("parameters")]
-    table = Table(columns, [cells(row, metrics) for row in rows], title, [explanation(rows)])
+    columns += [Column(HEADS[name], unit="x") for name in speeds(rows)]
+    columns += [Column("average exit"), *text("against base", "calibrated on", "judged on")]
+    columns += [Column("training s", digits=0), *text("parameters")]
+    table = Table(columns, [cells(row, metrics, speeds(rows)) for row in rows], title, [explanation(rows)])
     table.notes += notes(rows)
     return table
+
+
+def speeds(rows: Sequence[Row]) -> list[str]:
+    """The speed-ups over the base that any row has; layers always."""
+    return [name for name in HEADS if name == LAYERS or any(row.spread(name) is not None for row in rows)]
 
 
 def metric_names(rows: Sequence[Row]) -> list[str]:
@@ -30,17 +43,21 @@ def metric_names(rows: Sequence[Row]) -> list[str]:
     return list(dict.fromkeys(["accuracy", *(row.main_metric for row in judged)])) if judged else []
 
 
-def cells(row: Row, metrics: Sequence[str]) -> list[Any]:
+def cells(row: Row, metrics: Sequence[str], speeds: Sequence[str] = (LAYERS,)) -> list[Any]:
     """The row's cells; of a variant without results "failed" after its name and difference."""
     head = [row.name, in_one_line(row.differences)]
     if not row.results:
-        return [*head, "failed", *[""] * (2 * len(metrics) + 6)]
+        return [*head, "failed", *[""] * (2 * len(metrics) + len(speeds) + 5)]
     first = row.results[0]
     values: list[Any] = [
         estimate(row.spread(name, block)) for name in metrics for block in ("metrics", "final_metrics")
     ]
-    values += [estimate(row.spread("layer_speedup_over_base")), estimate(row.spread("average_exit"))]
-    values += [against_base(row), str(first["calibrated_on"] or "(given)"), str(first["judged_on"])]
+    values += [estimate(row.spread(name)) for name in (*speeds, "average_exit")]
+    values += [
+        "" if row.difference is None else row.difference.text(),
+        str(first["calibrated_on"] or "(given)"),
+        str(first["judged_on"]),
+    ]
     values.append(estimate(row.spread("training_seconds")))
     return [*head, *values, f"{first['parameters'] / 1e6:.2f}M (exits {first['exit_parameters'] / 1e6:.2f}M)"]
 
@@ -48,16 +65,6 @@ def cells(row: Row, metrics: Sequence[str]) -> list[Any]:
 def estimate(spread: Spread | None) -> Estimate | str:
     """The median, with smallest and largest where seeds differ."""
     return "" if spread is None else Estimate(spread.median, bounds=(spread.min, spread.max))
-
-
-def against_base(row: Row) -> str:
-    """The paired difference of accuracy from the base: `-0.52 (p 0.300, within noise)`."""
-    found = row.difference
-    if found is None:
-        return ""
-    noise = ", within noise" if found.within_noise else ""
-    p_value = "one seed" if found.p_value is None else f"p {found.p_value:.3f}"
-    return f"{100 * found.difference:+.2f} ({p_value}{noise})"
 
 
 def notes(rows: Sequence[Row]) -> list[str]:
@@ -97,9 +104,9 @@ def explanation(rows: Sequence[Row]) -> str:
     spread = f"Median over {seeds} seeds [smallest, largest]. " if seeds > 1 else "One seed. "
     test = "paired t-test over seeds" if seeds > 1 else "McNemar's test on the samples"
     return (
-        f"{spread}Metrics in percent. Layer speed-up counts layers, not seconds, against the base at full depth; last "
-        f"exit is the variant's whole network. Against base: difference of accuracy, {test}. Variants with the same "
-        "training seconds share one training."
+        f"{spread}Metrics in percent. Speed-ups are against the base at full depth: layers, multiply-accumulates, and "
+        "with --measure seconds; last exit is the variant's whole network. Against base: difference of accuracy, "
+        f"{test}. Variants with the same training seconds share one training."
     )
 
 
@@ -121,7 +128,7 @@ def csv_record(row: Row) -> dict[str, Any]:
     line.update({key: first[key] for key in ("calibrated_on", "judged_on", "samples", "parameters", "exit_parameters")})
     spreads = [(name, row.spread(name, "metrics")) for name in first["metrics"]]
     spreads += [(f"last_exit_{name}", row.spread(name, "final_metrics")) for name in first["final_metrics"]]
-    spreads += [(name, row.spread(name)) for name in (*SPREADS, "layer_speedup_over_base")]
+    spreads += [(name, row.spread(name)) for name in SPREADS]
     for name, spread in spreads:
         if spread is not None:
             line.update({name: spread.median, f"{name}_min": spread.min, f"{name}_max": spread.max})

@@ -23,17 +23,8 @@ SEEDS = {"random_seed": 13370, "numpy_seed": 1337, "pytorch_seed": 133}
 @dataclass(frozen=True)
 class TrainingRun:
     """
-    One training with one seed. Beside its serialization directory `seed_K` lie `seed_K.log` and `seed_K.json`, which
-    is there once it has ended well: an interrupted run has an archive, too.
-
-    # Parameters
-
-    directory : `Path`
-        The training's, that all seeds share.
-    config : `dict[str, Any]`
-        What is trained, seeds set.
-    seed : `int`
-        Counted from 1.
+    One training with one seed, counted from 1. Beside its serialization directory `seed_K` lie `seed_K.log` and
+    `seed_K.json`, which is there once it has ended well: an interrupted run has an archive, too.
     """
 
     directory: Path
@@ -53,6 +44,15 @@ class TrainingRun:
         return self.directory / f"seed_{self.seed}.log"
 
     @property
+    def progress(self) -> str:
+        """`base-1a2b, seed 1: 2 of 5 epochs`."""
+        epochs = len(list(self.serialization_dir.glob("**/metrics_epoch_*.json")))
+        trainer = self.config.get("trainer") or {}
+        stages = trainer.get("stages") or [{}]
+        total = sum(stage.get("num_epochs") or trainer.get("num_epochs") or 20 for stage in stages)
+        return f"{self.directory.name}, seed {self.seed}: {epochs} of {total} epochs"
+
+    @property
     def is_begun(self) -> bool:
         return (self.serialization_dir / CONFIG_NAME).is_file()
 
@@ -70,17 +70,8 @@ class TrainingRun:
 @dataclass
 class Training:
     """
-    What some variants share: everything but exit policy, calibration and engine.
-
-    # Parameters
-
-    key : `str`
-        A hash of its config.
-    directory : `Path`
-        `NAME-KEY`, with the name of the first variant that needed it.
-    config : `dict[str, Any]`
-        Without seeds of its own.
-    variants : `list[Variant]`
+    What some variants share: everything but exit policy, calibration and engine. `key` is a hash of the config;
+    `directory` is named `NAME-KEY`, after the first variant that needs it.
     """
 
     key: str

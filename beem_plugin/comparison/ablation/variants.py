@@ -18,46 +18,26 @@ SPECIAL_KEYS = ("name", "diff", "overrides", "grid", "select")
 
 @dataclass(frozen=True)
 class Variant:
-    """
-    # Parameters
-
-    name : `str`
-        Unique in an ablation.
-    config : `dict[str, Any]`
-        The whole config.
-    family : `str`
-        Its name in the file: that of all settings of a grid.
-    setting : `dict[str, Any]`, optional (default = `{}`)
-        The values that a grid gave, by dotted key.
-    is_candidate : `bool`, optional (default = `False`)
-        Whether only the best of its family is kept.
-    """
+    """A whole config under a unique name."""
 
     name: str
     config: dict[str, Any]
     family: str
+    """Its name in the file: that of all settings of a grid."""
     setting: dict[str, Any] = field(default_factory=dict)
+    """The values that a grid gave, by dotted key."""
     is_candidate: bool = False
+    """Whether only the best of its family is kept."""
 
 
 def read_variants(base: dict[str, Any], document: Any) -> list[Variant]:
     """
-    The base itself, then the variants in the file's order, grids expanded.
+    The base itself, then the variants in the file's order, grids expanded. An error names the variant.
 
-    # Parameters
-
-    base : `dict[str, Any]`
-        The base config.
-    document : `dict` or `list`
-        Name -> block, or a list of blocks with a `name`. A block holds what differs: blocks in it are merged into the
-        base's, and a dotted key, on any level, changes one value as `-o` does. `diff` and `overrides` may hold the
-        same one level deeper. `grid` holds dotted keys with lists of values, and `select` says whether the "best"
-        setting on validation data is kept (default), or "all".
-
-    # Raises
-
-    `ConfigurationError`
-        That names the variant.
+    `document` maps names to blocks, or is a list of blocks with a `name`. A block holds what differs: blocks in it are
+    merged into the base's, and a dotted key, on any level, changes one value as `-o` does. `diff` and `overrides` may
+    hold the same one level deeper. `grid` holds dotted keys with lists of values, and `select` says whether the "best"
+    setting on validation data is kept (default), or "all".
     """
     variants = [Variant(BASE, base, BASE)]
     for name, block in named_blocks(document):
