@@ -19,7 +19,7 @@ from beem_plugin.comparison.operating_curve import CURVE_POINTS, Family, TraceJu
 from beem_plugin.comparison.policy_files import NamedPolicy, errors_at, load_policies, shortest_names, trace_paths
 from beem_plugin.comparison.replay_tables import csv_records, curves_table, pairs_table, results_table, speed_panels
 from beem_plugin.comparison.result import check_same_network
-from beem_plugin.evaluation.statistics import mcnemar
+from beem_plugin.evaluation.statistics import mcnemar, paired_difference
 from beem_plugin.rendering.plots import need_plots, save_figure, speed_plot
 from beem_plugin.rendering.tables import write_csv
 
@@ -77,7 +77,25 @@ class Replay:
             label = {} if trace.name is None else {"trace": trace.name}
             for name, one, other_name, other in tests:
                 found.append({**label, "first": name, "second": other_name, **mcnemar(one, other).to_json()})
-        return found
+        return found + self._pairs_over_traces()
+
+    def _pairs_over_traces(self) -> list[dict[str, Any]]:
+        """The same of several traces, such as those of seeds: differences of the metric, paired by trace."""
+        singles = [[one.results[0] for one in trace.families if len(one.results) == 1] for trace in self.traces]
+        values: dict[str, list[Any]] = {
+            result.name: [
+                other.metrics.get(self.metric) for results in singles for other in results if other.name == result.name
+            ]
+            for result in singles[0]
+        }
+        values["last exit"] = [results[0].final_metrics.get(self.metric) for results in singles if results]
+        values = {name: found for name, found in values.items() if len(found) == len(singles) and None not in found}
+        if len(singles) < 2 or not 2 <= len(values) <= MAX_PAIRED + 1:
+            return []
+        return [
+            {"trace": "all", "first": one, "second": other, **paired_difference(values[one], values[other]).to_json()}
+            for one, other in itertools.combinations(values, 2)
+        ]
 
     def to_json(self) -> dict[str, Any]:
         """What `--output-file` holds."""

@@ -83,13 +83,14 @@ def pairs_table(pairs: Sequence[dict[str, Any]]) -> Table:
     """The paired tests of `Replay.pairs`."""
     heads = {"trace": "trace", "first": "policy", "second": "against"}
     columns = {name: Column(head, "text") for name, head in heads.items()}
-    columns["difference"] = Column("accuracy difference", factor=100, sign=True)
-    columns |= {"p_value": Column("p (McNemar)", digits=3), "noise": Column("", "text")}
+    columns["difference"] = Column("difference", factor=100, sign=True)
+    columns |= {"p_value": Column("p", digits=3), "noise": Column("", "text")}
     records = []
     for pair in pairs:
         estimate = Estimate(pair["difference"], bounds=pair["interval"])
         records.append(pair | {"difference": estimate, "noise": "within noise" if pair["within_noise"] else ""})
-    return Table.of_records(records, columns, "paired on the same samples, 95 % intervals")
+    title = "accuracy on the same samples (McNemar's test); of all traces the metric, paired by trace (t-test)"
+    return Table.of_records(records, columns, title)
 
 
 def csv_records(traces: Sequence[TraceResult], metric: str) -> list[dict[str, Any]]:

@@ -76,10 +76,6 @@ def settings_curve(configs: Sequence[Mapping[str, Any]], trace: ExitTrace) -> Cu
     return policy_curve([build(config) for config in configs], trace, [str(dict(config)) for config in configs])
 
 
-def shown(mean: float, error: float, sign: bool = False) -> str:
-    return f"{mean:{'+' if sign else ''}.2f} ± {error:.2f}"
-
-
 def _area(curve: Curve) -> float:
     found = curve.area()
     return -math.inf if found is None else found

@@ -82,7 +82,11 @@ def test_several_traces_are_calibrated_each_on_its_own(folder: Path) -> None:
     traces = [str(folder / f"s{seed}" / "dev.npz") for seed in (0, 1)]
     held = [str(folder / f"s{seed}" / "held.npz") for seed in (0, 1)]
     policy = write(folder / "p.json", {"type": "beem", "weights": "accuracy", "thresholds": 1.5})
-    each = replayed(folder, *traces, "--policy", policy, "--calibrate-on", *held)["results"]
+    output = replayed(folder, *traces, "--policy", policy, "--calibrate-on", *held)
+    each, paired = output["results"], output["paired_tests"][-1]
+    assert (paired["trace"], paired["first"], paired["second"]) == ("all", "p", "last exit")
+    lost = [result["metrics"]["accuracy"] - result["final_metrics"]["accuracy"] for result in each]
+    assert paired["pairs"] == 2 and paired["difference"] == pytest.approx(sum(lost) / 2)
     assert [result["trace"] for result in each] == ["s0/dev", "s1/dev"]
     for result, trace, other in zip(each, traces, held, strict=True):
         assert result["weights"] == replayed(folder, trace, "--policy", policy, "--calibrate-on", other)["weights"]
