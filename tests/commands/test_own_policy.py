@@ -11,18 +11,8 @@ import numpy as np
 
 from tests.tiny_project import ROOT
 
-POLICY = '''
-from beem_plugin.exits.policies import ExitPolicy, ThresholdPolicy
-from beem_plugin.exits.state import ExitState
-
-
-@ExitPolicy.register("squared_confidence")
-class SquaredConfidence(ThresholdPolicy):
-    """Leaves when the squared confidence reaches the threshold."""
-
-    def update(self, exit_number, signals, state):
-        return ExitState(score=signals.confidence**2)
-'''
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+POLICY = README.split("### Your own rule", 1)[1].split("```python\n", 1)[1].split("```", 1)[0]
 
 
 def replay(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -35,18 +25,18 @@ def replay(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_a_users_exit_policy_is_found_and_calibrated(tmp_path: Path) -> None:
     (tmp_path / "my_rules").mkdir()
     (tmp_path / "my_rules" / "__init__.py").write_text("")
-    (tmp_path / "my_rules" / "squared.py").write_text(POLICY)
+    (tmp_path / "my_rules" / "smoothed.py").write_text(POLICY)
     # An unrelated script in the working directory must not be run in search of a name.
     (tmp_path / "unrelated.py").write_text("open('was_run', 'w')")
     rng = np.random.default_rng(0)
     logits = rng.normal(size=(50, 3, 2)).astype(np.float32)
     np.savez(tmp_path / "t.npz", logits=logits, labels=rng.integers(2, size=50))
     (tmp_path / "p.json").write_text(
-        json.dumps({"type": "squared_confidence", "thresholds": {"type": "budget", "speedup": 1.5}})
+        json.dumps({"type": "smoothed_confidence", "thresholds": {"type": "budget", "speedup": 1.5}})
     )
 
     unknown = replay(tmp_path)
-    assert unknown.returncode == 1 and "squared_confidence" in unknown.stderr and "--include-package" in unknown.stderr
+    assert unknown.returncode == 1 and "smoothed_confidence" in unknown.stderr and "--include-package" in unknown.stderr
     assert not (tmp_path / "was_run").exists()
 
     found = replay(tmp_path, "--include-package", "my_rules", "--calibrate-on", "t.npz")
@@ -54,5 +44,6 @@ def test_a_users_exit_policy_is_found_and_calibrated(tmp_path: Path) -> None:
     result = json.loads((tmp_path / "r.json").read_text())
     threshold = result["thresholds"][0]
     probability = np.exp(logits[:, 0]) / np.exp(logits[:, 0]).sum(1, keepdims=True)
-    leaves = int((probability.max(1).astype(np.float64) ** 2 >= threshold - 1e-9).sum())
+    leaves = int((0.5 * probability.max(1).astype(np.float64) >= threshold - 1e-6).sum())
     assert result["exit_histogram"][0] == leaves and result["layer_speedup"] >= 1.5
+    assert result["policy"]["decay"] == 0.5
