@@ -57,14 +57,17 @@ class Writer:
 def output(path: str | None) -> Iterator[Writer]:
     """
     Standard output, or a file that is written as `path.part` and renamed when it is complete. After an error of the
-    user's data the part stays if it is not empty, and the error names it; after one of the disk it is removed.
+    user's data the part stays if it is not empty, and the error names it; after one of the disk it is removed. A device
+    or a pipe, such as /dev/null, is written directly; a symbolic link is kept and its target replaced.
     """
     if not path:
         writer = Writer(sys.stdout)
         with writer.bar:
             yield writer
         return
-    part = Path(f"{path}.part")
+    target = Path(path).resolve()
+    is_special = target.exists() and not target.is_file()
+    part = target if is_special else Path(f"{target}.part")
     part.parent.mkdir(parents=True, exist_ok=True)
     opener = gzip.open if path.endswith(".gz") else open
     try:
@@ -77,11 +80,15 @@ def output(path: str | None) -> Iterator[Writer]:
         with write_errors_named(path), file, writer.bar:
             yield writer
     except BeemError as error:
+        if is_special:
+            raise
         if not writer.written:
             part.unlink()
             raise
         raise type(error)(f"{error} ({writer.written} predictions before it are in {part})") from None
     except OSError:
-        part.unlink(missing_ok=True)
+        if not is_special:
+            part.unlink(missing_ok=True)
         raise
-    part.replace(path)
+    if not is_special:
+        part.replace(target)
