@@ -10,18 +10,19 @@ import resource
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from beem_plugin.commands import main
+from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.files import atomic_write, remove_leftovers, scratch_folder, write_errors_named
 from beem_plugin.comparison.ablation.trainings import TrainingRun
 from beem_plugin.data import TextEncoder
 from beem_plugin.rendering.tables import Column, Table
-from beem_plugin.training.serialization import check_serialization_dir
+from beem_plugin.training.serialization import check_serialization_dir, prepared_directory
 from tests.tiny_project import CONFIGS, Result, run
 
 
@@ -114,15 +115,16 @@ def test_what_killed_runs_leave_is_removed_and_what_is_being_written_stays(tmp_p
 
 def test_the_folders_of_killed_runs_are_removed_and_those_in_use_stay(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    other = tmp_path / "another"
-    other.mkdir()
+    others = [tmp_path / name for name in ("another", "beem_plugin-0.1", "beem_plugin-scratch-of-mine")]
+    for other in others:
+        other.mkdir()
     with scratch_folder() as outer:
-        left = tmp_path / f"{outer.name[: outer.name.index('-') + 1]}left"
+        left = tmp_path / f"{outer.name[:-8]}abcd_123"
         left.mkdir()
         (left / "weights").write_text("half")
         with scratch_folder() as inner:
-            assert sorted(tmp_path.iterdir()) == sorted([other, outer, inner])
-    assert list(tmp_path.iterdir()) == [other]
+            assert sorted(tmp_path.iterdir()) == sorted([*others, outer, inner])
+    assert sorted(tmp_path.iterdir()) == sorted(others)
 
 
 def test_errors_of_libraries_in_rust_name_the_path(encoder: TextEncoder, tmp_path: Path) -> None:
@@ -153,3 +155,49 @@ def test_a_run_that_was_killed_while_it_wrote_its_config_can_start_again(tmp_pat
     assert not training.is_begun
     check_serialization_dir(training.serialization_dir, {}, recover=False, force=False)
     assert not list(training.serialization_dir.iterdir())
+
+
+def test_predictions_into_a_pipe_and_a_link(trained: Path, tmp_path: Path) -> None:
+    command = ["predict", str(trained), "-", "--output-file"]
+    pipe, link, target = tmp_path / "pipe", tmp_path / "link.jsonl", tmp_path / "target.jsonl"
+    os.mkfifo(pipe)
+    target.write_text("old")
+    link.symlink_to(target)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        run(*command, str(pipe), stdin="the film\n")
+        assert os.read(reader, 4096).count(b"\n") == 1 and pipe.is_fifo()
+    finally:
+        os.close(reader)
+    run(*command, str(link), stdin="the film\n")
+    assert link.is_symlink() and len(target.read_text().splitlines()) == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link.jsonl", "pipe", "target.jsonl"]
+
+
+def test_a_run_that_was_put_aside_by_a_killed_one_is_restored(tmp_path: Path) -> None:
+    directory, aside = tmp_path / "run", tmp_path / ".run.replaced"
+    for folder, text in ((directory, "new"), (aside, "old")):
+        folder.mkdir()
+        (folder / "config.json").write_text(f'{{"{text}": 1}}')
+    (aside / "best.th").write_bytes(b"weights")
+    with pytest.raises(ConfigurationError, match="is not empty"):
+        check_serialization_dir(directory, {}, recover=False, force=False)
+    assert (directory / "best.th").exists() and not aside.exists()
+    with pytest.raises(KeyError), ExitStack() as held, prepared_directory(directory, False, True, held):
+        assert aside.exists()
+        raise KeyError
+    assert (directory / "best.th").exists()
+    with ExitStack() as held, prepared_directory(directory, False, True, held):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["run"] and not list(directory.iterdir())
+
+
+def test_a_directory_in_which_a_run_trains_is_refused(tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    with ExitStack() as held:
+        with prepared_directory(directory, False, False, held):
+            (directory / "config.json").write_text("{}")
+        for recover, force in ((True, False), (False, True)):
+            with pytest.raises(ConfigurationError, match="another process trains in it"):
+                check_serialization_dir(directory, {}, recover, force)
+    check_serialization_dir(directory, {}, recover=True, force=False)

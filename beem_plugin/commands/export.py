@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ def export_from_args(args: argparse.Namespace) -> Any:
     model = text_model(archive.model)
     reader = archive.validation_dataset_reader
     example = reader.text_to_instance(**{name: "a" for name in reader.text_fields})
-    with prepared_directory(folder, recover=False, force=args.force):
+    with ExitStack() as held, prepared_directory(folder, False, args.force, held):
         written = export_network(
             model.encoder,
             model.exit_policy,

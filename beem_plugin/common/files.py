@@ -25,7 +25,9 @@ try:
 except ImportError:  # not on Windows, where leftovers of killed runs stay
     fcntl = None  # type: ignore[assignment]
 
-_SCRATCH = "beem_plugin-"
+_SCRATCH = "beem_plugin-scratch-"
+_SCRATCH_NAME = re.compile(_SCRATCH + "[a-z0-9_]{8}")
+"""A name that `tempfile.mkdtemp` makes; other folders are never removed."""
 
 
 @contextmanager
@@ -112,6 +114,8 @@ def scratch_folder() -> Iterator[Path]:
             yield Path(name)
         return
     for left in root.glob(f"{_SCRATCH}*"):
+        if not _SCRATCH_NAME.fullmatch(left.name):
+            continue
         with suppress(OSError), _locked(left, fcntl.LOCK_EX | fcntl.LOCK_NB):
             shutil.rmtree(left, ignore_errors=True)
     while True:
@@ -124,6 +128,26 @@ def scratch_folder() -> Iterator[Path]:
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
             return
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[bool]:
+    """Locks a folder for the block; false if another process, or an outer block, has locked it."""
+    if fcntl is None:
+        yield True
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    is_free = True
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            is_free = False
+        except OSError:  # file systems without locks
+            pass
+        yield is_free
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

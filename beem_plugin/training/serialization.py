@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import transformers
 
 from beem_plugin.common.archive_files import CONFIG_NAME, META_NAME, package_version
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.common.files import remove_leftovers, write_json
+from beem_plugin.common.files import locked, remove_leftovers, write_json
 from beem_plugin.common.params import diff_configs
 
 METRICS_NAME = "metrics.json"
@@ -29,6 +29,9 @@ def check_serialization_dir(directory: Path, config: dict[str, Any], recover: bo
         raise ConfigurationError("--recover and --force contradict each other: give one of them")
     if directory.exists() and not directory.is_dir():
         raise ConfigurationError(f"serialization directory {directory}: it is a file")
+    if directory.is_dir():
+        with _locked_for_run(directory):
+            _restore_replaced(directory)
     remove_leftovers(directory, CONFIG_NAME)  # a run that was killed at its start leaves nothing else
     is_filled = directory.is_dir() and any(directory.iterdir())
     if recover:
@@ -48,17 +51,18 @@ def check_serialization_dir(directory: Path, config: dict[str, Any], recover: bo
 
 
 @contextmanager
-def prepared_directory(directory: Path, recover: bool, force: bool) -> Iterator[None]:
+def prepared_directory(directory: Path, recover: bool, force: bool, held: ExitStack) -> Iterator[None]:
     """
     Creates the directory for the construction of a run. If the block raises, the former state is restored; a run that
-    `force` replaces is deleted at the end of the block.
+    `force` replaces is deleted at the end of the block. `held` keeps the directory locked against other runs.
     """
-    aside = directory.with_name(f".{directory.name}.replaced")
+    aside, deleted = _aside(directory)
     is_replacing = force and directory.is_dir() and any(directory.iterdir())
     if is_replacing:
         shutil.rmtree(aside, ignore_errors=True)
         directory.rename(aside)
     directory.mkdir(parents=True, exist_ok=True)
+    held.enter_context(_locked_for_run(directory))
     remove_leftovers(directory)
     try:
         yield
@@ -69,7 +73,30 @@ def prepared_directory(directory: Path, recover: bool, force: bool) -> Iterator[
             aside.rename(directory)
         raise
     if is_replacing:
-        shutil.rmtree(aside)
+        aside.rename(deleted)  # at once, so that no kill leaves a part of it that looks whole
+        shutil.rmtree(deleted, ignore_errors=True)
+
+
+def _aside(directory: Path) -> tuple[Path, Path]:
+    """Where `--force` puts the former run: until the new one is built, and while it is deleted."""
+    return directory.with_name(f".{directory.name}.replaced"), directory.with_name(f".{directory.name}.deleted")
+
+
+def _restore_replaced(directory: Path) -> None:
+    """Restores a run that `--force` had put aside when it was killed, before it trained."""
+    aside, deleted = _aside(directory)
+    shutil.rmtree(deleted, ignore_errors=True)
+    if aside.is_dir() and not (directory / METRICS_NAME).exists() and not any(directory.glob("*.th")):
+        shutil.rmtree(directory)
+        aside.rename(directory)
+
+
+@contextmanager
+def _locked_for_run(directory: Path) -> Iterator[None]:
+    with locked(directory) as is_free:
+        if not is_free:
+            raise ConfigurationError(f"serialization directory {directory}: another process trains in it")
+        yield
 
 
 def write_config(directory: Path, config: dict[str, Any]) -> None:

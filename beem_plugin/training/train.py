@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import tempfile
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
 from accelerate import PartialState
@@ -80,20 +80,21 @@ def _train_model(
     seed = params.get("random_seed", 13370)
     prepare_environment(params)
     invocation = Invocation(config, recover, rank == 0, seed if seed is not None else 13370, dry_run)
-    # The first process creates the directory, the others wait for it.
-    with prepared_directory(directory, recover, force) if rank == 0 else nullcontext():
-        if rank == 0:
-            write_config(directory, config)
+    with ExitStack() as held:
+        # The first process creates the directory, the others wait for it.
+        with prepared_directory(directory, recover, force, held) if rank == 0 else nullcontext():
+            if rank == 0:
+                write_config(directory, config)
+            processes.wait_for_everyone()
+            prepare_logging(directory, file_friendly_logging, rank, launched_processes())
+            run = TrainModel.from_params(params, serialization_dir=directory, invocation=invocation)
         processes.wait_for_everyone()
-        prepare_logging(directory, file_friendly_logging, rank, launched_processes())
-        run = TrainModel.from_params(params, serialization_dir=directory, invocation=invocation)
-    processes.wait_for_everyone()
-    if dry_run:
-        if hasattr(run.trainer, "check_validation"):
-            run.trainer.check_validation()
-        logger.info("Dry run: all components are built, nothing is trained.")
-    else:
-        run.run()
+        if dry_run:
+            if hasattr(run.trainer, "check_validation"):
+                run.trainer.check_validation()
+            logger.info("Dry run: all components are built, nothing is trained.")
+        else:
+            run.run()
     return run.model
 
 
