@@ -15,7 +15,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from beem_plugin.common.archive_files import verify_digests
+from beem_plugin.common.archive_files import opened_archive, verify_digests
+from beem_plugin.common.errors import DataError
 from tests.tiny_project import run
 
 Change = Callable[[Path], None]
@@ -33,6 +34,14 @@ def write(name: str, content: bytes) -> Change:
     return lambda folder: None if (folder / name).write_bytes(content) else None
 
 
+def folder_for(name: str) -> Change:
+    def changed(folder: Path) -> None:
+        (folder / name).unlink()
+        (folder / name).mkdir()
+
+    return changed
+
+
 def without_digests(change: Change) -> Change:
     """As an archive of an older release."""
 
@@ -46,6 +55,14 @@ def without_digests(change: Change) -> Change:
 def update(name: str, **values: Any) -> Change:
     def changed(folder: Path) -> None:
         (folder / name).write_text(json.dumps({**json.loads((folder / name).read_text()), **values}))
+
+    return changed
+
+
+def remove(name: str, change: Change = lambda folder: None) -> Change:
+    def changed(folder: Path) -> None:
+        change(folder)
+        (folder / name).unlink()
 
     return changed
 
@@ -113,6 +130,24 @@ CHANGES: dict[str, tuple[Change, str]] = {
     "weights infinite": (without_digests(tensors(lambda value: value / 0)), "are not finite"),
     "weights int64": (without_digests(tensors(lambda value: value.long())), "found int64, allowed: a floating-point"),
     "weights bool": (without_digests(tensors(lambda value: value.bool())), "found bool, allowed: a floating-point"),
+    "weights fp8": (
+        without_digests(tensors(lambda value: value.to(torch.float8_e4m3fn))),
+        "found float8_e4m3fn, allowed: float16",
+    ),
+    "policy a folder": (
+        without_digests(folder_for("calibration/policy.json")),
+        "calibration/policy.json: is a directory",
+    ),
+    "tokenizer gone": (remove("tokenizer/tokenizer.json"), "tokenizer/tokenizer.json: is missing"),
+    "no vocabulary of tokens": (
+        without_digests(
+            remove(
+                "tokenizer/tokenizer.json",
+                update("tokenizer/tokenizer_config.json", tokenizer_class="BertTokenizer"),
+            )
+        ),
+        "no vocabulary, only special tokens",
+    ),
     "weights cut": (without_digests(write("weights.safetensors", b"\x10")), "weights.safetensors: not a weights file"),
     "digests": (update("meta.json", digests=[1]), "meta.json: digests: found list"),
 }
@@ -142,3 +177,10 @@ def test_an_archive_without_digests_loads_with_a_note(unpacked: Path, caplog: py
     with caplog.at_level("INFO"):
         verify_digests(unpacked, {})
     assert "not verified" in caplog.text
+
+
+def test_a_name_of_thousands_of_folders_is_refused(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "model.tar.gz", "w:gz") as packed:
+        packed.addfile(tarfile.TarInfo("a/" * 2000 + "b"))
+    with pytest.raises(DataError, match="not a readable archive"), opened_archive(tmp_path / "model.tar.gz"):
+        pass

@@ -33,8 +33,9 @@ WEIGHTS_NAME = "weights.safetensors"
 BEST_WEIGHTS = "best.th"
 PARTS = ARCHIVE_FOLDERS
 
-_DIGESTED = (WEIGHTS_NAME, "vocabulary", "calibration")
-"""Files that belong together: labels and calibration depend on the weights."""
+_LATER_DIGESTED = ("tokenizer", "image_processor")
+_DIGESTED = (WEIGHTS_NAME, "vocabulary", "calibration", *_LATER_DIGESTED)
+"""Files that belong together: labels, calibration and the numbers of tokens depend on the weights."""
 
 
 @contextmanager
@@ -53,7 +54,7 @@ def opened_archive(path: str | Path) -> Iterator[Path]:
         try:
             with tarfile.open(path, "r:*") as archive, write_errors_named(folder):
                 archive.extractall(folder, filter="data")
-        except (tarfile.TarError, EOFError, ValueError, zlib.error, lzma.LZMAError, OSError) as error:
+        except (tarfile.TarError, EOFError, ValueError, RecursionError, zlib.error, lzma.LZMAError, OSError) as error:
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 raise
             raise DataError(f"{path}: not a readable archive: {error}") from None
@@ -92,16 +93,19 @@ def check_json_files(folder: Path) -> None:
 
 def verify_digests(folder: Path, meta: Mapping[str, Any], without: str | None = None) -> None:
     """
-    Compares weights, labels and calibration with the digests in `meta.json`, without the unused file `without`. Raises
-    `DataError` for a file that was changed, added or removed. Archives of older releases have no digests.
+    Compares weights, labels, calibration and tokenizer with the digests in `meta.json`, without the unused file
+    `without`. Raises `DataError` for a file that was changed, added or removed. Archives of older releases have no
+    digests.
     """
     expected = meta.get("digests")
     if expected is None:
-        logger.info("no digests in %s: weights, labels and calibration are not verified", META_NAME)
+        logger.info("no digests in %s: weights, labels, calibration and tokenizer are not verified", META_NAME)
         return
     if not isinstance(expected, dict):
         raise DataError(f"{META_NAME}: digests: found {type(expected).__name__}, allowed: a block {{...}}")
-    found = digests({name: folder / name for name in _DIGESTED if name != without})
+    parts = {name.split("/")[0] for name in expected}
+    uncovered = {without, *(name for name in _LATER_DIGESTED if name not in parts)}
+    found = digests({name: folder / name for name in _DIGESTED if name not in uncovered})
     for name in sorted({*expected, *found} - {without}):
         if expected.get(name) != found.get(name):
             how = "is missing" if name not in found else "was added" if name not in expected else "was changed"

@@ -48,6 +48,8 @@ def read_json(path: Path, name: str | None = None) -> Any:
         raise DataError(f"{name or path}: not UTF-8 text") from None
     except FileNotFoundError:
         raise DataError(f"{name or path}: no such file") from None
+    except IsADirectoryError:
+        raise DataError(f"{name or path}: is a directory") from None
     return parse_json(text, str(name or path))
 
 

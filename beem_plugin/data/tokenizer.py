@@ -130,7 +130,10 @@ def load_tokenizer(model_name: str) -> Any:
 
     folder_or_name = resolve_model_name(model_name, KEY)
     try:
-        return AutoTokenizer.from_pretrained(folder_or_name, trust_remote_code=False, **hub_options())
+        tokenizer = AutoTokenizer.from_pretrained(folder_or_name, trust_remote_code=False, **hub_options())
+        if len(tokenizer) <= len(tokenizer.all_special_ids):  # built from its settings, without tokenizer.json
+            raise ValueError("it has no vocabulary, only special tokens")
+        return tokenizer
     except Exception as error:  # a damaged file fails in the libraries in any way
         if not Path(folder_or_name).is_dir():
             raise hub_error(KEY, model_name, error) from error

@@ -14,6 +14,8 @@ from beem_plugin.common.archive_files import read_state
 from beem_plugin.common.errors import DataError
 from beem_plugin.models.model import Model
 
+_READABLE = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
 
 def load_weights(model: Model, path: Path, made_with: str | None = None) -> None:
     """
@@ -68,6 +70,9 @@ def check_tensors(state: Mapping[str, torch.Tensor], model: Mapping[str, torch.T
             )
             found = str(value.dtype).removeprefix("torch.")
             raise DataError(f"{name}: {key}: found {found}, allowed: {kind}")
+        if value.dtype not in _READABLE and value.is_floating_point():
+            found = str(value.dtype).removeprefix("torch.")
+            raise DataError(f"{name}: {key}: found {found}, allowed: float16, bfloat16, float32 or float64")
         if value.is_floating_point() and not bool(value.isfinite().all()) and bool(expected.isfinite().all()):
             count = int((~value.isfinite()).sum())
             raise DataError(f"{name}: {key}: {count} of {value.numel()} values are not finite")
