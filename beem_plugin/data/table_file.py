@@ -126,6 +126,10 @@ def read_table(
     found = False
     with open_text(path, table.encoding, newline="") as file:
         lines = whole_lines(iter(file))
+        first = next(lines, "")
+        if first.count("\0") * 3 > len(first):
+            raise DataError(f"{path}:1: found NUL characters, allowed: text; dataset_reader.encoding can be utf-16-le")
+        lines = itertools.chain([first] if first else [], lines)
         if format in (None, "jsonl"):
             head = list(_up_to_text(lines))
             begin = head[-1].lstrip()[:1] if head else ""

@@ -252,3 +252,12 @@ def test_a_tsv_file_without_a_setting_is_read_right_or_refused(
             assert str(path) in str(error)
         else:
             assert found == [row[:width] for row in table]
+
+
+def test_utf_16_without_a_byte_order_mark_is_not_text(tmp_path: Path) -> None:
+    path = tmp_path / "texts.txt"
+    path.write_bytes("good\nbad\n".encode("utf-16-le"))
+    with pytest.raises(DataError, match="texts.txt:1: found NUL characters"):
+        list(read_table(path, text_fields=("text",)))
+    rows = list(read_table(path, TableFormat(encoding="utf-16-le"), text_fields=("text",)))
+    assert [row.values for row in rows] == [{"text": "good"}, {"text": "bad"}]
