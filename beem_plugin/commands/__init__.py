@@ -36,6 +36,9 @@ from beem_plugin.common.termination import SigTermReceived, sigterm_raises
 __all__ = ["Subcommand", "main"]
 
 _INTERRUPTED, _TERMINATED, _BROKEN_PIPE = 130, 143, 141
+_MESSAGE_LIMIT = 4000
+"""Characters of an error: a table of 100,000 columns does not fill the terminal with their names."""
+
 _TEXT_COMPONENTS = (
     "data",
     "dataset_readers.glue",
@@ -130,7 +133,9 @@ def _discard_stdout() -> None:
 def _message_for_user(error: Exception) -> str | None:
     """One line for an error that the user or the machine can mend, `None` for a fault of the program."""
     if isinstance(error, BeemError):
-        return " ".join(str(error).split("\n"))
+        message = " ".join(str(error).split("\n"))
+        half = _MESSAGE_LIMIT // 2
+        return message if len(message) <= _MESSAGE_LIMIT else f"{message[:half]} ... {message[-half:]}"
     if isinstance(error, OSError) and error.errno is not None:
         path = error.filename if error.filename is not None else "standard output"
         return f"{path}: {error.strerror or os.strerror(error.errno)}"

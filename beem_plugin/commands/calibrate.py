@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from beem_plugin.commands.subcommand import Subcommand, add_file_friendly_logging, add_overrides
+from beem_plugin.commands.subcommand import Subcommand, add_file_friendly_logging, add_overrides, batch_size
 
 
 @Subcommand.register("calibrate")
@@ -36,7 +36,9 @@ class Calibrate(Subcommand):
         subparser.add_argument("--output-archive", metavar="NEW.tar.gz", help="the archive with the calibrated policy")
         subparser.add_argument("--output-policy", metavar="P.json", help="the calibrated policy, every number resolved")
         subparser.add_argument("--report-dir", metavar="DIR", help="where report.json and report.html go")
-        subparser.add_argument("--batch-size", type=int, metavar="N", help="with --data: instead of the data loader's")
+        subparser.add_argument(
+            "--batch-size", type=batch_size, metavar="N", help="with --data: instead of the data loader's"
+        )
         subparser.add_argument("--cuda-device", type=int, default=-1, help="number of the GPU, -1 for the CPU")
         add_overrides(subparser, "the policy", '{"thresholds.speedup": 2}')
         add_file_friendly_logging(subparser)

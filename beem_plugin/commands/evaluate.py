@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from beem_plugin.commands.subcommand import Subcommand, add_file_friendly_logging, add_overrides
+from beem_plugin.commands.subcommand import Subcommand, add_file_friendly_logging, add_overrides, batch_size
 
 
 @Subcommand.register("evaluate")
@@ -29,7 +29,7 @@ class Evaluate(Subcommand):
         subparser.add_argument("--cuda-device", type=int, default=-1, help="number of the GPU, -1 for the CPU")
         subparser.add_argument("--html", metavar="E.html", help="where a page with metrics, exits and classes goes")
         add_overrides(subparser, "the archived config")
-        subparser.add_argument("--batch-size", type=int, metavar="N", help="instead of the data loader's")
+        subparser.add_argument("--batch-size", type=batch_size, metavar="N", help="instead of the data loader's")
         subparser.add_argument(
             "--batch-weight-key",
             default="",

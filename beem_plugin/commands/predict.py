@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from beem_plugin.commands.subcommand import Subcommand, add_file_friendly_logging, add_overrides
+from beem_plugin.commands.subcommand import Subcommand, add_file_friendly_logging, add_overrides, batch_size
 
 
 @Subcommand.register("predict")
@@ -30,7 +30,7 @@ class Predict(Subcommand):
             "--html", metavar="FILE", help="captions: also a page with each image and its words in colours of depth"
         )
         subparser.add_argument("--weights-file", metavar="FILE", help="weights to use instead of the archive's")
-        subparser.add_argument("--batch-size", type=int, default=32, metavar="N", help="how many inputs at once")
+        subparser.add_argument("--batch-size", type=batch_size, default=32, metavar="N", help="how many inputs at once")
         subparser.add_argument(
             "--silent", action="store_true", help="do not print predictions; with --output-file none are printed"
         )

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar
 
 from beem_plugin.common.errors import ConfigurationError
+
+MAX_BATCH_SIZE = 1_000_000
 
 S = TypeVar("S", bound="type[Subcommand]")
 
@@ -91,3 +94,10 @@ def add_file_friendly_logging(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="progress as few, whole lines, for output that goes to a file",
     )
+
+
+def batch_size(text: str) -> int:
+    """The type of `--batch-size`."""
+    if re.fullmatch(r"[0-9]{1,7}", text) is None or not 1 <= int(text) <= MAX_BATCH_SIZE:
+        raise argparse.ArgumentTypeError(f"found {text!r}, allowed: 1 to {MAX_BATCH_SIZE}")
+    return int(text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from beem_plugin.commands.subcommand import Subcommand, add_file_friendly_logging, add_overrides
+from beem_plugin.commands.subcommand import Subcommand, add_file_friendly_logging, add_overrides, batch_size
 
 
 @Subcommand.register("trace")
@@ -20,7 +20,7 @@ class Trace(Subcommand):
         subparser.add_argument("archive_file", metavar="ARCHIVE", help="model.tar.gz, or the directory of a run")
         subparser.add_argument("input_file", metavar="INPUT", help="what the archive's dataset reader reads")
         subparser.add_argument("--output-file", required=True, metavar="T.npz", help="where the trace goes")
-        subparser.add_argument("--batch-size", type=int, metavar="N", help="instead of the data loader's")
+        subparser.add_argument("--batch-size", type=batch_size, metavar="N", help="instead of the data loader's")
         subparser.add_argument("--cuda-device", type=int, default=-1, help="number of the GPU, -1 for the CPU")
         subparser.add_argument("--weights-file", metavar="FILE", help="weights to use instead of the archive's")
         add_overrides(subparser, "the archived config")

@@ -25,8 +25,8 @@ class BatchSampler(Registrable):
     default_implementation = "bucket"
 
     def __init__(self, batch_size: int | None, shuffle: bool = True, drop_last: bool = False) -> None:
-        if batch_size is not None and batch_size < 1:
-            raise ConfigurationError(f"batch_size: found {batch_size}, allowed: 1 or more")
+        if batch_size is not None and not 1 <= batch_size < 1 << 31:
+            raise ConfigurationError(f"batch_size: found {str(batch_size)[:40]}, allowed: 1 or more, below 2^31")
         self.batch_size = batch_size
         self.shuffle = shuffle
         self.drop_last = drop_last

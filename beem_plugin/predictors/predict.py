@@ -34,8 +34,6 @@ def predict_from_args(args: argparse.Namespace) -> None:
         print("--silent specified without --output-file.")
         print("Exiting early because no output will be created.")
         return
-    if args.batch_size < 1:
-        raise ConfigurationError(f"--batch-size: found {args.batch_size}, allowed: 1 or more")
     archive = load_archive(
         args.archive_file, cuda_device=args.cuda_device, overrides=args.overrides, weights_file=args.weights_file
     )

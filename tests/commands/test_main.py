@@ -11,7 +11,7 @@ import pytest
 
 from beem_plugin import __version__
 from beem_plugin.commands import Subcommand, main
-from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.errors import ConfigurationError, DataError
 
 CONTRACT = {
     "ablate": "-s --serialization-dir --seeds --jobs -r --recover -f --force -o --overrides --include-package",
@@ -199,3 +199,21 @@ def test_an_unknown_command(capsys):
         main("allennlp", ["trian"])
     assert exit.value.code == 2
     assert "invalid choice: 'trian'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["predict", "evaluate", "trace"])
+@pytest.mark.parametrize("size", ["0", "-1", "9" * 20, "x"])
+def test_a_batch_size_out_of_range_is_refused(command: str, size: str, capsys) -> None:
+    with pytest.raises(SystemExit):
+        main(argv=[command, "a.tar.gz", "b.csv", f"--batch-size={size}"])
+    assert f"argument --batch-size: found '{size}', allowed: 1 to " in capsys.readouterr().err
+
+
+def test_a_message_on_a_very_wide_table_is_short(subcommand, capsys):
+    def fail(args):
+        raise DataError("t.csv:2: no column 'text'; found: " + ", ".join(f"c{number}" for number in range(100_000)))
+
+    subcommand(fail)
+    assert main("allennlp", ["probe"]) == 1
+    message = capsys.readouterr().err
+    assert message.startswith("error: t.csv:2: no column 'text'; found: c0, c1, ") and len(message) < 5000
