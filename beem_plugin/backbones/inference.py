@@ -43,6 +43,8 @@ class InferenceBackbone:
     use_kernels : `bool`, optional (default = whether `kernels_serve` it)
     """
 
+    token_dims = TOKEN_DIMS
+
     def __init__(self, backbone: TransformerBackbone, use_kernels: bool | None = None) -> None:
         paths = POST_NORM_FAMILIES[backbone.config.model_type]
         model = backbone.transformer_model
@@ -83,7 +85,7 @@ class InferenceBackbone:
                 batched[KEY_MASK] = (
                     attention_mask[:, None, None] if by_kernel else masks.key_mask(attention_mask, hidden_states.dtype)
                 )
-        return BackboneState(hidden_states, attention_mask, batched, self._shared(tokens), TOKEN_DIMS)
+        return BackboneState(hidden_states, attention_mask, batched, self._shared(tokens), self.token_dims)
 
     def can_pack(self, longest: int) -> bool:
         """Whether samples of at most `longest` tokens can be packed."""
@@ -104,7 +106,7 @@ class InferenceBackbone:
     def packed_state(self, hidden_states: Tensor, packed: Packed) -> BackboneState:
         """The state, at any depth, of packed samples with hidden states `(1, tokens of all samples, hidden)`."""
         attention_mask = hidden_states.new_ones((1, 1), dtype=torch.bool).expand(hidden_states.shape[:2])
-        return BackboneState(hidden_states, attention_mask, {}, self._shared(packed.longest), TOKEN_DIMS, packed)
+        return BackboneState(hidden_states, attention_mask, {}, self._shared(packed.longest), self.token_dims, packed)
 
     def layer(self, number: int, state: BackboneState) -> BackboneState:
         """See `Backbone.layer`."""

@@ -6,9 +6,13 @@ import itertools
 
 import torch
 
+from beem_plugin.backbones import Backbone
+from beem_plugin.common.registry import Params
 from beem_plugin.execution.chunks import Chunk
 from beem_plugin.execution.compiled.network import CompiledNetwork
 from beem_plugin.execution.padded_chunks import PaddedLayout, plan
+from beem_plugin.exits.policies import Final
+from beem_plugin.models.multi_exit_encoder import MultiExitEncoder
 from tests.execution.worlds import Wanted, World, make_batches
 
 
@@ -64,3 +68,26 @@ def test_hidden_states_follow_their_samples() -> None:
         length = int(chunk.lengths[number])
         assert torch.equal(chunk.state.hidden_states[number, :length], rows[old])
         assert chunk.state.attention_mask[number].tolist() == [place < length for place in range(6)]
+
+
+def test_samples_of_chunks_with_and_without_padding_are_joined() -> None:
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    backbone = Backbone.from_params(Params({"config": {"model_type": "bert", "vocab_size": 60, **sizes}}))
+    network = MultiExitEncoder(2, backbone).eval()
+    policy = Final()
+    policy.bind(network.exit_layers, 2)
+    compiled = CompiledNetwork(network, policy)
+    lengths = torch.tensor([5, 6, 6, 6])
+    ids = torch.randint(3, 60, (4, 6), generator=torch.Generator().manual_seed(0))
+    mask = torch.arange(6) < lengths[:, None]
+    with torch.inference_mode():
+        chunks = [
+            Chunk(compiled.embed({"input_ids": ids[rows], "attention_mask": mask[rows]}), lengths[rows])
+            for rows in (slice(0, 2), slice(2, 4))
+        ]
+        assert [bool(chunk.state.batched) for chunk in chunks] == [True, False]
+        kept = torch.tensor([1, 2, 3])
+        (joined,) = PaddedLayout(compiled, 10**6, 10**6).repack(chunks, kept, kept)
+        found = compiled.advance(1, joined.state).hidden_states
+        wanted = network.advance(1, network.embed({"input_ids": ids[1:]})).hidden_states
+    assert torch.allclose(found, wanted, atol=1e-5)
