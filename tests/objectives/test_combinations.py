@@ -21,10 +21,12 @@ OBJECTIVES = [*CONFIGS, {"type": "distilled", "teacher": "loaded below", "hidden
 ALTERNATE = {"alternating", "learned_exit", "joint_gates"}
 
 
-#: The package's own; other tests register more.
-NAMES = sorted(
-    name for name in Objective.list_available() if Objective.by_name(name).__module__.startswith("beem_plugin.")
-)
+def own(base: Any) -> list[str]:
+    """The registered names of the package's own classes; other tests register more."""
+    return [name for name in base.list_available() if base.by_name(name).__module__.startswith("beem_plugin.")]
+
+
+NAMES, BRANCHES, FORKS = sorted(own(Objective)), own(Branch), own(Fork)
 
 
 def model_of(objective: dict[str, Any], **encoder: Any) -> Any:
@@ -39,10 +41,10 @@ def model_of(objective: dict[str, Any], **encoder: Any) -> Any:
 @pytest.mark.parametrize("name", NAMES)
 def test_one_step_with_every_branch_and_fork(name: str) -> None:
     objective, batch = next(config for config in OBJECTIVES if config["type"] == name), tiny_batch()
-    for branch in (None, *Branch.list_available()):
+    for branch in (None, *BRANCHES):
         width = {} if branch is None else {"branch": {"type": branch, "width": 4}}
         model = model_of(objective, layer_dropout={"max_rate": 0.3}, **width)
-        for fork in Fork.list_available():
+        for fork in FORKS:
             model.encoder.fork = Fork.from_params(fork)
             model.encoder.fork.bind(3)
             model.zero_grad()
@@ -58,8 +60,8 @@ def test_one_step_with_every_branch_and_fork(name: str) -> None:
 
 def test_all_that_are_registered_are_covered() -> None:
     assert {config["type"] for config in OBJECTIVES} == set(NAMES)
-    assert {"adapter", "mlp", "transformer"} <= set(Branch.list_available())
-    assert {"detached", "equilibrium", "gradnorm", "projected", "scaled", "sum"} <= set(Fork.list_available())
+    assert {"adapter", "mlp", "transformer"} <= set(BRANCHES)
+    assert {"detached", "equilibrium", "gradnorm", "projected", "scaled", "sum"} <= set(FORKS)
 
 
 class WithoutHost(TorchDispatchMode):
@@ -73,7 +75,7 @@ class WithoutHost(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("fork", Fork.list_available())
+@pytest.mark.parametrize("fork", FORKS)
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=ids)
 def test_a_training_step_can_be_captured(objective: dict[str, Any], fork: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(masks, "may_have_padding", lambda mask: True)  # as on a GPU
