@@ -167,7 +167,7 @@ local images_as_they_come = 'transformer_model\\.encoder\\.';
     data_loader: { type: 'multiprocess', batch_sampler: { type: 'simple', batch_size: 20, rows_together: 5 } },
     trainer+: {
       no_grad: [images_as_they_come],
-      // The decoder knows how to write; cross-attention is new.
+      // The decoder is pretrained; cross-attention is new.
       optimizer+: {
         parameter_groups: [
           [['crossattention|ln_cross_attn|enc_to_dec_proj'], { lr: 2e-3 }],
