@@ -31,7 +31,14 @@ class Calibrate(Subcommand):
             "--data", metavar="FILE", help="what the archive's dataset reader reads; the model is run on it"
         )
         subparser.add_argument(
-            "--policy", required=True, metavar="P", help="a json or jsonnet file with an exit policy's block"
+            "--policy", required=True, metavar="P", help="a policy's name, or a json or jsonnet file with its block"
+        )
+        subparser.add_argument(
+            "--speedup",
+            type=float,
+            metavar="X",
+            help="choose the thresholds with the least error at this layer speed-up; short for "
+            "-o '{thresholds: {type: \"budget\", speedup: X}}'",
         )
         subparser.add_argument("--output-archive", metavar="NEW.tar.gz", help="the archive with the calibrated policy")
         subparser.add_argument("--output-policy", metavar="P.json", help="the calibrated policy, every number resolved")

@@ -20,7 +20,7 @@ class Replay(Subcommand):
             "--policy",
             action="append",
             metavar="POLICY",
-            help="a json or jsonnet file with an exit policy's block; repeatable. A key may hold several values: "
+            help="a policy's name, or a json or jsonnet file with its block; repeatable. Keys may have several values: "
             "'patience: [2, 3, 4]' where it takes one, or anywhere {grid: [..]}, {linspace: [from, to, count]}; "
             "thresholds also {quantiles: count}",
         )

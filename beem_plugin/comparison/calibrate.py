@@ -15,10 +15,10 @@ from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.files import atomic_write, write_json
 from beem_plugin.common.outputs import check_outputs
-from beem_plugin.common.params import load_config, load_config_dict
+from beem_plugin.common.params import load_config_dict
 from beem_plugin.common.registry import Params
 from beem_plugin.comparison.evidence import CalibrationEvidence, calibration_evidence
-from beem_plugin.comparison.policy_files import errors_at
+from beem_plugin.comparison.policy_files import errors_at, policy_block
 from beem_plugin.comparison.result import check_same_network
 from beem_plugin.evaluation.trace import trace_archive
 from beem_plugin.exits.policies.threshold_policy import ThresholdPolicy
@@ -41,7 +41,9 @@ def calibrate_from_args(args: argparse.Namespace) -> CalibrationEvidence:
     inputs = [args.archive_file, args.policy, args.trace, args.data]
     check_outputs({**outputs, "--output-archive": args.output_archive}, [args.policy, args.trace, args.data])
     check_outputs(outputs, inputs)  # an archive may be replaced: it has been read by then
-    config = load_config(args.policy, args.overrides).as_dict(quiet=True)
+    config = policy_block(args.policy, args.overrides)
+    if args.speedup is not None:
+        config = at_speed(config, args.speedup)
     trace = trace_for(args)
     with errors_at(args.policy):
         policy = ExitPolicy.from_params(Params(dict(config)))

@@ -13,6 +13,7 @@ from beem_plugin.common.errors import BeemError, ConfigurationError, DataError, 
 from beem_plugin.common.params import apply_overrides, evaluate_document, load_config_dict
 from beem_plugin.common.values import describe_value
 from beem_plugin.comparison.policy_grid import Setting, expand
+from beem_plugin.exits.policy import ExitPolicy
 
 
 @dataclass
@@ -33,7 +34,8 @@ def load_policies(policies: Sequence[str], files: Sequence[str], overrides: str)
     # Parameters
 
     policies : `Sequence[str]`
-        Files with one policy block each, named by the file, with its folder where two files have the same name.
+        Registered names, or files with one policy block each, named by the file, with its folder where two files have
+        the same name.
     files : `Sequence[str]`
         Files of several: `{name: block}`, or a list of blocks, named by their `type`.
     overrides : `str`
@@ -41,7 +43,7 @@ def load_policies(policies: Sequence[str], files: Sequence[str], overrides: str)
     """
     found = []
     for name, path in zip(shortest_names(policies), policies, strict=True):
-        block = load_config_dict(path, overrides)
+        block = policy_block(path, overrides)
         with errors_at(path):
             found.append(NamedPolicy(name, path, expand(block)))
     for path in files:
@@ -51,6 +53,13 @@ def load_policies(policies: Sequence[str], files: Sequence[str], overrides: str)
     if not found:
         raise ConfigurationError("--policy: found no policy, allowed: one --policy FILE or --policies FILE or more")
     return found
+
+
+def policy_block(policy: str, overrides: str) -> dict[str, Any]:
+    """The block of a policy that is given by its registered name or by a file."""
+    if policy in ExitPolicy.list_available():
+        return apply_overrides({"type": policy}, overrides)
+    return load_config_dict(policy, overrides)
 
 
 def trace_paths(traces: Sequence[str], calibrations: Sequence[str]) -> tuple[list[str], list[str | None]]:

@@ -167,3 +167,16 @@ def test_a_trace_of_another_network_is_refused(trained: Path, files: Path) -> No
         check=False,
     )  # fmt: skip
     assert result.returncode == 1 and "has exits" in result.stderr
+
+
+def test_a_policy_by_its_name_is_fitted_to_a_speed(files: Path) -> None:
+    shared = ("calibrate", "--trace", str(files / "t.npz"), "--output-policy", str(files / "out.json"))
+    run(*shared, "--policy", str(files / "p.json"))
+    expected = (files / "out.json").read_text()
+    run(*shared, "--policy", "beem", "--speedup", "1.5")
+    assert (files / "out.json").read_text() == expected
+    output = files / "r.json"
+    run("replay", str(files / "t.npz"), "--policy", "final", "--output-file", str(output))
+    assert json.loads(output.read_text())["layer_speedup"] == 1
+    assert "p.jsonnet: no such file" in run(*shared, "--policy", "p.jsonnet", check=False).stderr
+    assert "speedup: found" in run(*shared, "--policy", "patience", "--speedup", "2", check=False).stderr
