@@ -19,7 +19,7 @@ import pytest
 from beem_plugin.commands import main
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.files import atomic_write, remove_leftovers, scratch_folder, write_errors_named
-from beem_plugin.comparison.ablation.trainings import TrainingRun
+from beem_plugin.comparison.ablation.trainings import Training, TrainingRun
 from beem_plugin.data import TextEncoder
 from beem_plugin.rendering.tables import Column, Table
 from beem_plugin.training.serialization import check_serialization_dir, prepared_directory
@@ -149,7 +149,7 @@ def test_a_table_into_a_closed_pipe_raises_what_main_expects(monkeypatch: pytest
 
 
 def test_a_run_that_was_killed_while_it_wrote_its_config_can_start_again(tmp_path: Path) -> None:
-    training = TrainingRun(tmp_path, {}, 1)
+    training = TrainingRun(Training("key", tmp_path, {}), 1)
     training.serialization_dir.mkdir(parents=True)
     (training.serialization_dir / ".config.json.abc.tmp").write_text("{")
     assert not training.is_begun

@@ -76,14 +76,16 @@ class TraceJudge:
         self.final_metrics = measure(trace, trace.predictions[:, -1], metrics)
         self.warnings = [ON_ITSELF] if calibration is not None and calibration.same_data(trace) else []
 
-    def single(self, config: dict[str, Any], name: str = "policy") -> tuple[Family, ExitDecisions]:
-        """One policy, with the intervals of all metrics and `right`, and its decisions."""
+    def single(
+        self, config: dict[str, Any], name: str = "policy", bootstrap: bool = True
+    ) -> tuple[Family, ExitDecisions]:
+        """One policy with `right`, its decisions, and with `bootstrap` the intervals of all metrics."""
         policy = build(config, self.trace)
         report = None if self.calibration is None else policy.calibrate(self.calibration)
         decisions = replay(policy, self.trace)
         outcome = outcome_of(decisions.exits, decisions.predictions, self.trace.labels, self.trace.num_exits)
         measured = measure(self.trace, decisions.predictions, self.metrics)
-        result = self._result(name, policy, outcome, measured, report)
+        result = self._result(name, policy, outcome, measured, report, bootstrap=bootstrap)
         result.right = right_of(self.trace, decisions)
         return Family(name, [result], policy), decisions
 
@@ -137,8 +139,8 @@ class TraceJudge:
         measured: dict[str, float],
         report: CalibrationReport | None,
         setting: dict[str, Any] | None = None,
+        bootstrap: bool = False,
     ) -> PolicyResult:
-        alone = setting is None
         return PolicyResult(
             name=name,
             n=len(self.trace),
@@ -150,11 +152,11 @@ class TraceJudge:
             warnings=[
                 *([] if report is None else report.warnings),
                 *self.warnings,
-                *policy.out_of_reach(with_ends=alone),
+                *policy.out_of_reach(with_ends=setting is None),
             ],
             calibration=None if report is None else report.to_json(),
             setting=setting,
-            intervals=intervals_of(self.trace, policy, outcome, measured, every=alone),
+            intervals=intervals_of(self.trace, policy, outcome, measured, every=bootstrap),
         )
 
     def _fit(self, settings: Sequence[Setting]) -> list[Fitted]:

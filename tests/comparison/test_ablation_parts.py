@@ -13,11 +13,11 @@ from beem_plugin.calibration.curves import Curve
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.comparison.ablation.difference import differences, flat, in_one_line
 from beem_plugin.comparison.ablation.launcher import error_line
-from beem_plugin.comparison.ablation.rows import Row, compare_with_base, find_sweeps
-from beem_plugin.comparison.ablation.selection import keep_best
-from beem_plugin.comparison.ablation.table import ablation_table, cells, csv_record, markdown, metric_names, notes
-from beem_plugin.comparison.ablation.trainings import plan, remember, seeded, trained_part
-from beem_plugin.comparison.ablation.variants import Variant, read_variants
+from beem_plugin.comparison.ablation.rows import Row, compare_with_base, find_sweeps, keep_best
+from beem_plugin.comparison.ablation.table import ablation_table, csv_record, markdown, notes
+from beem_plugin.comparison.ablation.trainings import TrainingRun, plan, remember, seeded
+from beem_plugin.comparison.ablation.variant_files import read_variants
+from beem_plugin.comparison.ablation.variants import Variant
 from beem_plugin.rendering.tables import write_csv
 
 
@@ -140,7 +140,8 @@ def test_no_callback_left_equals_none_given() -> None:
     with_one, without = base(), base()
     with_one["trainer"]["callbacks"] = ["calibrate_exits"]
     del without["trainer"]["callbacks"]
-    assert trained_part(with_one) == trained_part(without)
+    first, second = (Variant("v", config, "v").trained_part for config in (with_one, without))
+    assert first == second and "callbacks" not in first["trainer"]
 
 
 def test_seed_1_is_the_configs_own() -> None:
@@ -161,7 +162,7 @@ def test_another_config_under_a_trained_name_is_an_error_that_names_the_keys(tmp
     remember(first, state)
     remember(trainings(2.0), state)  # nothing was trained, so there is nothing to mix up
     remember(first, state)
-    run = first[1].run(1)
+    run = TrainingRun(first[1], 1)
     run.serialization_dir.mkdir()
     (run.serialization_dir / "config.json").write_text("{}")
     with pytest.raises(ConfigurationError, match=r"variant 'a' .*trainer.optimizer.lr: 1.0 -> 2.0; give the variant"):
@@ -188,7 +189,7 @@ def result(seed: int, accuracy: float, speed: float = 2.0, score: float | None =
     return {
         "seed": seed, "metrics": {"accuracy": accuracy}, "final_metrics": {"accuracy": 0.9}, "main_metric": "accuracy",
         "samples": 10, "layer_speedup": speed, "average_exit": 3.0, "average_layer": 3.0, "judged_on": "validation",
-        "calibrated_on": "train[holdout]", "policy": {"type": "final"}, "warnings": ["few samples"],
+        "calibrated_on": "train[holdout]", "intervals": {}, "policy": {"type": "final"}, "warnings": ["few samples"],
         "curve": Curve(np.array([accuracy, accuracy - 0.1]), np.array([1.0, 3.0]), [None, None]),
         "training_seconds": 10.0 * seed, "parameters": 2_000_000, "exit_parameters": 10_000, "validation_score": score,
     }  # fmt: skip
@@ -207,7 +208,7 @@ def rows_of(document: Any, **accuracies: list[float]) -> list[Row]:
 def test_spread_is_median_smallest_and_largest(tmp_path: Path) -> None:
     rows = rows_of({"a|b": {"trainer.num_epochs": 1}}, **{"a|b": [0.7, 0.9, 0.71]})
     spread = rows[1].spread("accuracy", "metrics")
-    assert spread is not None and (spread.median, spread.min, spread.max) == (0.71, 0.7, 0.9)
+    assert spread is not None and (spread.value, spread.bounds) == (0.71, (0.7, 0.9))
     compare_with_base(rows)
     table = ablation_table(rows, "title")
     line = table.cells()[1]
@@ -218,7 +219,7 @@ def test_spread_is_median_smallest_and_largest(tmp_path: Path) -> None:
     assert "| a\\|b | trainer.num_epochs=1 |" in text and "train[holdout]" in text and "Median over 3 seeds" in text
     lines = [line for line in text.splitlines() if line.startswith("|")]
     assert len({line.replace("\\|", "").count("|") for line in lines}) == 1
-    write_csv(tmp_path / "t.csv", [csv_record(row) for row in rows])
+    write_csv(tmp_path / "t.csv", [csv_record(row.to_json()) for row in rows])
     head, first, second = (tmp_path / "t.csv").read_text().splitlines()
     assert head.startswith("name,diff,training,seeds,error") and "accuracy,accuracy_min,accuracy_max" in head
     assert second.startswith("a|b,trainer.num_epochs=1,trainings/x,3,")
@@ -229,13 +230,14 @@ def test_a_failed_variant_has_a_line_of_the_same_length() -> None:
     rows = rows_of({"a": {"trainer.num_epochs": 1}})
     rows[1].results, rows[1].errors = [], ["seed 1: out of memory"]
     compare_with_base(rows)
-    width = len(ablation_table(rows, "t").columns)
-    assert len(cells(rows[1], metric_names(rows))) == width and "failed" in cells(rows[1], ["accuracy"])
+    table = ablation_table(rows, "t")
+    first, second = table.cells()
+    assert len(first) == len(second) == len(table.columns) and second[2] == "failed" and first[2] == "80.00"
     assert "a: error: seed 1: out of memory" in notes(rows)
     assert notes(rows)[-1] == "warning: base, seed 1: few samples"
     for row in rows:
         row.results = []
-    assert {len(row) for row in ablation_table(rows, "t").cells()} == {width - 2}
+    assert [row[2] for row in ablation_table(rows, "t").cells()] == ["failed", "failed"]
 
 
 def test_a_smaller_network_is_counted_against_the_base() -> None:
@@ -246,8 +248,8 @@ def test_a_smaller_network_is_counted_against_the_base() -> None:
         for found in row.results:
             found |= {"depth": depth, "layer_speedup": speed}
     compare_with_base(rows)
-    assert rows[0].spread("layer_speedup_over_base").median == 1.5  # type: ignore[union-attr]
-    assert rows[1].spread("layer_speedup_over_base").median == 2.0  # type: ignore[union-attr]
+    assert rows[0].spread("layer_speedup_over_base").value == 1.5  # type: ignore[union-attr]
+    assert rows[1].spread("layer_speedup_over_base").value == 2.0  # type: ignore[union-attr]
     difference = rows[1].difference
     assert difference is not None and difference.difference == pytest.approx(-0.1533, abs=1e-3)
     assert difference.pairs == 3 and difference.test == "paired_t"
@@ -255,6 +257,8 @@ def test_a_smaller_network_is_counted_against_the_base() -> None:
     for row, given in zip(rows, (right, ~right)):
         row.results = [row.results[0] | {"right": given}]
     compare_with_base(rows)
+    rows[0].results[0]["intervals"] = {"accuracy": (0.5, 0.95)}
+    assert ablation_table(rows, "t").cells()[0][2] == "90.00 [50.00, 95.00]"
     assert rows[1].difference is not None and rows[1].difference.test == "mcnemar"
     assert rows[1].difference.difference == pytest.approx(-0.6) and "right" not in rows[1].to_json()["seeds"][0]
 

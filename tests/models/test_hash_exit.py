@@ -16,6 +16,7 @@ from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.archive_files import save_state
 from beem_plugin.common.errors import ConfigurationError, DataError
 from beem_plugin.comparison.ablation.judging import judge
+from beem_plugin.comparison.ablation.variants import Variant
 from beem_plugin.comparison.operating_curve import TraceJudge
 from beem_plugin.comparison.policy_files import NamedPolicy
 from beem_plugin.comparison.policy_grid import expand
@@ -315,7 +316,7 @@ def test_the_shipped_config_counts_its_training_data_and_reports_by_token(
 def test_an_ablation_reports_the_speed_up_of_tokens_as_evaluate_does() -> None:
     model = build()
     trace = trace_model(model, make_batches(40, 8, seed=9), None, "test")
-    config = {"model": {"exit_policy": {"type": "final"}}, "validation_data_path": "test"}
+    variant = Variant("v", {"model": {"exit_policy": {"type": "final"}}, "validation_data_path": "test"}, "v")
 
     class Trained:
         def trace(self, source: str, batch_size: int, by_training_reader: bool = False) -> ExitTrace:
@@ -328,5 +329,5 @@ def test_an_ablation_reports_the_speed_up_of_tokens_as_evaluate_does() -> None:
             return {}
 
     expected = hash_encoder(model).depth_of_tokens(tokens_of(make_batches(40, 8, seed=9)))
-    found = judge(config, Trained())  # type: ignore[arg-type]
+    found = judge(variant, Trained())  # type: ignore[arg-type]
     assert found["layer_speedup"] == expected["layer_speedup"] > 1

@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from beem_plugin.common.errors import BeemError, ConfigurationError
 from beem_plugin.common.files import atomic_write, write_json
 from beem_plugin.common.params import evaluate_document, load_config_dict
-from beem_plugin.comparison.ablation.checks import check_variants
 from beem_plugin.comparison.ablation.difference import differences
 from beem_plugin.comparison.ablation.judging import TrainedRun, judge
 from beem_plugin.comparison.ablation.launcher import Launcher
 from beem_plugin.comparison.ablation.plots import write_plots
-from beem_plugin.comparison.ablation.rows import Row, compare_with_base, find_sweeps
-from beem_plugin.comparison.ablation.selection import keep_best
+from beem_plugin.comparison.ablation.rows import Row, compare_with_base, find_sweeps, keep_best
 from beem_plugin.comparison.ablation.table import ablation_table, csv_record, markdown
-from beem_plugin.comparison.ablation.trainings import Training, TrainingRun, file_name, hash_of, plan, remember
-from beem_plugin.comparison.ablation.variants import Variant, read_variants
+from beem_plugin.comparison.ablation.trainings import TrainingRun, file_name, hash_of, plan, remember
+from beem_plugin.comparison.ablation.variant_files import read_variants
+from beem_plugin.comparison.ablation.variants import Variant, check_variants
 from beem_plugin.rendering.tables import write_csv
-
-logger = logging.getLogger(__name__)
 
 STATE_NAME = "variants.json"
 
@@ -76,97 +72,75 @@ def ablate(
 ) -> list[Row]:
     """
     Trains and judges the variants, the base first, with `jobs` trainings at a time; what is in the directory from an
-    earlier call is kept. `with_seconds` also times each variant on its engine.
-
-    # Returns
-
-    `list[Row]`
-        In the variants' order; of a grid with `select` "best" the best setting only.
+    earlier call is kept. `with_seconds` also times each variant on its engine. The rows are in the variants' order, of
+    a grid with `select` "best" the best setting only.
     """
     trainings = plan(variants, directory / "trainings")
     remember(trainings, directory / STATE_NAME)
-    runs = [training.run(seed) for training in trainings for seed in range(1, seeds + 1)]
-    done = sum(run.is_finished for run in runs)
-    say(f"{len(variants)} variants, {len(trainings)} trainings, {seeds} seeds; {done} of {len(runs)} done")
-    owners = {
-        run.serialization_dir: training for training in trainings for run in map(training.run, range(1, seeds + 1))
-    }
     base = variants[0].config
     rows = {
         variant.name: Row(variant, differences(base, variant.config), str(training.directory.relative_to(directory)))
         for training in trainings
         for variant in training.variants
     }
-    trained: dict[Path, TrainedRun] = {}
+    runs = [TrainingRun(training, seed) for training in trainings for seed in range(1, seeds + 1)]
+    done = sum(run.is_finished for run in runs)
+    say(f"{len(variants)} variants, {len(trainings)} trainings, {seeds} seeds; {done} of {len(runs)} done")
+    trained: dict[str, list[TrainedRun]] = {training.key: [] for training in trainings}
     for count, (run, error) in enumerate(Launcher(include_packages).run(runs, jobs, say), 1):
-        training = owners[run.serialization_dir]
-        say(f"[{count}/{len(runs)}] {training.directory.name}, seed {run.seed}: {error or 'trained'}")
+        say(f"[{count}/{len(runs)}] {run}: {error or 'trained'}")
         if error is not None:
-            for variant in training.variants:
+            for variant in run.training.variants:
                 rows[variant.name].errors.append(f"seed {run.seed}: {error}")
             continue
-        say(f"judging {len(training.variants)} variants of {training.directory.name}, seed {run.seed}")
-        trained[run.serialization_dir] = judge_all(training, run, rows, directory, with_seconds)
+        say(f"judging {len(run.training.variants)} variants of {run}")
+        trained[run.training.key].append(TrainedRun(run))
+        judge_all(trained[run.training.key][-1], rows, directory, with_seconds)
     for row in rows.values():
         row.results.sort(key=lambda result: result["seed"])
-    ordered = [rows[variant.name] for variant in variants]
-    kept = keep_best(ordered, validation_judge(trainings, trained, seeds))
+    runs_of = {variant.name: trained[training.key] for training in trainings for variant in training.variants}
+    kept = keep_best(
+        [rows[variant.name] for variant in variants], lambda row: on_validation(row.variant, runs_of[row.name])
+    )
     compare_with_base(kept)
     return kept
 
 
-def judge_all(
-    training: Training, run: TrainingRun, rows: dict[str, Row], directory: Path, with_seconds: bool
-) -> TrainedRun:
+def judge_all(trained: TrainedRun, rows: dict[str, Row], directory: Path, with_seconds: bool) -> None:
     """Judges all variants of a finished training; one that cannot be judged gets an error."""
-    trained = TrainedRun(run)
-    for variant in training.variants:
+    seed = trained.run.seed
+    for variant in trained.run.training.variants:
         row = rows[variant.name]
         try:
-            result = judge(variant.config, trained, with_seconds=with_seconds)
-            result.update(seed=run.seed, training_seconds=trained.seconds, **trained.parameters)
+            result = {**judge(variant, trained, with_seconds=with_seconds), "seed": seed, **trained.figures}
         except BeemError as error:
-            row.errors.append(f"seed {run.seed}: {error}")
+            row.errors.append(f"seed {seed}: {error}")
             continue
-        result["validation_score"] = trained.validation_score
-        path = directory / "policies" / policy_folder(variant.name, rows) / f"seed_{run.seed}.json"
+        path = directory / "policies" / policy_folder(variant.name, rows) / f"seed_{seed}.json"
         write_json(path, result["policy"])
-        result["policy_file"] = str(path)
-        row.results.append(result)
+        row.results.append({**result, "policy_file": str(path)})
     trained.release()
-    return trained
 
 
 def policy_folder(name: str, names: Iterable[str]) -> str:
     """The variant's name as a folder's, with a hash where another variant's would be the same."""
     folder, same = file_name(name), [other for other in names if file_name(other) == file_name(name)]
-    return folder if len(same) == 1 else f"{folder}-{hash_of({'name': name})[:6]}"
+    return folder if len(same) == 1 else f"{folder}-{hash_of({'name': name}, 6)}"
 
 
-def validation_judge(
-    trainings: Sequence[Training], trained: dict[Path, TrainedRun], seeds: int
-) -> Callable[[Row], list[float]]:
-    """A function that gives a row's metric with early exit on the validation data, one number a seed."""
-    training_of = {variant.name: training for training in trainings for variant in training.variants}
-
-    def early_exit_on_validation(row: Row) -> list[float]:
-        config = row.variant.config
-        if not config.get("validation_data_path"):
-            return []
-        values = []
-        for seed in range(1, seeds + 1):
-            run = trained.get(training_of[row.name].run(seed).serialization_dir)
-            if run is not None:
-                result = judge(config, run, config["validation_data_path"])
-                values.append(result["metrics"][result["main_metric"]])
-                run.release()
-        return values
-
-    return early_exit_on_validation
+def on_validation(variant: Variant, runs: Sequence[TrainedRun]) -> list[float]:
+    """The variant's metric with early exit on the validation data, one number a seed."""
+    source = variant.config.get("validation_data_path")
+    values = []
+    for run in runs if source else ():
+        result = judge(variant, run, source)
+        values.append(result["metrics"][result["main_metric"]])
+        run.release()
+    return values
 
 
 def write_report(rows: Sequence[Row], directory: Path, title: str, given: dict[str, Any]) -> None:
-    """`ablation.json`, `.csv`, `.md`, the plots, and the table on the terminal."""
+    """`ablation.json`, `.csv`, `.md`, `.tex`, the plots, and the table on the terminal."""
     sweeps = find_sweeps(rows)
     plots = write_plots(rows, sweeps, directory, title)
     content = {**given, "rows": [row.to_json() for row in rows]}
@@ -175,7 +149,7 @@ def write_report(rows: Sequence[Row], directory: Path, title: str, given: dict[s
     ]
     # Through text, so that no number of numpy's or torch's is left in it.
     write_json(directory / "ablation.json", json.loads(json.dumps(content, default=float)))
-    write_csv(directory / "ablation.csv", [csv_record(row) for row in rows])
+    write_csv(directory / "ablation.csv", [csv_record(row) for row in content["rows"]])
     table = ablation_table(rows, title)
     with atomic_write(directory / "ablation.md") as file:
         file.write(markdown(table, plots))
@@ -184,9 +158,8 @@ def write_report(rows: Sequence[Row], directory: Path, title: str, given: dict[s
     judged = [row for row in rows if row.results]
     if judged:
         say(ship_command(max(judged, key=lambda row: row.results[0]["metrics"][row.main_metric]), directory))
-    say(
-        "wrote " + ", ".join(str(directory / name) for name in ("ablation.md", "ablation.csv", "ablation.json", *plots))
-    )
+    names = ("ablation.md", "ablation.csv", "ablation.json", "ablation.tex", *plots)
+    say("wrote " + ", ".join(str(directory / name) for name in names))
 
 
 def ship_command(row: Row, directory: Path) -> str:

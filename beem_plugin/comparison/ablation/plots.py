@@ -7,7 +7,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from beem_plugin.comparison.ablation.rows import Row, Spread, Sweep
+from beem_plugin.comparison.ablation.rows import Row, Sweep
 from beem_plugin.comparison.ablation.trainings import file_name
 from beem_plugin.rendering.plots import (
     COLOURS,
@@ -19,6 +19,7 @@ from beem_plugin.rendering.plots import (
     save_figure,
     speed_plot,
 )
+from beem_plugin.rendering.tables import Estimate
 
 FORMATS = ("png", "svg")
 SPEED = "layer speed-up"
@@ -45,22 +46,18 @@ def trade_off_figure(rows: Sequence[Row], sweeps: Sequence[Sweep], title: str) -
     """Each variant as a point with bars from the smallest to the largest seed, and its rule's curve."""
     judged = [row for row in rows if row.results]
     families = list(dict.fromkeys(row.variant.family for row in judged))
-    last = judged[0].spread("accuracy", "final_metrics")
-    assert last is not None, "every result has an accuracy"
-    farthest = max(FARTHEST, 1.08 * max(speed(row).max for row in judged))
-    source = judged[0].results[0]["judged_on"]
-    panel = SpeedPanel(f"accuracy on {source} (%)", 100 * last.median, [], title, farthest)
+    farthest = max(FARTHEST, 1.08 * max(ends(speed(row))[1] for row in judged))
+    panel = SpeedPanel(ylabel(judged[0]), quality(judged[0], "final_metrics").value, [], title, farthest)
     # The points of a sweep are joined; elsewhere a rule's own curve is drawn.
     swept = {id(row) for sweep in sweeps for row in sweep.rows}
     for sweep in sweeps:
-        points = sorted((speed(row).median, accuracy(row).median) for row in sweep.rows)
-        look = families.index(sweep.rows[-1].variant.family)
-        panel.series.append(
-            Series(sweep.rows[-1].variant.family, look, line=([x for x, _ in points], [y for _, y in points]))
-        )
+        points = sorted((speed(row).value, quality(row).value) for row in sweep.rows)
+        family = sweep.rows[-1].variant.family
+        line = [x for x, _ in points], [y for _, y in points]
+        panel.series.append(Series(family, families.index(family), line))
     for row in judged:
-        x, y = speed(row), accuracy(row)
-        series = Series(row.variant.family, families.index(row.variant.family), dots=([x.median], [y.median]))
+        x, y = speed(row), quality(row)
+        series = Series(row.variant.family, families.index(row.variant.family), dots=([x.value], [y.value]))
         series.bars = bars(x), bars(y)
         curve = None if id(row) in swept else row.curve()
         if curve is not None:
@@ -73,17 +70,17 @@ def trade_off_figure(rows: Sequence[Row], sweeps: Sequence[Sweep], title: str) -
 def sweep_figure(sweeps: Sequence[Sweep], key: str) -> Any:
     """Accuracy and layer speed-up over the number, smallest to largest seed shaded; and one against the other."""
     figure, axes = new_figure(11.0, 3.6, 1, 3)
-    name, percent = ".".join(key.split(".")[-2:]), f"accuracy on {sweeps[0].rows[0].results[0]['judged_on']} (%)"
+    name, percent = ".".join(key.split(".")[-2:]), ylabel(sweeps[0].rows[0])
     for place, across, up in zip(axes, (name, name, SPEED), (percent, SPEED, percent), strict=True):
         place.set(xlabel=across, ylabel=up)
     for sweep, tint, mark in zip(sweeps, cycle(COLOURS), cycle(MARKERS)):
         look = {"color": tint, "markersize": 4.5}
         medians = []
-        for place, measure in zip(axes, (accuracy, speed)):
+        for place, measure in zip(axes, (quality, speed)):
             found = [measure(row) for row in sweep.rows]
-            medians.append([one.median for one in found])
+            medians.append([one.value for one in found])
             place.plot(sweep.values, medians[-1], f"{mark}-", label=sweep.name, **look)
-            low, high = [one.min for one in found], [one.max for one in found]
+            low, high = zip(*map(ends, found), strict=True)
             place.fill_between(sweep.values, low, high, color=tint, alpha=0.15, linewidth=0)
         axes[2].plot(*reversed(medians), f"{mark}-", **look)
         for end in (0, -1):
@@ -94,20 +91,29 @@ def sweep_figure(sweeps: Sequence[Sweep], key: str) -> Any:
     return figure
 
 
-def speed(row: Row) -> Spread:
+def speed(row: Row) -> Estimate:
     spread = row.spread("layer_speedup_over_base")
     assert spread is not None, "a row with results"
     return spread
 
 
-def accuracy(row: Row) -> Spread:
-    """In percent."""
-    spread = row.spread("accuracy", "metrics")
+def quality(row: Row, block: str = "metrics") -> Estimate:
+    """Accuracy, or the task's metric where there is none, in percent."""
+    spread = row.spread("accuracy", block) or row.spread(row.main_metric, block)
     assert spread is not None, "a row with results"
-    return Spread(100 * spread.median, 100 * spread.min, 100 * spread.max)
+    low, high = ends(spread)
+    return Estimate(100 * spread.value, bounds=(100 * low, 100 * high))
 
 
-def bars(spread: Spread) -> list[list[float]] | None:
-    if spread.min == spread.max:
-        return None
-    return [[spread.median - spread.min], [spread.max - spread.median]]
+def ylabel(row: Row) -> str:
+    name = "accuracy" if "accuracy" in row.results[0]["metrics"] else row.main_metric
+    return f"{name} on {row.results[0]['judged_on']} (%)"
+
+
+def ends(spread: Estimate) -> tuple[float, float]:
+    return spread.bounds or (spread.value, spread.value)
+
+
+def bars(spread: Estimate) -> list[list[float]] | None:
+    low, high = ends(spread)
+    return None if low == high else [[spread.value - low], [high - spread.value]]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,31 +15,18 @@ from beem_plugin.comparison.ablation.difference import Difference as ConfigDiffe
 from beem_plugin.comparison.ablation.difference import at, flat, in_one_line, to_json
 from beem_plugin.comparison.ablation.variants import BASE, Variant
 from beem_plugin.evaluation.statistics import Difference, mcnemar, paired_difference
+from beem_plugin.rendering.tables import Estimate
 
 CURVE_POINTS = 60
-COUNTED = (
-    "layer_speedup",
-    "average_exit",
-    "average_layer",
-    "layer_speedup_over_base",
-    "gmacs",
-    "mac_speedup_over_base",
-)
-SPREADS = (*COUNTED, "seconds", "measured_speedup_over_base", "training_seconds", "validation_score")
+SPREADS = (
+    "layer_speedup", "average_exit", "average_layer", "layer_speedup_over_base", "gmacs", "mac_speedup_over_base",
+    "seconds", "measured_speedup_over_base", "training_seconds", "validation_score",
+)  # fmt: skip
 OVER_BASE = {
     "mac_speedup_over_base": ("full_gmacs", "gmacs"),
     "measured_speedup_over_base": ("full_seconds", "seconds"),
 }
 """Of each speed-up, which figure of the base's full depth is divided by which figure of the variant."""
-
-
-@dataclass(frozen=True)
-class Spread:
-    """The median over seeds, the smallest and the largest."""
-
-    median: float
-    min: float
-    max: float
 
 
 @dataclass
@@ -50,7 +37,7 @@ class Row:
     differences: list[ConfigDifference]
     training: str
     results: list[dict[str, Any]] = field(default_factory=list)
-    """One a seed: what `judging.judge` gives, with `seed`, `training_seconds`, `validation_score` and parameters."""
+    """One a seed: what `judging.judge` gives, with `seed` and the training's figures."""
     errors: list[str] = field(default_factory=list)
     """What failed; with results as well if only some seeds did."""
     settings: list[dict[str, Any]] = field(default_factory=list)
@@ -66,15 +53,14 @@ class Row:
     def main_metric(self) -> str:
         return str(self.results[0]["main_metric"])
 
-    @property
-    def warnings(self) -> list[str]:
-        return list(dict.fromkeys(warning for result in self.results for warning in result["warnings"]))
-
-    def spread(self, name: str, inside: str | None = None) -> Spread | None:
-        """Of one of the results' numbers, or of one in their block `inside`; `None` where there is none."""
+    def spread(self, name: str, inside: str | None = None) -> Estimate | None:
+        """
+        The median over seeds of one of the results' numbers, or of one in their block `inside`, with the smallest and
+        the largest; `None` where there is none.
+        """
         found = [(result if inside is None else result[inside]).get(name) for result in self.results]
         values = [float(value) for value in found if value is not None]
-        return Spread(statistics.median(values), min(values), max(values)) if values else None
+        return Estimate(statistics.median(values), bounds=(min(values), max(values))) if values else None
 
     def curve(self) -> Curve | None:
         """The median accuracy over seeds at each speed that all of them reach."""
@@ -102,23 +88,63 @@ class Row:
             content["settings"] = self.settings
         if not self.results:
             return content
-        first = self.results[0]
-        content.update({key: first[key] for key in ("judged_on", "calibrated_on", "samples", "main_metric")})
-        content["warnings"] = self.warnings
+        first, curve = self.results[0], self.curve()
+        same = ("judged_on", "calibrated_on", "samples", "main_metric", "parameters", "exit_parameters")
+        content |= {key: first[key] for key in same}
+        content["warnings"] = list(dict.fromkeys(line for result in self.results for line in result["warnings"]))
         for block in ("metrics", "final_metrics"):
             content[block] = {name: spread_json(self.spread(name, block)) for name in first[block]}
-        content.update({name: spread_json(self.spread(name)) for name in SPREADS})
-        content.update({name: first[name] for name in ("parameters", "exit_parameters")})
+        content |= {name: spread_json(self.spread(name)) for name in SPREADS}
         if self.difference is not None:
             content["difference_from_base"] = self.difference.to_json()
-        curve = self.curve()
         content["curve"] = (
             None if curve is None else {"layer_speedup": curve.speedup.tolist(), "accuracy": curve.accuracy.tolist()}
         )
         content["seeds"] = [
-            {key: value for key, value in r.items() if key not in ("curve", "right")} for r in self.results
+            {key: value for key, value in result.items() if key not in ("curve", "right")} for result in self.results
         ]
         return content
+
+
+def spread_json(spread: Estimate | None) -> dict[str, float] | None:
+    if spread is None or spread.bounds is None:
+        return None
+    return {"median": spread.value, "min": spread.bounds[0], "max": spread.bounds[1]}
+
+
+def keep_best(rows: Sequence[Row], early_exit_on_validation: Callable[[Row], list[float]]) -> list[Row]:
+    """
+    The rows, but of each grid of candidates the setting that is best on validation data, which has the others' scores
+    in `settings` and their errors.
+
+    `early_exit_on_validation` gives a row's metric with early exit on the validation data, one number a seed. It
+    decides between settings whose trainings are equally good: those that differ in the exit policy only share one. The
+    first one wins a tie.
+    """
+    families: dict[str, list[Row]] = {}
+    for row in rows:
+        if row.variant.is_candidate:
+            families.setdefault(row.variant.family, []).append(row)
+    best = {name: best_of(members, early_exit_on_validation) for name, members in families.items()}
+    return [row for row in rows if not row.variant.is_candidate or best[row.variant.family] is row]
+
+
+def best_of(rows: Sequence[Row], early_exit_on_validation: Callable[[Row], list[float]]) -> Row:
+    spreads = [row.spread("validation_score") for row in rows]
+    scores = [None if spread is None else spread.value for spread in spreads]
+    best = max((score for score in scores if score is not None), default=None)
+    leading = [row for row, score in zip(rows, scores) if row.results and score == best]
+    early: dict[str, float] = {}
+    if len(leading) > 1:
+        early = {row.name: statistics.median(early_exit_on_validation(row) or [0.0]) for row in leading}
+    chosen = max(leading, key=lambda row: early.get(row.name, 0.0)) if leading else rows[0]
+    for row, score in zip(rows, scores):
+        entry = {"setting": row.variant.setting, "validation_score": score, "is_chosen": row is chosen}
+        if row.name in early:
+            entry["early_exit_on_validation"] = early[row.name]
+        chosen.settings.append(entry)
+    chosen.errors = [error if row is chosen else f"{row.name}: {error}" for row in rows for error in row.errors]
+    return chosen
 
 
 def compare_with_base(rows: Sequence[Row]) -> None:
@@ -152,10 +178,6 @@ def difference_from(base: Row, row: Row) -> Difference | None:
         if first is not None and second is not None and len(first) == len(second):
             return mcnemar(first, second)
     return paired_difference(*([found[seed]["metrics"]["accuracy"] for seed in seeds] for found in (one, other)))
-
-
-def spread_json(spread: Spread | None) -> dict[str, float] | None:
-    return None if spread is None else asdict(spread)
 
 
 @dataclass

@@ -4,67 +4,53 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from beem_plugin.comparison.ablation.difference import in_one_line
-from beem_plugin.comparison.ablation.rows import SPREADS, Row, Spread
-from beem_plugin.rendering.tables import Column, Estimate, Table, text
+from beem_plugin.comparison.ablation.rows import SPREADS, Row
+from beem_plugin.rendering.tables import Column, Table, text
 
-LAYERS = "layer_speedup_over_base"
 HEADS = {
-    LAYERS: "layer speed-up",
+    "layer_speedup_over_base": "layer speed-up",
     "mac_speedup_over_base": "MAC speed-up",
     "measured_speedup_over_base": "measured speed-up",
 }
+BLOCKS = {"metrics": "early exit", "final_metrics": "last exit"}
 
 
 def ablation_table(rows: Sequence[Row], title: str) -> Table:
-    """One row a variant, the base first. A column is added here: its head, and its cell of a `Row`."""
-    metrics = metric_names(rows)
-    columns = text("variant", "differs from base in")
+    """One row a variant, the base first. A column is added here: its head, and its value in `record`."""
+    judged = [row for row in rows if row.results]
+    metrics = list(dict.fromkeys(["accuracy", *(row.main_metric for row in judged)]))
+    columns = dict(zip(("name", "differences"), text("variant", "differs from base in"), strict=True))
     for name in metrics:
-        columns += [Column(f"{name} {kind}", factor=100) for kind in ("early exit", "last exit")]
-    columns += [Column(HEADS[name], unit="x") for name in speeds(rows)]
-    columns += [Column("average exit"), *text("against base", "calibrated on", "judged on")]
-    columns += [Column("training s", digits=0), *text("parameters")]
-    table = Table(columns, [cells(row, metrics, speeds(rows)) for row in rows], title, [explanation(rows)])
-    table.notes += notes(rows)
+        columns |= {f"{block}.{name}": Column(f"{name} {kind}", factor=100) for block, kind in BLOCKS.items()}
+    columns |= {name: Column(head, unit="x") for name, head in HEADS.items()}
+    columns["average_exit"] = Column("average exit")
+    heads = {"difference": "against base", "calibrated_on": "calibrated on", "judged_on": "judged on"}
+    columns |= {name: Column(head, "text") for name, head in heads.items()}
+    columns |= {"training_seconds": Column("training s", digits=0), "parameters": Column("parameters", "text")}
+    table = Table.of_records([record(row, metrics) for row in rows], columns, title)
+    table.notes = [explanation(rows), *notes(rows)]
     return table
 
 
-def speeds(rows: Sequence[Row]) -> list[str]:
-    """The speed-ups over the base that any row has; layers always."""
-    return [name for name in HEADS if name == LAYERS or any(row.spread(name) is not None for row in rows)]
-
-
-def metric_names(rows: Sequence[Row]) -> list[str]:
-    """Accuracy, and the task's own metric if that is another."""
-    judged = [row for row in rows if row.results]
-    return list(dict.fromkeys(["accuracy", *(row.main_metric for row in judged)])) if judged else []
-
-
-def cells(row: Row, metrics: Sequence[str], speeds: Sequence[str] = (LAYERS,)) -> list[Any]:
-    """The row's cells; of a variant without results "failed" after its name and difference."""
-    head = [row.name, in_one_line(row.differences)]
+def record(row: Row, metrics: Sequence[str]) -> dict[str, Any]:
+    """The row's values by column; of a variant without results "failed" in place of the first metric."""
+    found: dict[str, Any] = {"name": row.name, "differences": in_one_line(row.differences)}
     if not row.results:
-        return [*head, "failed", *[""] * (2 * len(metrics) + len(speeds) + 5)]
+        return found | {"metrics.accuracy": "failed"}
     first = row.results[0]
-    values: list[Any] = [
-        estimate(row.spread(name, block)) for name in metrics for block in ("metrics", "final_metrics")
-    ]
-    values += [estimate(row.spread(name)) for name in (*speeds, "average_exit")]
-    values += [
-        "" if row.difference is None else row.difference.text(),
-        str(first["calibrated_on"] or "(given)"),
-        str(first["judged_on"]),
-    ]
-    values.append(estimate(row.spread("training_seconds")))
-    return [*head, *values, f"{first['parameters'] / 1e6:.2f}M (exits {first['exit_parameters'] / 1e6:.2f}M)"]
-
-
-def estimate(spread: Spread | None) -> Estimate | str:
-    """The median, with smallest and largest where seeds differ."""
-    return "" if spread is None else Estimate(spread.median, bounds=(spread.min, spread.max))
+    found |= {f"{block}.{name}": row.spread(name, block) for block in BLOCKS for name in metrics}
+    found |= {name: row.spread(name) for name in (*HEADS, "average_exit", "training_seconds")}
+    if len(row.results) == 1 and (interval := first.get("intervals", {}).get("accuracy")) is not None:
+        found["metrics.accuracy"] = replace(found["metrics.accuracy"], bounds=interval)
+    if row.difference is not None:
+        found["difference"] = row.difference.text()
+    parameters = f"{first['parameters'] / 1e6:.2f}M (exits {first['exit_parameters'] / 1e6:.2f}M)"
+    found |= {"calibrated_on": str(first["calibrated_on"] or "(given)"), "judged_on": str(first["judged_on"])}
+    return found | {"parameters": parameters}
 
 
 def notes(rows: Sequence[Row]) -> list[str]:
@@ -101,7 +87,7 @@ def named(rows: Sequence[Row]) -> str:
 
 def explanation(rows: Sequence[Row]) -> str:
     seeds = max((len(row.results) for row in rows), default=0)
-    spread = f"Median over {seeds} seeds [smallest, largest]. " if seeds > 1 else "One seed. "
+    spread = f"Median over {seeds} seeds [smallest, largest]. " if seeds > 1 else "One seed [95 % interval, samples]. "
     test = "paired t-test over seeds" if seeds > 1 else "McNemar's test on the samples"
     return (
         f"{spread}Metrics in percent. Speed-ups are against the base at full depth: layers, multiply-accumulates, and "
@@ -118,20 +104,18 @@ def markdown(table: Table, plots: Sequence[str]) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def csv_record(row: Row) -> dict[str, Any]:
-    """Every number in a column of its own: `accuracy`, `accuracy_min`, `accuracy_max`, ..."""
-    line: dict[str, Any] = {"name": row.name, "diff": in_one_line(row.differences, whole_keys=True)}
-    line.update(training=row.training, seeds=len(row.results), error="; ".join(row.errors))
-    if not row.results:
+def csv_record(content: dict[str, Any]) -> dict[str, Any]:
+    """Of `Row.to_json`, every number in a column of its own: `accuracy`, `accuracy_min`, `accuracy_max`, ..."""
+    line = {key: content[key] for key in ("name", "diff", "training")}
+    line |= {"seeds": len(content.get("seeds", [])), "error": "; ".join(content["errors"])}
+    if not line["seeds"]:
         return line
-    first = row.results[0]
-    line.update({key: first[key] for key in ("calibrated_on", "judged_on", "samples", "parameters", "exit_parameters")})
-    spreads = [(name, row.spread(name, "metrics")) for name in first["metrics"]]
-    spreads += [(f"last_exit_{name}", row.spread(name, "final_metrics")) for name in first["final_metrics"]]
-    spreads += [(name, row.spread(name)) for name in SPREADS]
-    for name, spread in spreads:
+    line |= {key: content[key] for key in ("calibrated_on", "judged_on", "samples", "parameters", "exit_parameters")}
+    spreads = content["metrics"] | {f"last_exit_{name}": spread for name, spread in content["final_metrics"].items()}
+    spreads |= {name: content[name] for name in SPREADS}
+    for name, spread in spreads.items():
         if spread is not None:
-            line.update({name: spread.median, f"{name}_min": spread.min, f"{name}_max": spread.max})
-    if row.difference is not None:
-        line |= {"difference_from_base": row.difference.difference, "difference_p_value": row.difference.p_value}
+            line |= {name: spread["median"], f"{name}_min": spread["min"], f"{name}_max": spread["max"]}
+    if (difference := content.get("difference_from_base")) is not None:
+        line |= {"difference_from_base": difference["difference"], "difference_p_value": difference["p_value"]}
     return line

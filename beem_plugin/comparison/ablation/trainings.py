@@ -14,57 +14,9 @@ from beem_plugin.common.archive_files import ARCHIVE_NAME, CONFIG_NAME
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.files import write_json
 from beem_plugin.common.params import diff_configs
-from beem_plugin.comparison.ablation.variants import Variant, copied
+from beem_plugin.comparison.ablation.variants import Variant
 
-CALIBRATION = "calibrate_exits"
 SEEDS = {"random_seed": 13370, "numpy_seed": 1337, "pytorch_seed": 133}
-
-
-@dataclass(frozen=True)
-class TrainingRun:
-    """
-    One training with one seed, counted from 1. Beside its serialization directory `seed_K` lie `seed_K.log` and
-    `seed_K.json`, which is there once it has ended well: an interrupted run has an archive, too.
-    """
-
-    directory: Path
-    config: dict[str, Any]
-    seed: int
-
-    @property
-    def serialization_dir(self) -> Path:
-        return self.directory / f"seed_{self.seed}"
-
-    @property
-    def record_path(self) -> Path:
-        return self.directory / f"seed_{self.seed}.json"
-
-    @property
-    def log_path(self) -> Path:
-        return self.directory / f"seed_{self.seed}.log"
-
-    @property
-    def progress(self) -> str:
-        """`base-1a2b, seed 1: 2 of 5 epochs`."""
-        epochs = len(list(self.serialization_dir.glob("**/metrics_epoch_*.json")))
-        trainer = self.config.get("trainer") or {}
-        stages = trainer.get("stages") or [{}]
-        total = sum(stage.get("num_epochs") or trainer.get("num_epochs") or 20 for stage in stages)
-        return f"{self.directory.name}, seed {self.seed}: {epochs} of {total} epochs"
-
-    @property
-    def is_begun(self) -> bool:
-        return (self.serialization_dir / CONFIG_NAME).is_file()
-
-    @property
-    def is_finished(self) -> bool:
-        return self.record_path.is_file() and (self.serialization_dir / ARCHIVE_NAME).is_file()
-
-    def check_config(self) -> None:
-        """Raises a `ConfigurationError` that names the keys if the run in the directory had another config."""
-        path = self.serialization_dir / CONFIG_NAME
-        if path.is_file():
-            check_same(f"the training in {self.serialization_dir}", json.loads(path.read_text("utf-8")), self.config)
 
 
 @dataclass
@@ -79,15 +31,69 @@ class Training:
     config: dict[str, Any]
     variants: list[Variant] = field(default_factory=list)
 
-    def run(self, seed: int) -> TrainingRun:
-        return TrainingRun(self.directory, seeded(self.config, seed), seed)
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """
+    A training with one seed, counted from 1. Beside its serialization directory `seed_K` lie `seed_K.log` and
+    `seed_K.json`, which is there once it has ended well: an interrupted run has an archive, too.
+    """
+
+    training: Training
+    seed: int
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return seeded(self.training.config, self.seed)
+
+    @property
+    def serialization_dir(self) -> Path:
+        return self.training.directory / f"seed_{self.seed}"
+
+    @property
+    def archive_path(self) -> Path:
+        return self.serialization_dir / ARCHIVE_NAME
+
+    @property
+    def record_path(self) -> Path:
+        return self.serialization_dir.with_suffix(".json")
+
+    @property
+    def log_path(self) -> Path:
+        return self.serialization_dir.with_suffix(".log")
+
+    def __str__(self) -> str:
+        return f"{self.training.directory.name}, seed {self.seed}"
+
+    @property
+    def progress(self) -> str:
+        """`base-1a2b, seed 1: 2 of 5 epochs`."""
+        epochs = len(list(self.serialization_dir.glob("**/metrics_epoch_*.json")))
+        trainer = self.config.get("trainer") or {}
+        stages = trainer.get("stages") or [{}]
+        total = sum(stage.get("num_epochs") or trainer.get("num_epochs") or 20 for stage in stages)
+        return f"{self}: {epochs} of {total} epochs"
+
+    @property
+    def is_begun(self) -> bool:
+        return (self.serialization_dir / CONFIG_NAME).is_file()
+
+    @property
+    def is_finished(self) -> bool:
+        return self.record_path.is_file() and self.archive_path.is_file()
+
+    def check_config(self) -> None:
+        """Raises a `ConfigurationError` that names the keys if the run in the directory had another config."""
+        if self.is_begun:
+            before = json.loads((self.serialization_dir / CONFIG_NAME).read_text("utf-8"))
+            check_same(f"the training in {self.serialization_dir}", before, self.config)
 
 
 def plan(variants: Sequence[Variant], folder: Path) -> list[Training]:
     """The trainings that `variants` need below `folder`, in the variants' order."""
     trainings: dict[str, Training] = {}
     for variant in variants:
-        config = trained_part(variant.config)
+        config = variant.trained_part
         key = hash_of(config)
         if key not in trainings:
             trainings[key] = Training(key, find_directory(folder, variant.name, key), config)
@@ -96,36 +102,7 @@ def plan(variants: Sequence[Variant], folder: Path) -> list[Training]:
 
 
 def find_directory(folder: Path, name: str, key: str) -> Path:
-    found = sorted(folder.glob(f"*-{key}"))
-    return found[0] if found else folder / f"{file_name(name)}-{key}"
-
-
-def trained_part(config: dict[str, Any]) -> dict[str, Any]:
-    """The config without what training does not depend on; its archive leaves at the last exit."""
-    part = copied(config)
-    part.pop("evaluation", None)
-    model, trainer = part.get("model"), part.get("trainer")
-    if isinstance(model, dict):
-        for key in ("exit_policy", "engine"):
-            model.pop(key, None)
-    if isinstance(trainer, dict) and trainer.get("callbacks") is not None:
-        trainer["callbacks"] = [callback for callback in trainer["callbacks"] if not is_calibration(callback)]
-        if not trainer["callbacks"]:
-            del trainer["callbacks"]
-    return part
-
-
-def is_calibration(callback: Any) -> bool:
-    return (callback.get("type") if isinstance(callback, dict) else callback) == CALIBRATION
-
-
-def calibration_block(config: dict[str, Any]) -> dict[str, Any]:
-    """The config's `calibrate_exits` callback; empty if there is none."""
-    trainer = config.get("trainer")
-    for callback in (trainer.get("callbacks") if isinstance(trainer, dict) else None) or []:
-        if is_calibration(callback):
-            return dict(callback) if isinstance(callback, dict) else {"type": callback}
-    return {}
+    return next(iter(sorted(folder.glob(f"*-{key}"))), folder / f"{file_name(name)}-{key}")
 
 
 def seeded(config: dict[str, Any], seed: int) -> dict[str, Any]:
@@ -134,8 +111,8 @@ def seeded(config: dict[str, Any], seed: int) -> dict[str, Any]:
     return {**config, **{name: value + seed - 1 for name, value in own.items()}}
 
 
-def hash_of(config: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:10]
+def hash_of(content: dict[str, Any], digits: int = 10) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:digits]
 
 
 def file_name(text: str) -> str:
@@ -168,7 +145,7 @@ def remember(trainings: Sequence[Training], path: Path) -> None:
 
 
 def check_same(what: str, old: dict[str, Any], new: dict[str, Any]) -> None:
-    found = diff_configs(old, copied(new))
+    found = diff_configs(old, new)
     if found:
         listed = "; ".join(f"{key}: {before!r} -> {after!r}" for key, before, after in found)
         raise ConfigurationError(

@@ -1,19 +1,26 @@
-"""What a file of variants means: named configs, each a base config with something changed."""
+"""A variant of a config: which part of it is trained, how it is calibrated, on which data it is judged."""
 
 from __future__ import annotations
 
-import itertools
-import json
-from collections.abc import Mapping
+import copy
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from beem_plugin.common.errors import ConfigurationError, not_allowed
-from beem_plugin.common.params import apply_overrides
+from beem_plugin.archived_config import as_policy_config
+from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.registry import Params
+from beem_plugin.common.values import describe_value
+from beem_plugin.execution import Engine
+from beem_plugin.exits.policy import ExitPolicy
+from beem_plugin.training.callbacks.calibrate_exits import held_out
+from beem_plugin.training.callbacks.callback import TrainerCallback
 
 BASE = "base"
-SELECTIONS = ("best", "all")
-SPECIAL_KEYS = ("name", "diff", "overrides", "grid", "select")
+CALIBRATION = "calibrate_exits"
+SOME_LAYERS = (1, 2, 3)
+"""A network, as its own is not known before it is built; an error of a policy with these layers counts for nothing."""
 
 
 @dataclass(frozen=True)
@@ -29,120 +36,91 @@ class Variant:
     is_candidate: bool = False
     """Whether only the best of its family is kept."""
 
+    @property
+    def policy(self) -> Any:
+        """The block of the exit policy; without one, no sample exits early."""
+        given = as_policy_config(block(self.config, "model").get("exit_policy"))
+        return {"type": "final"} if given is None else given
 
-def read_variants(base: dict[str, Any], document: Any) -> list[Variant]:
-    """
-    The base itself, then the variants in the file's order, grids expanded. An error names the variant.
+    @property
+    def callbacks(self) -> list[Any]:
+        return block(self.config, "trainer").get("callbacks") or []
 
-    `document` maps names to blocks, or is a list of blocks with a `name`. A block holds what differs: blocks in it are
-    merged into the base's, and a dotted key, on any level, changes one value as `-o` does. `diff` and `overrides` may
-    hold the same one level deeper. `grid` holds dotted keys with lists of values, and `select` says whether the "best"
-    setting on validation data is kept (default), or "all".
-    """
-    variants = [Variant(BASE, base, BASE)]
-    for name, block in named_blocks(document):
-        if not isinstance(block, dict):
-            raise ConfigurationError(f"variant {name!r}: found {block!r}, allowed: an object with what differs")
-        try:
-            variants += expand(base, name, block)
-        except ConfigurationError as error:
-            raise ConfigurationError(f"variant {name!r}: {error}") from error
-    seen: set[str] = set()
-    for variant in variants:
-        if variant.name in seen:
-            raise ConfigurationError(f"variant {variant.name!r}: two of this name ({BASE!r} is the base itself)")
-        seen.add(variant.name)
-    return variants
+    @property
+    def calibration(self) -> dict[str, Any]:
+        """The `calibrate_exits` callback; empty if there is none."""
+        found: Any = next(filter(is_calibration, self.callbacks), {})
+        return dict(found) if isinstance(found, dict) else {"type": found}
 
+    def calibration_source(self) -> str:
+        """The data that open numbers of the policy are fitted on."""
+        return self.calibration.get("data") or held_out(self.config.get("train_data_path"))
 
-def named_blocks(document: Any) -> list[tuple[str, Any]]:
-    if isinstance(document, Mapping):
-        return [(str(name), block) for name, block in document.items()]
-    if not isinstance(document, list):
+    def judged_source(self) -> str:
+        """What results are of: the test data if the config evaluates on them, or else the validation data."""
+        if self.config.get("evaluate_on_test") and self.config.get("test_data_path"):
+            return str(self.config["test_data_path"])
+        if self.config.get("validation_data_path"):
+            return str(self.config["validation_data_path"])
         raise ConfigurationError(
-            f"variants: found a {type(document).__name__}, allowed: an object name -> diff, or a list of objects"
+            "found neither test_data_path with evaluate_on_test nor validation_data_path: no data to judge on"
         )
-    blocks = []
-    for index, block in enumerate(document):
-        if not isinstance(block, Mapping) or not isinstance(block.get("name"), str):
-            raise ConfigurationError(f"variants.{index}: found {block!r}, allowed: an object with a `name`")
-        blocks.append((block["name"], dict(block)))
-    return blocks
+
+    @property
+    def trained_part(self) -> dict[str, Any]:
+        """The config without what training does not depend on; its archive exits at the last exit."""
+        part = copy.deepcopy(self.config)
+        part.pop("evaluation", None)
+        for key in ("exit_policy", "engine"):
+            block(part, "model").pop(key, None)
+        trainer = block(part, "trainer")
+        if trainer.get("callbacks") is not None:
+            trainer["callbacks"] = [callback for callback in trainer["callbacks"] if not is_calibration(callback)]
+            if not trainer["callbacks"]:
+                del trainer["callbacks"]
+        return part
+
+    def check(self) -> None:
+        """Builds exit policy, engine and calibration, which need no data, and looks for the data they will need."""
+        policy = ExitPolicy.from_params(params("model.exit_policy", self.policy))
+        engine = block(self.config, "model").get("engine")
+        if engine is not None:
+            Engine.from_params(params("model.engine", engine))
+        for index, callback in enumerate(self.callbacks):
+            if is_calibration(callback):
+                found = params(f"trainer.callbacks.{index}", callback)
+                TrainerCallback.from_params(found, serialization_dir=Path())
+        self.judged_source()
+        try:
+            policy.bind(SOME_LAYERS, 2)
+        except ConfigurationError:
+            return  # whether it has open numbers cannot be told without the network
+        if not policy.is_calibrated:
+            self.calibration_source()
 
 
-def expand(base: dict[str, Any], name: str, block: dict[str, Any]) -> list[Variant]:
-    """One variant, or one for each setting of its grid."""
-    config = change(base, {key: value for key, value in block.items() if key not in SPECIAL_KEYS})
-    for key in ("diff", "overrides"):
-        value = block.get(key) or {}
-        if not isinstance(value, dict):
-            raise ConfigurationError(f"{key}: found {value!r}, allowed: an object")
-        config = change(config, value) if key == "diff" else apply_overrides(config, value)
-    grid, selection = block.get("grid"), block.get("select", "best")
-    if grid is None:
-        if "select" in block:
-            raise ConfigurationError("select: allowed with a `grid` only")
-        return [Variant(name, config, name)]
-    if selection not in SELECTIONS:
-        raise ConfigurationError(not_allowed("select", selection, SELECTIONS))
-    if not isinstance(grid, dict) or not grid:
-        raise ConfigurationError(f"grid: found {grid!r}, allowed: an object of dotted keys, each with a list of values")
-    for key, values in grid.items():
-        if not isinstance(values, list) or not values:
-            raise ConfigurationError(f"grid.{key}: found {values!r}, allowed: a list of one value or more")
-    variants = []
-    for values in itertools.product(*grid.values()):
-        setting = dict(zip(grid, values, strict=True))
-        changed = apply_overrides(copied(config), copied(setting))
-        variants.append(Variant(f"{name}[{shown_setting(setting)}]", changed, name, setting, selection == "best"))
-    return variants
+def check_variants(variants: Sequence[Variant]) -> None:
+    """Raises a `ConfigurationError` that names variant and key unless all can be judged once they are trained."""
+    for variant in variants:
+        try:
+            variant.check()
+        except ConfigurationError as error:
+            raise ConfigurationError(f"variant {variant.name!r}: {error}") from error
 
 
-def change(config: dict[str, Any], diff: dict[str, Any]) -> dict[str, Any]:
-    """`config` with the blocks of `diff` merged in; then its dotted keys, on whatever level, as overrides."""
-    dotted: dict[str, Any] = {}
-    plain = without_dotted(copied(diff), "", dotted)
-    return apply_overrides(merge(copied(config), plain), dotted)
+def block(config: dict[str, Any], key: str) -> dict[str, Any]:
+    """The block at `key`; empty where there is none: its training says what is wrong."""
+    found = config.get(key)
+    return found if isinstance(found, dict) else {}
 
 
-def merge(old: Any, new: Any) -> Any:
-    """
-    jsonnet's `+:` on every level, but where the `type` of a block changes, the block is replaced: the parameters of
-    one class are not those of another.
-    """
-    if not isinstance(old, dict) or not isinstance(new, dict):
-        return new
-    if "type" in old and new.get("type", old["type"]) != old["type"]:
-        return new
-    return {**old, **{key: merge(old[key], value) if key in old else value for key, value in new.items()}}
+def params(key: str, value: Any) -> Params:
+    """A block at `key`, or the name that is short for it, as errors are to name it."""
+    value = as_policy_config(value)
+    if not isinstance(value, dict):
+        raise ConfigurationError(f"{key}: found {describe_value(value)}, allowed: a block {{...}} or a registered name")
+    return Params(dict(value), history=f"{key}.")
 
 
-def without_dotted(block: Any, prefix: str, dotted: dict[str, Any]) -> Any:
-    """`block` without its dotted keys, which go to `dotted` under their whole path."""
-    if not isinstance(block, dict):
-        return block
-    plain = {}
-    for key, value in block.items():
-        if "." in key:
-            dotted[prefix + key] = value
-        else:
-            plain[key] = without_dotted(value, f"{prefix}{key}.", dotted)
-    return plain
-
-
-def shown_setting(setting: Mapping[str, Any]) -> str:
-    """`batch_size=8, lr=2e-05`: the last word of each key, or the whole keys where these are the same."""
-    words = [key.rsplit(".", 1)[-1] for key in setting]
-    names = words if len(set(words)) == len(words) else list(setting)
-    return ", ".join(f"{name}={shown_value(value)}" for name, value in zip(names, setting.values(), strict=True))
-
-
-def shown_value(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    return f"{value:g}" if isinstance(value, float) else json.dumps(value)
-
-
-def copied(value: Any) -> Any:
-    """A deep copy of plain data."""
-    return json.loads(json.dumps(value))
+def is_calibration(callback: Any) -> bool:
+    return (callback.get("type") if isinstance(callback, dict) else callback) == CALIBRATION

@@ -1,0 +1,129 @@
+"""Reads a file of variants: named configs, each a base config with something changed."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from beem_plugin.common.errors import ConfigurationError, not_allowed
+from beem_plugin.common.params import apply_overrides
+from beem_plugin.comparison.ablation.variants import BASE, Variant
+
+SELECTIONS = ("best", "all")
+SPECIAL_KEYS = ("name", "diff", "overrides", "grid", "select")
+
+
+def read_variants(base: dict[str, Any], document: Any) -> list[Variant]:
+    """
+    The base itself, then the variants in the file's order, grids expanded. An error names the variant.
+
+    `document` maps names to blocks, or is a list of blocks with a `name`. A block holds what differs: blocks in it are
+    merged into the base's, and a dotted key, on any level, changes one value as `-o` does. `diff` and `overrides` may
+    hold the same one level deeper. `grid` holds dotted keys with lists of values, and `select` says whether the "best"
+    setting on validation data is kept (default), or "all".
+    """
+    variants = [Variant(BASE, base, BASE)]
+    for name, block in named_blocks(document):
+        if not isinstance(block, dict):
+            raise ConfigurationError(f"variant {name!r}: found {block!r}, allowed: an object with what differs")
+        try:
+            variants += expand(base, name, block)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"variant {name!r}: {error}") from error
+    seen: set[str] = set()
+    for variant in variants:
+        if variant.name in seen:
+            raise ConfigurationError(f"variant {variant.name!r}: two of this name ({BASE!r} is the base itself)")
+        seen.add(variant.name)
+    return variants
+
+
+def named_blocks(document: Any) -> list[tuple[str, Any]]:
+    if isinstance(document, Mapping):
+        return [(str(name), block) for name, block in document.items()]
+    if not isinstance(document, list):
+        raise ConfigurationError(
+            f"variants: found a {type(document).__name__}, allowed: an object name -> diff, or a list of objects"
+        )
+    blocks = []
+    for index, block in enumerate(document):
+        if not isinstance(block, Mapping) or not isinstance(block.get("name"), str):
+            raise ConfigurationError(f"variants.{index}: found {block!r}, allowed: an object with a `name`")
+        blocks.append((block["name"], dict(block)))
+    return blocks
+
+
+def expand(base: dict[str, Any], name: str, block: dict[str, Any]) -> list[Variant]:
+    """One variant, or one for each setting of its grid."""
+    config = change(base, {key: value for key, value in block.items() if key not in SPECIAL_KEYS})
+    for key in ("diff", "overrides"):
+        value = block.get(key) or {}
+        if not isinstance(value, dict):
+            raise ConfigurationError(f"{key}: found {value!r}, allowed: an object")
+        config = change(config, value) if key == "diff" else apply_overrides(config, value)
+    grid, selection = block.get("grid"), block.get("select", "best")
+    if grid is None:
+        if "select" in block:
+            raise ConfigurationError("select: allowed with a `grid` only")
+        return [Variant(name, config, name)]
+    if selection not in SELECTIONS:
+        raise ConfigurationError(not_allowed("select", selection, SELECTIONS))
+    if not isinstance(grid, dict) or not grid:
+        raise ConfigurationError(f"grid: found {grid!r}, allowed: an object of dotted keys, each with a list of values")
+    for key, values in grid.items():
+        if not isinstance(values, list) or not values:
+            raise ConfigurationError(f"grid.{key}: found {values!r}, allowed: a list of one value or more")
+    variants = []
+    for values in itertools.product(*grid.values()):
+        setting = dict(zip(grid, values, strict=True))
+        changed = apply_overrides(copy.deepcopy(config), copy.deepcopy(setting))
+        variants.append(Variant(f"{name}[{shown_setting(setting)}]", changed, name, setting, selection == "best"))
+    return variants
+
+
+def change(config: dict[str, Any], diff: dict[str, Any]) -> dict[str, Any]:
+    """`config` with the blocks of `diff` merged in; then its dotted keys, on whatever level, as overrides."""
+    dotted: dict[str, Any] = {}
+    plain = without_dotted(copy.deepcopy(diff), "", dotted)
+    return apply_overrides(merge(copy.deepcopy(config), plain), dotted)
+
+
+def merge(old: Any, new: Any) -> Any:
+    """
+    jsonnet's `+:` on every level, but where the `type` of a block changes, the block is replaced: the parameters of
+    one class are not those of another.
+    """
+    if not isinstance(old, dict) or not isinstance(new, dict):
+        return new
+    if "type" in old and new.get("type", old["type"]) != old["type"]:
+        return new
+    return {**old, **{key: merge(old[key], value) if key in old else value for key, value in new.items()}}
+
+
+def without_dotted(block: Any, prefix: str, dotted: dict[str, Any]) -> Any:
+    """`block` without its dotted keys, which go to `dotted` under their whole path."""
+    if not isinstance(block, dict):
+        return block
+    plain = {}
+    for key, value in block.items():
+        if "." in key:
+            dotted[prefix + key] = value
+        else:
+            plain[key] = without_dotted(value, f"{prefix}{key}.", dotted)
+    return plain
+
+
+def shown_setting(setting: Mapping[str, Any]) -> str:
+    """`batch_size=8, lr=2e-05`: the last word of each key, or the whole keys where these are the same."""
+    words = [key.rsplit(".", 1)[-1] for key in setting]
+    names = words if len(set(words)) == len(words) else list(setting)
+    return ", ".join(f"{name}={shown_value(value)}" for name, value in zip(names, setting.values(), strict=True))
+
+
+def shown_value(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return f"{value:g}" if isinstance(value, float) else json.dumps(value)
