@@ -245,15 +245,20 @@ class EarlyExitPipeline:
         try:
             predictor = self._idle.pop()
         except IndexError:
-            engine: dict[str, Any] = {} if self.engine is None else {"engine": dict(self.engine)}
-            predictor = Predictor.from_archive(self.archive, batch_size=self.batch_size, **engine)
+            predictor = self.new_predictor()
         for part in predictor.predict_rows(rows):
             for prediction in part:
-                yield self._named(prediction, names)
+                yield self.named(prediction)
         self._idle.append(predictor)  # not after an error or an early end: its threads may still be running
 
-    def _named(self, prediction: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
-        """Without the texts; probabilities by label."""
+    def new_predictor(self) -> Predictor:
+        """A predictor with an engine of its own, which one thread at a time may use."""
+        engine: dict[str, Any] = {} if self.engine is None else {"engine": dict(self.engine)}
+        return Predictor.from_archive(self.archive, batch_size=self.batch_size, **engine)
+
+    def named(self, prediction: dict[str, Any]) -> dict[str, Any]:
+        """A predictor's prediction without the texts, and with probabilities by label."""
+        names = self.archive.validation_dataset_reader.text_fields
         found = {key: value for key, value in prediction.items() if key.removeprefix("input_") not in names}
         if "probabilities" in found:
             found["probabilities"] = dict(zip(self.model.vocab.labels, found["probabilities"], strict=True))

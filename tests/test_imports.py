@@ -29,6 +29,7 @@ ORDER = [
     ["evaluation"],
     ["comparison"],
     ["pipeline"],
+    ["serving"],
     ["components"],
     ["commands"],
     ["__main__"],

@@ -22,6 +22,7 @@ from beem_plugin.commands import (  # noqa: F401  importing them registers them
     predict,
     print_results,
     replay,
+    serve,
     test_install,
     trace,
     train,

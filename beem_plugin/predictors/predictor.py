@@ -97,7 +97,7 @@ class Predictor(Registrable):
         Predictions of a stream of inputs, in parts, in its order. A `DataError` is raised after the predictions of the
         inputs before it, and names the file and line.
         """
-        return self._predict_chunks(self._instances(part) for part in chunks(rows, self.batch_size))
+        return self._predict_chunks(self.instances_of(part) for part in chunks(rows, self.batch_size))
 
     def predict_instances(self, instances: Iterable[Instance]) -> Iterator[list[JsonDict]]:
         """`predict_rows` for instances that are tokenized already."""
@@ -108,7 +108,7 @@ class Predictor(Registrable):
             for instances in part:
                 yield from self.predict_parts(instances)
 
-    def _instances(self, rows: Sequence[TableRow]) -> Iterator[Sequence[Instance]]:
+    def instances_of(self, rows: Sequence[TableRow]) -> Iterator[Sequence[Instance]]:
         """The instances of `rows` up to the first that cannot be used, then the error that names its place."""
         try:
             yield self._batch_json_to_instances([row.values for row in rows])

@@ -1,0 +1,1 @@
+"""An archive behind HTTP: requests that arrive together are computed together."""

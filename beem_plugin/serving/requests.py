@@ -1,0 +1,101 @@
+"""The body of a request, with limits on its size and errors that say what is allowed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from starlette.requests import ClientDisconnect, Request
+
+from beem_plugin.common.errors import DataError
+from beem_plugin.common.strict_json import JSON_DECODER, json_problem
+from beem_plugin.data.table_file import TableRow
+from beem_plugin.predictors.early_exit import row_of
+
+BATCH_KEY = "inputs"
+
+
+class RequestError(Exception):
+    """
+    # Parameters
+
+    status : `int`
+        Of HTTP.
+    detail : `str`
+        One line for the client.
+    """
+
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(detail)
+        self.status, self.detail = status, detail
+
+
+async def read_body(request: Request, max_bytes: int, timeout: float) -> bytes:
+    """The body, which is not read further once it is too large or too late."""
+    too_large = RequestError(
+        413, f"body: found more than {max_bytes} bytes, allowed: up to {max_bytes} (--max-body-mb)"
+    )
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > max_bytes:
+        raise too_large
+
+    async def read() -> bytes:
+        parts, size = [], 0
+        async for part in request.stream():
+            size += len(part)
+            if size > max_bytes:
+                raise too_large
+            parts.append(part)
+        return b"".join(parts)
+
+    try:
+        return await asyncio.wait_for(read(), timeout)
+    except asyncio.TimeoutError:
+        raise RequestError(408, f"body: not complete after {timeout:g} s (--timeout-s)") from None
+    except ClientDisconnect:
+        raise RequestError(400, "body: the client disconnected before its end") from None
+
+
+def parse_body(body: bytes, names: Sequence[str], max_inputs: int) -> tuple[list[TableRow], bool]:
+    """
+    The inputs, each with its place for errors, and whether the request is a batch: `{"inputs": [...]}` rather than one
+    object with the reader's columns, `names`.
+    """
+    try:
+        value: Any = JSON_DECODER.decode(body.decode("utf-8"))
+    except UnicodeDecodeError:
+        raise RequestError(400, "body: not UTF-8 text") from None
+    except (json.JSONDecodeError, ValueError, RecursionError) as error:
+        raise RequestError(400, f"body: not valid JSON: {json_problem(error)}") from None
+    if not isinstance(value, Mapping):
+        raise RequestError(422, f"body: found {kind_of(value)}, allowed: {allowed(names)}")
+    inputs = value.get(BATCH_KEY)
+    if not isinstance(inputs, list):
+        if BATCH_KEY in value and BATCH_KEY not in names:
+            raise RequestError(422, f"{BATCH_KEY}: found {kind_of(inputs)}, allowed: a list of inputs")
+        return [TableRow("", dict(value))], False
+    if not inputs:
+        raise RequestError(422, f"{BATCH_KEY}: found an empty list, allowed: one input or more")
+    if len(inputs) > max_inputs:
+        raise RequestError(
+            413, f"{BATCH_KEY}: found {len(inputs)}, allowed: up to {max_inputs} a request (--max-batch)"
+        )
+    rows = []
+    for number, item in enumerate(inputs):
+        try:
+            rows.append(TableRow(f"{BATCH_KEY}[{number}]", row_of(item, names)))
+        except DataError as error:
+            raise RequestError(422, f"{BATCH_KEY}[{number}]: {error}") from None
+    return rows, True
+
+
+def kind_of(value: Any) -> str:
+    """What JSON calls the value."""
+    names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
+    return names.get(type(value), "a number")
+
+
+def allowed(names: Sequence[str]) -> str:
+    return f'an object with {", ".join(names)}, or {{"{BATCH_KEY}": [...]}}'

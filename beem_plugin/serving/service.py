@@ -1,0 +1,122 @@
+"""What a server does with texts: tokenize them, queue them, and count what comes out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+
+from beem_plugin.common.errors import ConfigurationError, DataError
+from beem_plugin.data.instance import Instance
+from beem_plugin.data.table_file import TableRow
+from beem_plugin.pipeline import EarlyExitPipeline
+from beem_plugin.serving.batcher import Batcher, ClosedError, QueueFullError
+from beem_plugin.serving.metrics import ServingMetrics
+from beem_plugin.serving.requests import RequestError
+
+
+@dataclass
+class ServingOptions:
+    """
+    # Parameters
+
+    max_batch : `int`, optional (default = `256`)
+        Inputs of a request, and of a run of the engine.
+    latency_budget_ms : `float`, optional (default = `5`)
+        How long a request may wait for others to be computed with.
+    max_queue : `int`, optional (default = `4096`)
+        Inputs that may wait; further requests are answered with 503.
+    max_body_mb : `float`, optional (default = `4`)
+    timeout_s : `float`, optional (default = `30`)
+        For a request to arrive, and again for its answer.
+    """
+
+    max_batch: int = 256
+    latency_budget_ms: float = 5.0
+    max_queue: int = 4096
+    max_body_mb: float = 4.0
+    timeout_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        for name in ("max_batch", "max_queue"):
+            if getattr(self, name) < 1:
+                raise ConfigurationError(f"{name}: found {getattr(self, name)}, allowed: 1 or more")
+        for name in ("max_body_mb", "timeout_s"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ConfigurationError(f"{name}: found {getattr(self, name)}, allowed: more than 0")
+        if not 0 <= self.latency_budget_ms < float("inf"):
+            raise ConfigurationError(f"latency_budget_ms: found {self.latency_budget_ms}, allowed: 0 or more")
+
+    @property
+    def max_body_bytes(self) -> int:
+        return int(self.max_body_mb * 2**20)
+
+
+class Service:
+    """
+    A pipeline behind a queue. One thread runs the engine; texts are tokenized in others before they are queued.
+
+    # Parameters
+
+    pipeline : `EarlyExitPipeline`
+    options : `ServingOptions`
+    """
+
+    def __init__(self, pipeline: EarlyExitPipeline, options: ServingOptions) -> None:
+        pipeline.model.exit_policy.check_calibrated()
+        self.pipeline, self.options = pipeline, options
+        self.predictor = pipeline.new_predictor()
+        self.batcher: Batcher[Instance, dict[str, Any]] | None = None
+        self.metrics = ServingMetrics(pipeline.model.encoder.exit_layers, self.queued)
+
+    @property
+    def is_running(self) -> bool:
+        return self.batcher is not None and self.batcher.is_alive
+
+    def queued(self) -> int:
+        return 0 if self.batcher is None else self.batcher.queued
+
+    def start(self) -> None:
+        options = self.options
+        self.batcher = Batcher(
+            self.predictor.predict_batch_instance,
+            options.max_batch,
+            options.latency_budget_ms / 1000,
+            options.max_queue,
+            self.metrics.batch,
+        )
+
+    def stop(self) -> None:
+        """Returns when all queued requests have their answers."""
+        if self.batcher is not None:
+            self.batcher.close()
+
+    async def predict(self, rows: Sequence[TableRow]) -> list[dict[str, Any]]:
+        """Predictions as `EarlyExitPipeline` gives them; a `RequestError` if there are none."""
+        try:
+            return await asyncio.wait_for(self._predict(rows), self.options.timeout_s)
+        except asyncio.TimeoutError:
+            raise RequestError(504, f"no answer within {self.options.timeout_s:g} s (--timeout-s)") from None
+
+    async def _predict(self, rows: Sequence[TableRow]) -> list[dict[str, Any]]:
+        try:
+            instances = await run_in_threadpool(self._tokenized, rows)
+        except DataError as error:
+            raise RequestError(422, str(error)) from None
+        if self.batcher is None:
+            raise RequestError(503, "the server has not started")
+        try:
+            answer = self.batcher.submit(instances)
+        except QueueFullError:
+            raise RequestError(503, f"{self.queued()} inputs wait, allowed: {self.options.max_queue}") from None
+        except ClosedError:
+            raise RequestError(503, "the server is stopping") from None
+        found = await asyncio.wrap_future(answer)
+        self.metrics.predictions(found)
+        return [self.pipeline.named(prediction) for prediction in found]
+
+    def _tokenized(self, rows: Sequence[TableRow]) -> list[Instance]:
+        return [instance for part in self.predictor.instances_of(rows) for instance in part]

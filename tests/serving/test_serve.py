@@ -1,0 +1,58 @@
+"""The command: its options, and that it answers what is in flight before it ends."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.tiny_project import run, sentences
+
+pytest.importorskip("fastapi")
+pytest.importorskip("uvicorn")
+
+
+def test_a_server_answers_and_stops_after_the_open_requests(trained: Path) -> None:
+    command = [sys.executable, "-m", "beem_plugin", "serve", str(trained), "--port", "0", "--policy", "max_probability"]
+    command += ["--speedup", "1.5"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        url = server.stdout.readline().split()[-1]
+        assert url.startswith("http://127.0.0.1:"), server.communicate()[1]
+        health = json.loads(urllib.request.urlopen(f"{url}/health", timeout=60).read())
+        assert health["exit_policy"]["type"] == "max_probability"
+        body = json.dumps({"inputs": [text for text, _ in sentences(200, seed=1)]}).encode()
+        host, port = url.removeprefix("http://").split(":")
+        head = f"POST /predict HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(body)}\r\nExpect: 100-continue\r\n\r\n"
+        with socket.create_connection((host, int(port)), timeout=60) as connection:
+            connection.sendall(head.encode())
+            assert connection.recv(1000).startswith(b"HTTP/1.1 100"), "the server has begun to read the request"
+            server.send_signal(signal.SIGTERM)
+            connection.sendall(body)
+            answer = b"".join(iter(lambda: connection.recv(65536), b""))
+        assert answer.startswith(b"HTTP/1.1 200")
+        assert len(json.loads(answer.split(b"\r\n\r\n", 1)[1])["predictions"]) == 200
+        assert server.wait(60) == 0
+        assert server.stdout.read() == "stopped\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--port", "70000"], "--port: found 70000, allowed: 0 (any free one) to 65535"),
+        (["--host", "256.0.0.1"], "--host, --port: cannot listen on 256.0.0.1:8000"),
+        (["--engine", "none"], "--engine: found 'none', allowed: "),
+        (["--max-batch", "0"], "max_batch: found 0, allowed: 1 or more"),
+        (["--policy", "patience", "--speedup", "2"], "'patience', which has no thresholds to fit"),
+    ],
+)
+def test_wrong_options_are_one_line(trained: Path, options: list[str], message: str) -> None:
+    options = options if "--host" in options or "--port" in options else ["--port", "0", *options]
+    found = run("serve", str(trained), *options, check=False)
+    assert found.returncode == 1 and message in found.stderr and "Traceback" not in found.stderr
