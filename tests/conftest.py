@@ -57,6 +57,7 @@ def tiny_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]
     folder = tmp_path_factory.mktemp("project")
     return {
         "BEEM_BACKBONE": str(write_backbone(folder / "backbone")),
+        "BEEM_POOLER": "mean",
         "GLUE_DIR": str(write_glue(folder / "glue")),
     }
 

@@ -13,17 +13,20 @@ from beem_plugin.archival import load_archive
 from beem_plugin.calibration.replay import replay
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.params import PRESETS, load_config
+from beem_plugin.dataset_readers.glue_tasks import GLUE_TASKS
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.training.train import train_model
 from tests.tiny_caption_configs import TOP_LEVEL
 from tests.tiny_project import CONFIGS, write_tickets
 
 RUNNABLE = sorted(set(CONFIGS.glob("*.jsonnet")) - set(TOP_LEVEL))
+TRAINED = [path for path in RUNNABLE if "_large_" not in path.stem]
+"""The others differ from one of these in the encoder's name only."""
 POLICIES = sorted((CONFIGS / "policies").glob("*.jsonnet"))
 TINY = {"trainer.num_epochs": 1, "trainer.cuda_device": -1, "trainer.callbacks.0.batch_size": 32}
 
 
-@pytest.mark.parametrize("path", RUNNABLE, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", TRAINED, ids=lambda path: path.stem)
 def test_config_trains_calibrates_and_loads(path: Path, tiny_environment: dict[str, str], tmp_path: Path) -> None:
     tiny = dict(TINY)
     if path.stem == "quickstart":
@@ -43,6 +46,8 @@ def test_config_trains_calibrates_and_loads(path: Path, tiny_environment: dict[s
     if path.stem in ("rte_recommended", "my_data"):
         tiny |= {"model.encoder.backbone.num_layers": 3, "model.encoder.exit_layers": [1, 2, 3]}
         tiny |= {"model.encoder.branch.width": 16}
+    if path.stem == "rte_fastbert":
+        tiny["trainer.stages.0.num_epochs"] = 1
     if path.stem == "rte_past_future":
         tiny["model.encoder.gradual_unfreezing"] = 1
     params = load_config(path, tiny, ext_vars=tiny_environment)
@@ -53,6 +58,10 @@ def test_config_trains_calibrates_and_loads(path: Path, tiny_environment: dict[s
     last = metrics["calibration_exit_histogram"][-1] / metrics["calibration_samples"]
     assert metrics["calibration_early_share"] == pytest.approx(1 - last)
     assert metrics["test_early_exit_layer_speedup"] >= 1
+    if path.stem == "mnli_beem":
+        both = [metrics[f"test_{part}_accuracy"] for part in ("matched", "mismatched")]
+        assert metrics["test_accuracy"] == pytest.approx(sum(both) / 2)
+        assert metrics["test_matched_early_exit_layer_speedup"] >= 1
     archive = load_archive(tmp_path / "run" / "model.tar.gz")
     assert archive.model.exit_policy.is_calibrated
 
@@ -61,7 +70,9 @@ def test_config_trains_calibrates_and_loads(path: Path, tiny_environment: dict[s
 def test_config_names_hub_models_without_the_environment(path: Path) -> None:
     config = load_config(path, ext_vars={"BEEM_BACKBONE": "", "GLUE_DIR": ""})
     name = config["model"]["encoder"]["backbone"]["model_name"]
-    assert name in ("albert-base-v2", "bert-base-uncased", "microsoft/mpnet-base", "package:minilm")
+    own = {"_albert_large_": "albert-large-v2", "_bert_large_": "bert-large-uncased"}
+    large = [model for part, model in own.items() if part in path.stem]
+    assert name in (large or ("albert-base-v2", "bert-base-uncased", "microsoft/mpnet-base", "package:minilm"))
     assert config["dataset_reader"]["tokenizer"]["model_name"] == name
 
 
@@ -81,12 +92,13 @@ def test_policy_file_calibrates_and_decides(path: Path) -> None:
 
 def test_there_is_a_config_for_each_promised_task() -> None:
     names = {path.stem for path in RUNNABLE}
-    assert {"rte_beem", "mrpc_beem", "cola_beem", "sst2_beem", "quickstart", "my_data"} <= names
+    assert {f"{task}_beem" for task in GLUE_TASKS if task != "stsb"} | {"quickstart", "my_data"} <= names
+    assert {f"{task}_{size}_large_beem" for task in ("rte", "cola", "qqp") for size in ("albert", "bert")} <= names
 
 
 def test_presets_are_found_from_any_folder_and_exist_once(tmp_path: Path) -> None:
     own = tmp_path / "own.jsonnet"
-    own.write_text("(import 'beem/glue.libsonnet').task('rte', epochs=10) + (import 'beem/methods.libsonnet').deebert")
+    own.write_text("(import 'beem/glue.libsonnet').task('rte') + (import 'beem/methods.libsonnet').deebert")
     shipped = load_config(CONFIGS / "rte_deebert.jsonnet").as_dict(quiet=True)
     assert load_config(own).as_dict(quiet=True) == shipped
     relative = own.read_text().replace("beem/", f"{CONFIGS}/lib/")

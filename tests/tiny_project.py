@@ -22,6 +22,7 @@ CONFIGS = ROOT / "training_configs"
 GOOD = ["good", "great", "fine", "lovely"]
 BAD = ["bad", "poor", "awful", "dull"]
 PLAIN = ["the", "film", "a", "story", "is", "and", "was", "of", "it", "very"]
+THREE = ["contradiction", "entailment", "neutral"]
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
 
 
@@ -68,7 +69,7 @@ def sentences(count: int, seed: int) -> list[tuple[str, int]]:
 
 
 def write_glue(folder: Path, train: int = 120, dev: int = 40) -> Path:
-    """RTE, MRPC, CoLA, SST-2 and STS-B in GLUE's own layout, all of them about good and bad words."""
+    """GLUE's tasks in its own layout, all of them about good and bad words."""
     for split, count, seed in (("train", train, 1), ("dev", dev, 2)):
         rows = sentences(count, seed)
         names = ["not_entailment", "entailment"]
@@ -87,11 +88,32 @@ def write_glue(folder: Path, train: int = 120, dev: int = 40) -> Path:
                 [f"{n}\t{text}\tit is good\t{score(text, label):.3f}" for n, (text, label) in enumerate(rows)],
             ),
             "SST-2": ("sentence\tlabel", [f"{text}\t{label}" for text, label in rows]),
+            "QNLI": (
+                "index\tquestion\tsentence\tlabel",
+                [f"{number}\tis it good\t{text}\t{names[label]}" for number, (text, label) in enumerate(rows)],
+            ),
+            "WNLI": (
+                "index\tsentence1\tsentence2\tlabel",
+                [f"{number}\t{text}\tit is good\t{label}" for number, (text, label) in enumerate(rows)],
+            ),
+            "QQP": (
+                "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate",
+                [f"{number}\t1\t2\t{text}\tit is good\t{label}" for number, (text, label) in enumerate(rows)],
+            ),
+            "MNLI": (
+                "index\tsentence1\tsentence2\tgold_label",
+                [
+                    f"{number}\t{text}\tit is good\t{THREE[label if number % 5 else 2]}"
+                    for number, (text, label) in enumerate(rows)
+                ],
+            ),
         }
         for task, (header, lines) in tables.items():
             (folder / task).mkdir(parents=True, exist_ok=True)
             text = "\n".join(([] if header is None else [header]) + lines) + "\n"
-            (folder / task / f"{split}.tsv").write_text(text, encoding="utf-8")
+            kinds = ("_matched", "_mismatched") if task == "MNLI" and split == "dev" else ("",)
+            for kind in kinds:
+                (folder / task / f"{split}{kind}.tsv").write_text(text, encoding="utf-8")
     return folder
 
 

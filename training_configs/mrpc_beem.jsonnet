@@ -1,2 +1,2 @@
 // MRPC (GLUE): do two sentences say the same? BEEM-A on ALBERT-base.
-(import 'beem/glue.libsonnet').task('mrpc', epochs=5)
+(import 'beem/glue.libsonnet').task('mrpc')

@@ -1,2 +1,2 @@
 // The first nine layers of the network, trained as a network of their own, on RTE.
-(import 'beem/glue.libsonnet').task('rte', epochs=10) + (import 'beem/methods.libsonnet').reduced(9)
+(import 'beem/glue.libsonnet').task('rte') + (import 'beem/methods.libsonnet').reduced(9)

@@ -1,2 +1,2 @@
 // BranchyNet's training on RTE, and entropy.
-(import 'beem/glue.libsonnet').task('rte', epochs=10) + (import 'beem/methods.libsonnet').branchynet
+(import 'beem/glue.libsonnet').task('rte') + (import 'beem/methods.libsonnet').branchynet

@@ -1,2 +1,2 @@
 // EEIC on RTE: exits trained to differ, and votes.
-(import 'beem/glue.libsonnet').task('rte', epochs=10) + (import 'beem/methods.libsonnet').eeic
+(import 'beem/glue.libsonnet').task('rte') + (import 'beem/methods.libsonnet').eeic

@@ -1,2 +1,2 @@
 // ElasticBERT's training on RTE: gradient equilibrium, and entropy.
-(import 'beem/glue.libsonnet').task('rte', epochs=10) + (import 'beem/methods.libsonnet').elasticbert
+(import 'beem/glue.libsonnet').task('rte') + (import 'beem/methods.libsonnet').elasticbert

@@ -1,2 +1,2 @@
 // HashEE on RTE: every token leaves at a depth of its own.
-(import 'beem/glue.libsonnet').task('rte', epochs=10) + (import 'beem/methods.libsonnet').hashee
+(import 'beem/glue.libsonnet').task('rte') + (import 'beem/methods.libsonnet').hashee

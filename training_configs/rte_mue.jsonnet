@@ -1,2 +1,2 @@
 // MuE's rule on RTE: leave when a layer changes little.
-(import 'beem/glue.libsonnet').task('rte', epochs=10) + (import 'beem/methods.libsonnet').mue
+(import 'beem/glue.libsonnet').task('rte') + (import 'beem/methods.libsonnet').mue

@@ -1,2 +1,2 @@
 // PABEE on RTE: joint training, and patience.
-(import 'beem/glue.libsonnet').task('rte', epochs=10) + (import 'beem/methods.libsonnet').pabee
+(import 'beem/glue.libsonnet').task('rte') + (import 'beem/methods.libsonnet').pabee

@@ -1,2 +1,2 @@
 // PALBERT on RTE: a learned distribution over halting exits, and its median.
-(import 'beem/glue.libsonnet').task('rte', epochs=10) + (import 'beem/methods.libsonnet').palbert
+(import 'beem/glue.libsonnet').task('rte') + (import 'beem/methods.libsonnet').palbert

@@ -1,2 +1,2 @@
 // Shallow-Deep networks' training on RTE, and confidence.
-(import 'beem/glue.libsonnet').task('rte', epochs=10) + (import 'beem/methods.libsonnet').shallow_deep
+(import 'beem/glue.libsonnet').task('rte') + (import 'beem/methods.libsonnet').shallow_deep

@@ -1,2 +1,2 @@
 // SST-2 (GLUE): is a film review positive? BEEM-A on ALBERT-base, as in the paper's Table 1.
-(import 'beem/glue.libsonnet').task('sst2', batch_size=32, epochs=3, max_length=64)
+(import 'beem/glue.libsonnet').task('sst2')

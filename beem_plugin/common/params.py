@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from beem_plugin.common.encoder_reads import reads
 from beem_plugin.common.errors import ConfigurationError, nearest_first
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ PRESETS = Path(__file__).parent.parent / "presets"
 OPTIONAL_VARIABLES = {
     "GLUE_DIR": "",
     "BEEM_BACKBONE": "",
+    "BEEM_POOLER": "",
     "FLICKR8K_FILE": "",
     "CAPTION_TEXT": "",
     "CAPTION_LM": "",
@@ -193,7 +195,10 @@ def _evaluate(function: str, name: str, ext_vars: Mapping[str, str] | None, *cod
 
     try:
         variables = _external_variables(ext_vars)
-        text = getattr(_jsonnet, function)(name, *code, ext_vars=variables, jpathdir=str(PRESETS))
+        natives = {"encoder_reads": (("name",), reads)}
+        text = getattr(_jsonnet, function)(
+            name, *code, ext_vars=variables, jpathdir=str(PRESETS), native_callbacks=natives
+        )
     except RuntimeError as error:
         raise ConfigurationError(_jsonnet_message(str(error), name)) from None
     return json.loads(text.translate(_BACK_TO_SURROGATES))

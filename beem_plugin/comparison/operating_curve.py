@@ -65,13 +65,20 @@ class TraceResult:
 
 class TraceJudge:
     """
-    Fits policies on `calibration`, where parameters are not set, and measures them on `trace`: `metrics`, beside
-    accuracy and the task's own.
+    Fits policies on `calibration`, where parameters are not set (what their scores need on `parameters`, if given), and
+    measures them on `trace`: `metrics`, beside accuracy and the task's own.
     """
 
-    def __init__(self, trace: ExitTrace, calibration: ExitTrace | None = None, metrics: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        trace: ExitTrace,
+        calibration: ExitTrace | None = None,
+        metrics: Sequence[str] = (),
+        parameters: ExitTrace | None = None,
+    ) -> None:
         self.trace = trace
         self.calibration = calibration
+        self.parameters = [] if parameters is None else [parameters]
         self.metrics = metrics
         self.final_metrics = measure(trace, trace.predictions[:, -1], metrics)
         self.warnings = [ON_ITSELF] if calibration is not None and calibration.same_data(trace) else []
@@ -81,7 +88,7 @@ class TraceJudge:
     ) -> tuple[Family, ExitDecisions]:
         """One policy with `right`, its decisions, and with `bootstrap` the intervals of all metrics."""
         policy = build(config, self.trace)
-        report = None if self.calibration is None else policy.calibrate(self.calibration)
+        report = None if self.calibration is None else policy.calibrate(self.calibration, *self.parameters)
         decisions = replay(policy, self.trace)
         outcome = outcome_of(decisions.exits, decisions.predictions, self.trace.labels, self.trace.num_exits)
         measured = measure(self.trace, decisions.predictions, self.metrics)

@@ -26,9 +26,9 @@ class GlueReader(DatasetReader):
     Registered as a `DatasetReader` with name "glue".
 
     A source (`train_data_path` and the like) is a split, `train`, `validation`, `test`; for MNLI `train`,
-    `validation_matched`, `validation_mismatched`, `test_matched`, `test_mismatched`; a slice `train[fit]` or
-    `train[holdout]`; or a TSV, CSV or JSON lines file with the task's columns. The slices are the same rows wherever
-    the data come from. Test splits have no labels.
+    `validation_matched`, `validation_mismatched`, `test_matched`, `test_mismatched`; several splits with commas
+    between them; a slice `train[fit]` or `train[holdout]`; or a TSV, CSV or JSON lines file with the task's columns.
+    The slices are the same rows wherever the data come from. Test splits have no labels.
 
     # Parameters
 
@@ -78,6 +78,10 @@ class GlueReader(DatasetReader):
         self.labels = LabelRules(self.label_names, self.is_regression, label_map or {}, skip_labels or ())
 
     def _read(self, source: str) -> Iterator[Instance]:
+        if "," in source and set(source.split(",")) <= self.task.splits.keys():
+            for split in source.split(","):
+                yield from self._read(split)
+            return
         if source in self.task.splits:
             rows = split_rows(self.task_name, self.task, source, self.data_dir, self.skip_malformed_rows)
             needs_label = not source.startswith("test")

@@ -110,13 +110,17 @@ class ScaledFork(Fork):
 
     exit, above : `float` or `list[float]`, optional (default = `1.0`)
         A factor from 0; a list of two is the factor at the first and at the last step of training, linear in between.
+    exits : `list[int]`, optional (default = all)
+        Numbers of the exits with these factors; at the others both are 1. With `above: 0` nothing above the exit trains
+        it and the blocks below.
     """
 
     factors: Tensor
     """`(2,)` of the exit and of the next block, in this step."""
 
-    def __init__(self, exit: Factor = 1.0, above: Factor = 1.0) -> None:
+    def __init__(self, exit: Factor = 1.0, above: Factor = 1.0, exits: list[int] | None = None) -> None:
         super().__init__()
+        self.exits = exits
         self.ranges = (_range("exit", exit), _range("above", above))
         self.register_buffer("factors", torch.zeros(2), persistent=False)
         self.start_step(0, 1)
@@ -126,7 +130,13 @@ class ScaledFork(Fork):
         for index, (first, last) in enumerate(self.ranges):
             self.factors[index] = first + done * (last - first)
 
+    def bind(self, num_exits: int) -> None:
+        if any(not 1 <= number <= num_exits for number in self.exits or ()):
+            raise ConfigurationError(f"fork.exits: found {self.exits}, allowed: 1 to {num_exits}")
+
     def combine(self, from_exit: Tensor, from_above: Tensor, exit_number: int, num_exits: int) -> Tensor:
+        if self.exits is not None and exit_number not in self.exits:
+            return from_exit + from_above
         return self.factors[0] * from_exit + self.factors[1] * from_above
 
 
@@ -140,7 +150,7 @@ class ProjectedFork(ScaledFork):
 
     # Parameters
 
-    exit, above : `float` or `list[float]`, optional (default = `1.0`)
+    exit, above, exits
         As of "scaled".
     """
 

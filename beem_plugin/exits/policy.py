@@ -202,8 +202,11 @@ class ExitPolicy(Registrable):
     def adopt(self, fitted: ExitPolicy) -> None:
         """Copies the fitted parameters of a calibrated policy whose config differs only in its limits."""
 
-    def calibrate(self, trace: Trace) -> CalibrationReport:
-        """Fits the parameters that are not set on `trace`; if all are set, only reports the decisions on it."""
+    def calibrate(self, trace: Trace, parameters: Trace | None = None) -> CalibrationReport:
+        """
+        Fits the parameters that are not set on `trace`; if all are set, only reports the decisions on it. `parameters`
+        is another trace for what the score itself needs; thresholds are always fitted on `trace`.
+        """
         return trace.report_on(self)
 
     def to_config(self) -> dict[str, Any]:

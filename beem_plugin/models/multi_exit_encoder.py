@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -27,6 +28,10 @@ from beem_plugin.exits.signal_modules import SignalModule
 from beem_plugin.models.encoder_exits import EncoderExits
 from beem_plugin.models.exit_construction import build_pooler, build_signals, check_exit_layers
 from beem_plugin.models.exit_memory import MEMORY, NEW_MEMORY, commit_memory, with_memory
+
+logger = logging.getLogger(__name__)
+
+READ = {"first": "the first token", "mean": "the mean of the tokens"}
 
 
 class MultiExitEncoder(EncoderExits, Registrable):
@@ -123,6 +128,8 @@ class MultiExitEncoder(EncoderExits, Registrable):
         sizes = HeadSizes(count, size, num_labels, dropout, build, share_pooler, share_classifier)
         heads = with_branches((head if head is not None else PooledHeads()).build(sizes), branch, size)
         self.exits = torch.nn.ModuleList(heads)
+        shared = "shared by all exits" if share_pooler else "one for each exit"
+        logger.info("exits read %s; pooler: %s", READ.get(self.head(1).reads or "", "all tokens"), shared)
         self.signal_modules = build_signals(signals, count, self.head(1).pooled_size, num_labels)
         self._find_memory()
 

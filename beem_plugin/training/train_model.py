@@ -24,7 +24,7 @@ from beem_plugin.training.gradient_descent_trainer import GradientDescentTrainer
 from beem_plugin.training.schedules import constant  # noqa: F401  registers the schedules
 from beem_plugin.training.serialization import METRICS_NAME, VOCABULARY_DIR
 from beem_plugin.training.staged_trainer import StagedTrainer  # noqa: F401  registers "staged"
-from beem_plugin.training.trainer import Trainer, TrainingData
+from beem_plugin.training.trainer import Trainer, TrainingData, is_test, test_paths, with_means
 
 logger = logging.getLogger(__name__)
 
@@ -73,9 +73,10 @@ class TrainModel(Registrable):
         Also reads the test data.
     validation_data_path : `str`, optional (default = `None`)
     validation_data_loader : `DataLoader`, optional (default = `data_loader`)
-    test_data_path : `str`, optional (default = `None`)
+    test_data_path : `str` or `dict[str, str]`, optional (default = `None`)
+        Several test sets by name, as MNLI's `{"matched": ..., "mismatched": ...}`.
     evaluate_on_test : `bool`, optional (default = `False`)
-        Adds `test_*` to the metrics.
+        Adds `test_*` to the metrics; with several test sets `test_<name>_*`, and in `test_*` their means.
     batch_weight_key : `str`, optional (default = `""`)
         Only "": the loss on test data is the mean over samples already.
     include_in_archive : `list[str]`, optional (default = `None`)
@@ -104,27 +105,25 @@ class TrainModel(Registrable):
         validation_dataset_reader: DatasetReader | None = None,
         validation_data_path: str | None = None,
         validation_data_loader: Lazy[DataLoader] | None = None,
-        test_data_path: str | None = None,
+        test_data_path: str | dict[str, str] | None = None,
         evaluate_on_test: bool = False,
         batch_weight_key: str = "",
         include_in_archive: list[str] | None = None,
         evaluation: dict | None = None,
     ) -> None:
-        """Reads the data, builds vocabulary, model, loaders and trainer, and saves the vocabulary and the tokenizer."""
+        """Reads the data, builds all parts, and saves the vocabulary and the tokenizer."""
         if batch_weight_key:
             raise ConfigurationError(f'batch_weight_key: found {batch_weight_key!r}, allowed: ""')
         if evaluate_on_test and test_data_path is None:
             raise ConfigurationError("evaluate_on_test is true, but there is no test_data_path")
         directory = self.serialization_dir = Path(serialization_dir)
-        self.include_in_archive = include_in_archive
-        self.is_primary = invocation.is_primary
-        readers = dict.fromkeys(("validation", "test"), validation_dataset_reader or dataset_reader)
-        readers["train"] = dataset_reader
+        self.include_in_archive, self.is_primary = include_in_archive, invocation.is_primary
         paths = {"train": train_data_path}
         if validation_data_path is not None:
             paths["validation"] = validation_data_path
-        if test_data_path is not None and (evaluate_on_test or invocation.dry_run):
-            paths["test"] = test_data_path
+        paths |= test_paths(test_data_path if evaluate_on_test or invocation.dry_run else None)
+        readers = dict.fromkeys(paths, validation_dataset_reader or dataset_reader)
+        readers["train"] = dataset_reader
         datasets = {split: readers[split].read(path) for split, path in paths.items()}
         for split, instances in datasets.items():
             logger.info("%s: %d instances", split, len(instances))
@@ -177,7 +176,7 @@ class TrainModel(Registrable):
             split: make_loader(split, instances, (split != "train" and validation_data_loader) or data_loader)
             for split, instances in datasets.items()
         }
-        self.test_data_loader = loaders.get("test")
+        self.test_data_loaders = {split: loader for split, loader in loaders.items() if is_test(split)}
         self.trainer = trainer.construct(
             serialization_dir=directory,
             model=self.model,
@@ -202,10 +201,10 @@ class TrainModel(Registrable):
                 self.save(self.trainer.final_metrics)
                 logger.error("Training ended early; the best epoch so far is archived, --recover goes on.")
             raise
-        if self.test_data_loader is not None:
+        if self.test_data_loaders:
             self._write_metrics(metrics)
-            test_metrics = self.trainer.evaluate(self.test_data_loader, "test")
-            metrics.update({f"test_{name}": value for name, value in test_metrics.items()})
+            found = {split: self.trainer.evaluate(loader, split) for split, loader in self.test_data_loaders.items()}
+            metrics.update(with_means(found))
         self.save(metrics)
         return metrics
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,10 @@ class TrainingError(BeemError):
 
 @dataclass
 class TrainingData:
-    """The data of a run, for callbacks. The splits are "train", and "validation" and "test" if they are read."""
+    """
+    The data of a run, for callbacks. The splits are "train", and "validation" and "test" if they are read; of several
+    test sets "test_<name>".
+    """
 
     dataset_reader: DatasetReader
     paths: dict[str, str]
@@ -108,3 +111,26 @@ class RunningTrainer(Trainer):
     def seconds(self) -> float:
         """Duration of the training, including the time before a recovery."""
         return time.monotonic() - self.start_time
+
+
+def test_paths(test_data_path: str | dict[str, str] | None) -> dict[str, str]:
+    """The sources of test data by split."""
+    if isinstance(test_data_path, dict):
+        return {f"test_{name}": path for name, path in test_data_path.items()}
+    return {} if test_data_path is None else {"test": test_data_path}
+
+
+def is_test(split: str) -> bool:
+    """Whether a split of `TrainingData` is test data."""
+    return split == "test" or split.startswith("test_")
+
+
+def with_means(metrics: Mapping[str, Mapping[str, Any]], prefix: str = "") -> dict[str, Any]:
+    """The numbers of each test split as `<split>_<prefix><name>`; of several splits also their means, as `test_...`."""
+    found = {f"{split}_{prefix}{name}": value for split, values in metrics.items() for name, value in values.items()}
+    if len(metrics) > 1:
+        first, *others = metrics.values()
+        for name, value in first.items():
+            if isinstance(value, float) and all(name in other for other in others):
+                found[f"test_{prefix}{name}"] = sum(values[name] for values in metrics.values()) / len(metrics)
+    return found

@@ -45,6 +45,7 @@ def configs(num_exits: int) -> list[dict[str, Any]]:
         {"type": "max_probability", "thresholds": 0.8, "fallback": "most_confident"},
         {"type": "entropy", "thresholds": 0.4, "normalized": True},
         {"type": "cascaded_ensemble", "thresholds": 0.8, "weights": "fit"},
+        {"type": "cascaded_ensemble", "thresholds": 0.8, "weights": "adam"},
         {"type": "patience", "patience": 1},
         *(
             {"type": "confident_patience", "patience": 1, "entropy_threshold": 0.6, "output": output}

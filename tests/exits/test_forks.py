@@ -36,6 +36,11 @@ def test_forks_by_hand() -> None:
     torch.testing.assert_close(by_fork(Fork.from_params({"type": "detached"}), g, h), g)
     scaled = Fork.from_params({"type": "scaled", "exit": 0.3, "above": 2.0})
     torch.testing.assert_close(by_fork(scaled, g, h), 0.3 * g + 2 * h)
+    cut = Fork.from_params({"type": "scaled", "above": 0.0, "exits": [2]})
+    torch.testing.assert_close(by_fork(cut, g, h, exit_number=2), g)
+    torch.testing.assert_close(by_fork(cut, g, h, exit_number=1), g + h)
+    with pytest.raises(ConfigurationError, match=r"fork.exits: found \[4\], allowed: 1 to 3"):
+        Fork.from_params({"type": "scaled", "exits": [4]}).bind(3)
     equilibrium = Fork.from_params({"type": "equilibrium"})
     torch.testing.assert_close(by_fork(equilibrium, g, h, exit_number=2, num_exits=5), (g + 3 * h) / 4)
 

@@ -15,6 +15,7 @@ from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError, DataError, NotCalibratedError
 from beem_plugin.common.registry import Params
 from beem_plugin.exits.policies import ExitPolicy, ThresholdPolicy
+from beem_plugin.exits.policies.cascaded_ensemble import train_ensembles
 from beem_plugin.exits.signals import ExitSignals
 
 from . import reference_policies
@@ -435,6 +436,33 @@ def test_a_fitted_ensemble_is_better_than_the_uniform_one_on_its_data():
             _, state = policy.step(exit_number, signals, state)
         loss[name] = float(torch.nn.functional.nll_loss(policy.output(3, signals, state), truth))
     assert loss["fit"] < loss["uniform"]
+    trained = build("cascaded_ensemble", {"weights": "adam", "thresholds": 0.9})
+    other = ExitTrace(torch.randn(50, 4, 3, generator=generator), torch.zeros(50, dtype=torch.int64))
+    trained.calibrate(other, trace)  # weights by the second trace
+    weights = trained.to_config()["weights"]
+    assert [len(row) for row in weights] == [1, 2, 3] and weights[2][2] > 5 * max(weights[2][:2])
+
+
+def test_an_ensemble_is_trained_as_in_the_release():
+    generator = torch.Generator().manual_seed(1)
+    outputs = torch.randn(3, 70, 2, generator=generator, dtype=torch.float64).log_softmax(-1)
+    labels = torch.randint(0, 2, (70,), generator=generator)
+    weights, biases = train_ensembles(outputs, labels)
+    order = torch.Generator().manual_seed(0)
+    batches = [rows for _ in range(5) for rows in torch.randperm(70, generator=order).split(32)]
+    assert [len(rows) for rows in batches[:3]] == [32, 32, 6]
+    for number in range(3):  # each ensemble by itself, with plain Adam
+        w = [torch.zeros((), dtype=torch.float64, requires_grad=True) for _ in range(number + 1)]
+        b = torch.zeros(2, dtype=torch.float64, requires_grad=True)
+        optimizer = torch.optim.Adam([*w, b], lr=0.1)
+        for rows in batches:
+            mixed = sum(w[j].exp() * outputs[j, rows] for j in range(number + 1)) / (number + 1) + b
+            loss = torch.nn.functional.cross_entropy(mixed, labels[rows]) / 3
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        torch.testing.assert_close(weights[number], [float(value.detach().exp()) for value in w])
+        torch.testing.assert_close(biases[number], b.tolist())
 
 
 def test_fitting_an_ensemble_survives_saturated_exits_without_an_error():

@@ -169,11 +169,13 @@ def judge(
     batch_size = int(variant.calibration.get("batch_size", 64))
     source = source or variant.judged_source()
     trace = trained.trace(source, batch_size)
-    calibrated_on, calibration = None, None
+    calibrated_on, calibration, parameters = None, None, None
     if not build(variant.policy, trace).is_calibrated:
         calibrated_on = variant.calibration_source()
         calibration = trained.trace(calibrated_on, batch_size, by_training_reader=True)
-    judged = TraceJudge(trace, calibration)
+        if own := variant.calibration.get("parameters_data"):
+            parameters = trained.trace(own, batch_size, by_training_reader=True)
+    judged = TraceJudge(trace, calibration, parameters=parameters)
     family, decisions = judged.single(variant.policy, bootstrap=False)
     (result,) = family.results
     if not result.metrics:

@@ -57,9 +57,13 @@ class Variant:
         return self.calibration.get("data") or held_out(self.config.get("train_data_path"))
 
     def judged_source(self) -> str:
-        """What results are of: the test data if the config evaluates on them, or else the validation data."""
-        if self.config.get("evaluate_on_test") and self.config.get("test_data_path"):
-            return str(self.config["test_data_path"])
+        """
+        What results are of: the test data if the config evaluates on them, or else the validation data. Several test
+        sets have commas between them.
+        """
+        test = self.config.get("test_data_path")
+        if self.config.get("evaluate_on_test") and test:
+            return ",".join(test.values()) if isinstance(test, dict) else str(test)
         if self.config.get("validation_data_path"):
             return str(self.config["validation_data_path"])
         raise ConfigurationError(

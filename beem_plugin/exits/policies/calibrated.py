@@ -96,12 +96,12 @@ class Calibrated(ExitPolicy):
         self.calibration = fitted.calibration
         self.policy.adopt(fitted.policy)
 
-    def calibrate(self, trace: Trace) -> CalibrationReport:
+    def calibrate(self, trace: Trace, parameters: Trace | None = None) -> CalibrationReport:
         self.bind(trace.exit_layers, trace.num_labels)
         if not self.calibration.is_fitted:
             self.calibration.fit(trace)
         applied = self.calibration.apply(trace)
-        inner = self.policy.calibrate(applied)
+        inner = self.policy.calibrate(applied, None if parameters is None else self.calibration.apply(parameters))
         errors = {"ece_before": trace.calibration_errors(), "ece_after": applied.calibration_errors()}
         details = {**inner.details, "confidence_calibration": errors}
         report = trace.report_on(self, thresholds=inner.thresholds, weights=inner.weights, details=details)

@@ -17,7 +17,7 @@ from beem_plugin.exits.state import ExitState
 from beem_plugin.exits.threshold_strategy import Thresholds
 from beem_plugin.exits.trace_interface import Trace, require_labels
 
-UNIFORM, FIT = "uniform", "fit"
+UNIFORM, FIT, ADAM = "uniform", "fit", "adam"
 RIDGE = 1e-4
 """Keeps the weights finite on calibration data that the exits classify without an error."""
 
@@ -41,10 +41,12 @@ class CascadedEnsemble(ThresholdPolicy):
     thresholds, min_exit
         See `ThresholdPolicy`; probabilities.
     weights : `str` or `list[list[float]]`, optional (default = `"uniform"`)
-        `"uniform"`, all 1; `"fit"`, chosen together with `bias` on the calibration data, by the cross-entropy of each
-        q_m; or the a_{m,j} themselves, none negative: a list for every exit m but the last, of m numbers.
+        `"uniform"`, all 1; `"adam"` or `"fit"`, chosen together with `bias` by the cross-entropy of each q_m, as in
+        the release (5 epochs of Adam at 0.1, batches of 32) or to the minimum (L-BFGS), on the calibration data or on
+        `parameters_data` of the callback `calibrate_exits`; or the a_{m,j} themselves, none negative: a list for
+        every exit m but the last, of m numbers.
     bias : `list[list[float]]`, optional (default = none)
-        b_m: a list for every exit but the last, with a number for every label. Not with `"fit"`, which finds its own.
+        b_m: a list for every exit but the last, with a number for every label. Not with weights that are fitted.
     """
 
     strict: ClassVar[bool] = True
@@ -57,10 +59,12 @@ class CascadedEnsemble(ThresholdPolicy):
         min_exit: int = 1,
     ) -> None:
         super().__init__(thresholds, min_exit)
-        if isinstance(weights, str) and weights not in (UNIFORM, FIT):
-            raise ConfigurationError(f'weights: found {weights!r}, allowed: "{UNIFORM}", "{FIT}", or a list of lists')
-        if weights == FIT and bias is not None:
-            raise ConfigurationError(f'bias: found one beside weights "{FIT}", which fits it; leave it out')
+        if isinstance(weights, str) and weights not in (UNIFORM, FIT, ADAM):
+            raise ConfigurationError(
+                f'weights: found {weights!r}, allowed: "{UNIFORM}", "{FIT}", "{ADAM}", or a list of lists'
+            )
+        if weights in (FIT, ADAM) and bias is not None:
+            raise ConfigurationError(f'bias: found one beside weights "{weights}", which fits it; leave it out')
         self.weighting = weights
         self.weights: list[list[float]] | None = None if isinstance(weights, str) else weights
         self.bias = bias
@@ -81,16 +85,19 @@ class CascadedEnsemble(ThresholdPolicy):
         return self.weights is not None
 
     def fit_parameters(self, trace: Trace) -> None:
-        if self.weighting != FIT:
+        if self.weighting not in (FIT, ADAM):
             return
-        require_labels(trace, f'weights "{FIT}"')
-        seen: list[Tensor] = []
-        self.weights, self.bias = [], []
-        for exit_number in range(1, trace.num_exits):
-            seen.append(trace.exit_signals(exit_number).log_probabilities)
-            weights, bias = fit_ensemble(torch.stack(seen), trace.labels)
-            self.weights.append(weights)
-            self.bias.append(bias)
+        require_labels(trace, f'weights "{self.weighting}"')
+        numbers = range(1, trace.num_exits)
+        if not numbers:
+            self.weights, self.bias = [], []
+            return
+        outputs = torch.stack([trace.exit_signals(number).log_probabilities for number in numbers])
+        if self.weighting == ADAM:
+            self.weights, self.bias = train_ensembles(outputs, trace.labels)
+            return
+        found = [fit_ensemble(outputs[:number], trace.labels) for number in numbers]
+        self.weights, self.bias = [weights for weights, _ in found], [bias for _, bias in found]
 
     def start(self, batch_size: int, num_exits: int, device: torch.device | str = "cpu") -> ExitState:
         return ExitState(score=self.zeros(batch_size, device))
@@ -154,3 +161,25 @@ def fit_ensemble(log_probabilities: Tensor, labels: Tensor) -> tuple[list[float]
     with torch.enable_grad():
         optimizer.step(closure)
     return w.detach().exp().tolist(), b.detach().tolist()
+
+
+def train_ensembles(log_probabilities: Tensor, labels: Tensor) -> tuple[list[list[float]], list[list[float]]]:
+    """
+    The weights and biases of all ensembles of `(exits, samples, labels)` log-probabilities, as the release trains
+    them: 5 epochs of Adam at 0.1 on the mean of their cross-entropies, in batches of 32, from the uniform ones.
+    """
+    exits, samples, num_labels = log_probabilities.shape
+    w = log_probabilities.new_zeros(exits, exits).requires_grad_()
+    b = log_probabilities.new_zeros(exits, 1, num_labels).requires_grad_()
+    past = torch.ones_like(w).tril().detach()
+    count = past.sum(1).view(-1, 1, 1)
+    optimizer, generator = torch.optim.Adam([w, b], lr=0.1), torch.Generator().manual_seed(0)
+    with torch.enable_grad():
+        for rows in (rows for _ in range(5) for rows in torch.randperm(samples, generator=generator).split(32)):
+            logits = torch.einsum("me,enc->mnc", past * w.exp(), log_probabilities[:, rows]) / count + b
+            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels[rows].repeat(exits))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    weights = w.detach().exp().tolist()
+    return [row[: number + 1] for number, row in enumerate(weights)], b.detach().squeeze(1).tolist()

@@ -179,9 +179,9 @@ class ThresholdPolicy(ExitPolicy):
         vars(self).update({name: value for name, value in vars(fitted).items() if name not in LIMITS})
         self.bind(self.exit_layers, self.num_labels)
 
-    def calibrate(self, trace: Trace) -> CalibrationReport:
+    def calibrate(self, trace: Trace, parameters: Trace | None = None) -> CalibrationReport:
         self.bind(trace.exit_layers, trace.num_labels)
-        self.fit_parameters(trace)
+        self.fit_parameters(trace if parameters is None else parameters)
         if self.strategy is None:
             raise ConfigurationError(
                 f"{self.registered_name}.thresholds: found nothing, allowed: a number, a list, or a strategy, one of "

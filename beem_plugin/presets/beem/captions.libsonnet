@@ -55,6 +55,7 @@ local images_as_they_come = 'transformer_model\\.encoder\\.';
     backbone={ encoder: 'microsoft/swin-base-patch4-window7-224-in22k', decoder: 'gpt2' },
     epochs=10,
     lr=3e-5,
+    batch_size=16,
   ),
 
   // Generated scenes of shapes: seen whole, learnt in minutes on a CPU, nothing to download.
@@ -299,8 +300,11 @@ local images_as_they_come = 'transformer_model\\.encoder\\.';
   },
 
   // DeeCap (Fei et al. 2022): every exit sees the states before it and imitations of those to come, under one vocabulary
-  // matrix; every exit by its depth, and the imitations by their cosine; leave at low entropy, in nats.
-  deecap:: {
+  // matrix; every exit by its depth, and the imitations by their cosine; leave at low entropy, in nats. The lowest three
+  // layers are detached: nothing above them trains them.
+  deecap:: $.deecap_joint { model+: { decoder+: { fork: { type: 'scaled', above: 0.0, exits: [3] } } } },
+  // With all layers trained by all exits.
+  deecap_joint:: {
     model+: {
       decoder+: { head: 'past_future' },
       objective: { type: 'imitation' },
@@ -310,15 +314,24 @@ local images_as_they_come = 'transformer_model\\.encoder\\.';
 
   // MuE (Tang et al. 2023): one head for all exits; leave when a block changes little, never in the first third, then at
   // a threshold that falls; skipped blocks take over keys and values. Images leave their encoder by the same rule, each
-  // by itself; how similar states are depends on the encoder (MuE's examples have 0.9 for images): move `tau_image` until
-  // `encoder_layer_speedup` is what you want.
-  mue(max_length=20, tau_image=0.99):: {
+  // by itself. Thresholds of 0.9 and five beams are those of MuE's examples.
+  mue(max_length=20, tau_image=0.9, tau=0.9, num_beams=5):: {
     model+: {
       decoder+: { head: { type: 'tied', share_norm: true } },
       objective: { type: 'weighted_distillation', layer_weights: 'uniform', distillation: 'off' },
-      exit_policy: { type: 'decaying_threshold', policy: at_speed({ type: 'similarity' }), decay: 'mue', max_length: max_length },
-      decoding+: { skipped_blocks: 'copy', image_exit: { threshold: tau_image } },
+      exit_policy: {
+        type: 'decaying_threshold',
+        policy: { type: 'similarity', thresholds: tau },
+        decay: 'mue',
+        max_length: max_length,
+      },
+      decoding+: { num_beams: num_beams, skipped_blocks: 'copy', image_exit: { threshold: tau_image } },
     },
+  },
+  // How similar states are depends on the network: with a threshold for one and a half times the speed; move `tau_image`
+  // until `encoder_layer_speedup` is what you want.
+  mue_at_speed(max_length=20, tau_image=0.99):: $.mue(max_length, tau_image, num_beams=1) {
+    model+: { exit_policy+: { policy: at_speed({ type: 'similarity' }) } },
   },
 
   // CALM (Schuster et al. 2022): one head for all exits, trained by depth. Its three rules: the lead of the most probable

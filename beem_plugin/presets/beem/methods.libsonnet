@@ -4,13 +4,17 @@
 // Of a stage that leaves the last exit as it is, the loss picks the best epoch: the task's metric, the last exit's, would
 // be the same in all of them.
 //
-// Numbers are the papers' and their releases'. Where a rule has a threshold and the paper reports several, the threshold
-// is chosen on the held-out tenth for one and a half times the speed: any other is `allennlp calibrate` away.
+// Numbers are the papers' and their releases'; `published` are rate, batch, epochs and the like, which arguments of
+// `glue.task` override. Where a paper gives none, they are the task's. Where a rule has a threshold and the paper reports
+// several, the threshold is chosen on the held-out tenth for one and a half times the speed: any other is
+// `allennlp calibrate` away. A variant of ours has a name of its own.
 local policies = import 'policies.libsonnet';
 local trainers = import 'trainers.libsonnet';
 
 // A pooler an exit, on what the backbone was chosen with.
 local own_poolers = { share_pooler: false };
+// A fine-tuning without warm-up and weight decay, all epochs: the scripts that came with PABEE and DeeBERT.
+local plain = { patience: null, weight_decay: 0.0, warmup: 0 };
 local at_speed(policy, speedup=1.5) = policy { thresholds: { type: 'budget', speedup: speedup } };
 
 {
@@ -110,6 +114,7 @@ local at_speed(policy, speedup=1.5) = policy { thresholds: { type: 'budget', spe
 
   // PABEE (Zhou et al. 2020): one training, every exit by its depth; leave when `patience` exits in a row change nothing.
   pabee:: {
+    published+:: plain { batch_size: 32, epochs: 5, lr: 2e-5 },
     model+: {
       objective: { type: 'weighted_distillation', layer_weights: 'linear', distillation: 'off' },
       exit_policy: policies.patience(6),
@@ -118,6 +123,7 @@ local at_speed(policy, speedup=1.5) = policy { thresholds: { type: 'budget', spe
 
   // DeeBERT (Xin et al. 2020): fine-tune the network; freeze it and train the exits; leave at low entropy, in nats.
   deebert:: {
+    published+:: plain { batch_size: 8, epochs: 3, lr: 2e-5 },
     model+: { encoder+: own_poolers, exit_policy: at_speed({ type: 'entropy' }) },
     trainer+: {
       type: 'staged',
@@ -130,12 +136,12 @@ local at_speed(policy, speedup=1.5) = policy { thresholds: { type: 'budget', spe
 
   // ElasticBERT (Liu et al. 2022): one training, all exits alike, each block given the mean of their gradients.
   elasticbert:: {
+    published+:: { batch_size: 32, epochs: 5, lr: 2e-5, patience: null, weight_decay: 0.1 },
     model+: {
       encoder+: own_poolers { gradient_equilibrium: true },
       objective: { type: 'weighted_distillation', layer_weights: 'uniform', distillation: 'off', reduction: 'sum' },
       exit_policy: at_speed({ type: 'entropy' }),
     },
-    trainer+: { optimizer+: { weight_decay: 0.1 } },
   },
 
   // BERxiT (Xin et al. 2021): steps on the last exit and steps on all take turns; a linear module learns where exits err.
@@ -150,6 +156,8 @@ local at_speed(policy, speedup=1.5) = policy { thresholds: { type: 'budget', spe
   // FastBERT (Liu et al. 2020): a small attention network as head; fine-tune the network; freeze it and let every exit
   // learn the last one's probabilities, without labels; leave at low entropy, as a share of the largest.
   fastbert:: {
+    published+:: { epochs: 5, lr: 2e-5, patience: null },
+    local given = std.get(self, 'given', {}),
     model+: {
       encoder+: { head: { type: 'attention' } },
       exit_policy: at_speed({ type: 'entropy', normalized: true }),
@@ -161,6 +169,8 @@ local at_speed(policy, speedup=1.5) = policy { thresholds: { type: 'budget', spe
           name: 'teacher',
           objective: { type: 'final_exit' },
           no_grad: ['@early_exits'],
+          // In a GLUE task to which no other number is given.
+          [if std.get(given, 'epochs', 0) == null then 'num_epochs']: 3,
           // What the teacher has not learned it cannot teach.
           require: { metric: 'accuracy', at_least: 0.6, on_failure: 'warn' },
         },
@@ -186,14 +196,20 @@ local at_speed(policy, speedup=1.5) = policy { thresholds: { type: 'budget', spe
   pcee:: $.pabee { model+: { exit_policy: { type: 'confident_patience', patience: 3, entropy_threshold: 0.3 } } },
 
   // Zero Time Waste (Wolczyk et al. 2021): fine-tune the network; freeze it and train heads that see the logits of the
-  // head before; combine all heads so far by weights fitted at calibration; leave when the ensemble is confident.
+  // head before; combine all heads so far by weights learned on the training data; leave when the ensemble is confident.
   ztw:: {
+    published+:: { batch_size: 32, epochs: 5 },
+    local whole = self,
     model+: {
       encoder+: { head: { type: 'cascaded' } },
-      exit_policy: at_speed({ type: 'cascaded_ensemble', weights: 'fit' }),
+      exit_policy: at_speed({ type: 'cascaded_ensemble', weights: 'adam' }),
     },
     trainer+: {
       type: 'staged',
+      callbacks: [
+        if callback.type == 'calibrate_exits' then callback { parameters_data: whole.train_data_path } else callback
+        for callback in super.callbacks
+      ],
       stages: [
         { name: 'backbone', objective: { type: 'final_exit' }, no_grad: ['@early_exits'] },
         {
@@ -202,15 +218,18 @@ local at_speed(policy, speedup=1.5) = policy { thresholds: { type: 'budget', spe
           no_grad: ['@backbone', '@last_exit'],
           validation_metric: '-loss',
           optimizer: { type: 'adam', lr: 1e-2, weight_decay: 1e-4 },
-          learning_rate_scheduler: null,
+          learning_rate_scheduler: { type: 'cosine_with_warmup', warmup_steps: 0 },
         },
       ],
     },
   },
+  // With the ensembles' weights fitted to the minimum, on the calibration data.
+  ztw_lbfgs:: $.ztw { model+: { exit_policy+: { weights: 'fit' } } },
 
   // PALBERT (Balagansky and Gavrilov 2022): one pooler and one classifier for all exits; a perceptron says how probable
   // halting is; the expected loss over halting exits, with a prior; leave at the median of the halting distribution.
   palbert:: {
+    published+:: { batch_size: 32, epochs: 25, lr: 1e-5, patience: 5 },
     model+: {
       encoder+: {
         share_pooler: true,
@@ -222,7 +241,6 @@ local at_speed(policy, speedup=1.5) = policy { thresholds: { type: 'budget', spe
       objective: { type: 'pondering' },
       exit_policy: { type: 'halting', threshold: 0.5 },
     },
-    trainer+: { optimizer+: { lr: 1e-5 } },
   },
 
   // JEI-DNN (Regol et al. 2024): fine-tune the network; freeze it and train heads and gates by turns, each against the
@@ -238,9 +256,19 @@ local at_speed(policy, speedup=1.5) = policy { thresholds: { type: 'budget', spe
           objective: { type: 'joint_gates' },
           no_grad: ['@backbone', '@last_exit'],
           validation_metric: '-loss',
-          optimizer: { type: 'adam', lr: 1e-3 },
+          optimizer: { type: 'sgd', lr: 1e-2 },
           learning_rate_scheduler: null,
         },
+      ],
+    },
+  },
+  // For small tasks, where at the published price of depth samples leave at five times the speed and more: a lower price,
+  // and Adam.
+  jei_dnn_small(beta=0.1):: $.jei_dnn {
+    trainer+: {
+      stages: [
+        if stage.name == 'gates' then stage { objective+: { beta: beta }, optimizer: { type: 'adam', lr: 1e-3 } } else stage
+        for stage in super.stages
       ],
     },
   },
@@ -269,13 +297,13 @@ local at_speed(policy, speedup=1.5) = policy { thresholds: { type: 'budget', spe
 
   // Global Past-Future (Liao et al. 2021): exits see all states before them and imitations of those to come.
   past_future:: {
+    // The classifiers see sums over all layers: at higher rates a deep network does not learn.
+    published+:: { lr: 2e-5 },
     model+: {
       encoder+: own_poolers { head: { type: 'past_future' }, gradual_unfreezing: 4 },
       objective: { type: 'imitation' },
       exit_policy: at_speed({ type: 'entropy' }),
     },
-    // The classifiers see sums over all layers: at higher rates a deep network does not learn.
-    trainer+: { optimizer+: { lr: 2e-5 } },
   },
 
   // HashEE (Sun et al. 2022): every token leaves at a depth that a table gives it; one classifier, no decision.

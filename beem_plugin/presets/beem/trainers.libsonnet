@@ -8,14 +8,14 @@
     parameter_groups: [[['bias|[Nn]orm|\\bln_'], { weight_decay: 0.0 }]],
   },
 
-  finetune(epochs, lr=3e-5, metric='+accuracy', patience=3):: {
+  finetune(epochs, lr=3e-5, metric='+accuracy', patience=3, weight_decay=0.01, warmup=0.06):: {
     type: 'gradient_descent',
     num_epochs: epochs,
     patience: patience,
     validation_metric: metric,
     grad_norm: 1.0,
-    optimizer: $.adamw(lr),
-    learning_rate_scheduler: { type: 'linear_with_warmup', warmup_steps: 0.06 },
+    optimizer: $.adamw(lr, weight_decay),
+    learning_rate_scheduler: { type: 'linear_with_warmup', warmup_steps: warmup },
     callbacks: [{ type: 'calibrate_exits' }],
   },
 }

@@ -18,7 +18,7 @@ from beem_plugin.data.data_loader import DataLoader
 from beem_plugin.data.instance import Instance
 from beem_plugin.tasks.task import task_of
 from beem_plugin.training.callbacks.callback import TrainerCallback
-from beem_plugin.training.trainer import RunningTrainer
+from beem_plugin.training.trainer import RunningTrainer, with_means
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +47,8 @@ class CalibrateExits(TrainerCallback):
     data : `str`, optional (default = the slice of the training data that `train_data_path` holds out)
         A source for the dataset reader: with `train_data_path` "train[fit]" the default is "train[holdout]".
         Calibration on the split that is reported makes its figures optimistic; reports name the split.
+    parameters_data : `str`, optional (default = `data`)
+        Another source for what a policy's score itself needs, such as the weights of an ensemble.
     batch_size : `int`, optional (default = `64`)
     keep_traces : `bool`, optional (default = `False`)
         Whether the traces of validation and test data are kept, in `traces/` of the serialization directory.
@@ -54,6 +56,7 @@ class CalibrateExits(TrainerCallback):
 
     serialization_dir: Path
     data: str | None = None
+    parameters_data: str | None = None
     batch_size: int = 64
     keep_traces: bool = False
 
@@ -80,7 +83,8 @@ class CalibrateExits(TrainerCallback):
         assert self.data is not None
         model, data = trainer.model, trainer.data
         trace = self.trace(trainer, self.instances, self.data)
-        report = model.exit_policy.calibrate(trace)
+        parameters = self.parameters_trace(trainer)
+        report = model.exit_policy.calibrate(trace, *([] if parameters is None else [parameters]))
         Calibration(report.policy, data.policy_config, report.to_json(), trace).save(
             self.serialization_dir / "calibration"
         )
@@ -91,14 +95,23 @@ class CalibrateExits(TrainerCallback):
         metrics.update({f"calibration_{name}": value for name, value in figures(model, trace).items()})
         for warning in report.warnings:
             logger.warning("calibration on %s: %s", self.data, warning)
-        for name, prefix in (("validation", "best_validation"), ("test", "test")):
-            source = data.paths.get(name, self.data)
-            if source != self.data:
-                traced = self.trace(trainer, data.instances[name], source)
-                if self.keep_traces:
-                    traced.save(self.serialization_dir / "traces" / f"{name}.npz")
-                values = figures(model, traced)
-                metrics.update({f"{prefix}_early_exit_{key}": value for key, value in values.items()})
+        found: dict[str, dict[str, Any]] = {}
+        for name in (split for split, source in data.paths.items() if split != "train" and source != self.data):
+            traced = self.trace(trainer, data.instances[name], data.paths[name])
+            if self.keep_traces:
+                traced.save(self.serialization_dir / "traces" / f"{name}.npz")
+            found[name] = figures(model, traced)
+        on_validation = found.pop("validation", {})
+        metrics.update({f"best_validation_early_exit_{key}": value for key, value in on_validation.items()})
+        metrics.update(with_means(found, "early_exit_"))
+
+    def parameters_trace(self, trainer: RunningTrainer) -> ExitTrace | None:
+        """The trace of `parameters_data`, if any."""
+        source, data = self.parameters_data, trainer.data
+        if source is None or source == self.data:
+            return None
+        known = source == data.paths["train"]
+        return self.trace(trainer, data.instances["train"] if known else data.dataset_reader.read(source), source)
 
     def trace(self, trainer: RunningTrainer, instances: Sequence[Instance], source: str) -> ExitTrace:
         """The trace of `instances`."""

@@ -32,7 +32,7 @@ local patience(name, counts) = [
   leebert: patience('LeeBERT-style', [1, 2, 3]),
   capeen: at('CapEEN', captions.capeen),
   deecap: at('DeeCap', captions.deecap),
-  mue: at('MuE', captions.mue()),
+  mue: at('MuE', captions.mue_at_speed()),
   calm: [own('CALM, softmax', captions.calm_softmax()), own('CALM, state', captions.calm_state())]
         + at('CALM, softmax', captions.calm_softmax()) + at('CALM, state', captions.calm_state()),
   calm_learned: [own('CALM, learned', captions.calm_learned)] + at('CALM, learned', captions.calm_learned),
