@@ -18,6 +18,7 @@ from beem_plugin.commands import (  # noqa: F401  importing them registers them
     diff_config,
     evaluate,
     export,
+    glue_submission,
     new_config,
     predict,
     print_results,

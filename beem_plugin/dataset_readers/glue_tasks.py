@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 _ONE_VALIDATION = {"train": "train", "validation": "dev", "test": "test"}
 _TWO_VALIDATIONS = {
@@ -33,6 +33,10 @@ class GlueTask:
         A key of `beem_plugin.common.metrics.METRICS`.
     splits : `dict[str, str]`
         Split -> TSV file, without suffix.
+    submission : `dict[str, tuple[str, int]]`
+        Test split -> file of a submission to GLUE's site, without suffix, and the rows that the site demands.
+    submits_words : `bool`
+        Whether those files hold `label_names`, or 0 and 1.
     """
 
     folder: str
@@ -43,6 +47,8 @@ class GlueTask:
     headerless_columns: tuple[str, ...] = ()
     metric: str = "accuracy"
     splits: dict[str, str] = None  # type: ignore[assignment]  # filled in below
+    submission: dict[str, tuple[str, int]] = field(default_factory=dict)
+    submits_words: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tsv_text_columns", self.tsv_text_columns or self.text_fields)
@@ -62,10 +68,17 @@ GLUE_TASKS: dict[str, GlueTask] = {
         ("unacceptable", "acceptable"),
         headerless_columns=("source", "label", "original_mark", "sentence"),
         metric="matthews",
+        submission={"test": ("CoLA", 1063)},
     ),
-    "sst2": GlueTask("SST-2", ("sentence",), ("negative", "positive")),
+    "sst2": GlueTask("SST-2", ("sentence",), ("negative", "positive"), submission={"test": ("SST-2", 1821)}),
     "mrpc": GlueTask(
-        "MRPC", _PAIR, ("not_equivalent", "equivalent"), ("#1 String", "#2 String"), "Quality", metric="f1"
+        "MRPC",
+        _PAIR,
+        ("not_equivalent", "equivalent"),
+        ("#1 String", "#2 String"),
+        "Quality",
+        metric="f1",
+        submission={"test": ("MRPC", 1725)},
     ),
     "qqp": GlueTask(
         "QQP",
@@ -73,8 +86,16 @@ GLUE_TASKS: dict[str, GlueTask] = {
         ("not_duplicate", "duplicate"),
         tsv_label_column="is_duplicate",
         metric="f1",
+        submission={"test": ("QQP", 390965)},
     ),
-    "stsb": GlueTask("STS-B", _PAIR, (), tsv_label_column="score", metric="pearson_spearman"),
+    "stsb": GlueTask(
+        "STS-B",
+        _PAIR,
+        (),
+        tsv_label_column="score",
+        metric="pearson_spearman",
+        submission={"test": ("STS-B", 1379)},
+    ),
     "mnli": GlueTask(
         "MNLI",
         ("premise", "hypothesis"),
@@ -82,8 +103,22 @@ GLUE_TASKS: dict[str, GlueTask] = {
         _PAIR,
         "gold_label",
         splits=_TWO_VALIDATIONS,
+        submission={"test_matched": ("MNLI-m", 9796), "test_mismatched": ("MNLI-mm", 9847), "ax": ("AX", 1104)},
+        submits_words=True,
     ),
-    "qnli": GlueTask("QNLI", ("question", "sentence"), ("entailment", "not_entailment")),
-    "rte": GlueTask("RTE", _PAIR, ("entailment", "not_entailment")),
-    "wnli": GlueTask("WNLI", _PAIR, ("not_entailment", "entailment")),
+    "qnli": GlueTask(
+        "QNLI",
+        ("question", "sentence"),
+        ("entailment", "not_entailment"),
+        submission={"test": ("QNLI", 5463)},
+        submits_words=True,
+    ),
+    "rte": GlueTask(
+        "RTE",
+        _PAIR,
+        ("entailment", "not_entailment"),
+        submission={"test": ("RTE", 3000)},
+        submits_words=True,
+    ),
+    "wnli": GlueTask("WNLI", _PAIR, ("not_entailment", "entailment"), submission={"test": ("WNLI", 146)}),
 }
