@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
+from pathlib import Path
 from typing import Any
 
 from beem_plugin.common.errors import ConfigurationError, DataError, nearest_first
@@ -76,14 +77,15 @@ class DatasetReader(Registrable):
         self.max_instances = max_instances
         self.slicing = slicing or Slicing()
         self.labels = LabelRules()
+        self._kept: dict[tuple[Any, ...], InstanceTable] = {}
 
     def read(self, source: str) -> Sequence[Instance]:
         """All instances of `source`, optionally with a slice (`train[holdout]`), tokenized in large batches."""
         base, part = split_source(str(source), self.parts)
-        instances: Iterable[Instance] = self._read(base)
-        if part is not None:
-            instances = self._slice(InstanceTable(instances), part)
-        table = InstanceTable(islice(instances, self.max_instances))
+        if part is None:
+            table = InstanceTable(islice(self._read(base), self.max_instances))
+        else:
+            table = self._part(base, part)[: self.max_instances]
         if not table:
             raise DataError(f"{source}: no instances")
         self._encode(table)
@@ -154,11 +156,36 @@ class DatasetReader(Registrable):
     def _encode_batch(self, instances: Sequence[Instance]) -> list[dict[str, list[int]]]:
         return self.tokenizer.encode_batch([self._texts(instance) for instance in instances])
 
-    def _slice(self, table: InstanceTable, part: str) -> Iterator[Instance]:
+    def _part(self, base: str, part: str) -> InstanceTable:
+        """
+        One part of a source. Smaller parts of the same file are kept until they are read: a training on `[fit]`
+        calibrates on `[holdout]`.
+        """
+        state = base, _modification(base)
+        kept = self._kept.pop((*state, part), None)
+        if kept is not None:
+            return kept
+        table = InstanceTable(self._read(base))
         # Sequences of tags are too many to be strata.
         labels = [None if isinstance(label, tuple) else label for label in table.labels]
-        assigned = self.slicing.assign([self._texts(instance) for instance in table], labels)
-        return (table[row] for row, name in enumerate(assigned) if name in PARTS[part])
+        assigned = self.slicing.assign(map(self._texts, table), labels)
+        found = {
+            name: table.select([row for row, own in enumerate(assigned) if own in PARTS[name]]).compact()
+            for name in self.parts
+            if name == part or not set(PARTS[name]) & set(PARTS[part])
+        }
+        self._kept = {}
+        if state[1] is not None:
+            self._kept = {(*state, name): rest for name, rest in found.items() if len(rest) < len(found[part])}
+        return found[part]
+
+
+def _modification(source: str) -> tuple[int, int] | None:
+    """When a file was written and its size; `None` for a source that is no file."""
+    if not Path(source).is_file():
+        return None
+    status = Path(source).stat()
+    return status.st_mtime_ns, status.st_size
 
 
 def text_value(fields: Mapping[str, Any], name: str, place: str) -> str:

@@ -92,6 +92,17 @@ class InstanceTable(Sequence[Instance]):
         table._starts, table.lengths = self._starts[chosen], self.lengths[chosen]
         return table
 
+    def compact(self) -> InstanceTable:
+        """A copy of the rows, not tokenized yet, that shares no buffer with the table they were selected from."""
+        table = InstanceTable()
+        ends = (self._spans[1] - self._spans[0]).cumsum()
+        table._records = b"".join(self._records[first:last] for first, last in self._spans.T.tolist())
+        table._spans = np.stack([ends - (self._spans[1] - self._spans[0]), ends])
+        used, codes = np.unique(self.label_codes, return_inverse=True)
+        table.label_values, table.label_codes = [self.label_values[code] for code in used], codes.astype(np.int32)
+        table._starts, table.lengths = np.zeros_like(self._starts), np.zeros_like(self.lengths)
+        return table
+
     @property
     def labels(self) -> list[str | float | None]:
         """The label of every row."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,12 +59,12 @@ class Slicing:
             if not 0 <= getattr(self, key) < 1:
                 raise ConfigurationError(f"{key}: found {getattr(self, key)}, allowed: at least 0 and less than 1")
 
-    def assign(self, texts: Sequence[tuple[str, ...]], labels: Sequence[str | float | None]) -> list[str]:
+    def assign(self, texts: Iterable[tuple[str, ...]], labels: Sequence[str | float | None]) -> list[str]:
         """The part of each row: `"fit"`, `"holdout"` or `"test"`."""
-        parts = ["fit"] * len(texts)
+        parts = ["fit"] * len(labels)
         strata = _strata(texts, labels, self.seed)
-        num_test = round(self.test_fraction * len(texts))
-        num_holdout = min(round(self.holdout_fraction * (len(texts) - num_test)), self.holdout_max_size)
+        num_test = round(self.test_fraction * len(labels))
+        num_holdout = min(round(self.holdout_fraction * (len(labels) - num_test)), self.holdout_max_size)
         for part, size in (("test", num_test), ("holdout", num_holdout)):
             for row in _take(strata, size):
                 parts[row] = part
@@ -74,13 +74,13 @@ class Slicing:
 Group = list[int]  # the rows that have the same texts
 
 
-def _strata(texts: Sequence[tuple[str, ...]], labels: Sequence[str | float | None], seed: int) -> list[list[Group]]:
+def _strata(texts: Iterable[tuple[str, ...]], labels: Sequence[str | float | None], seed: int) -> list[list[Group]]:
     """Groups of rows with the same texts, by label, in an order drawn by hashing."""
-    groups: dict[str, Group] = defaultdict(list)
+    groups: dict[bytes, Group] = defaultdict(list)
     for row, parts in enumerate(texts):
         # Copies of one data set differ in blanks at the ends of texts; the slices must not.
         key = "\x1f".join(" ".join(text.split()) for text in parts)
-        groups[hashlib.sha256(f"{seed}\x1f{key}".encode()).hexdigest()].append(row)
+        groups[hashlib.sha256(f"{seed}\x1f{key}".encode()).digest()].append(row)
     ordered = [groups[digest] for digest in sorted(groups)]
     strata: dict[str, list[Group]] = defaultdict(list)
     if any(isinstance(label, float) for label in labels):

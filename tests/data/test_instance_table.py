@@ -46,6 +46,15 @@ def test_a_table_is_the_list_it_was_made_of() -> None:
     assert not InstanceTable() and list(InstanceTable()) == []
 
 
+def test_a_compact_table_has_its_own_buffers() -> None:
+    table = InstanceTable([Instance({"text": str(number)}, {}, "abc"[number % 3], number) for number in range(300)])
+    rows = [5, 2, 8]
+    compact = table.select(rows).compact()
+    assert list(compact) == [table[row] for row in rows] and compact.label_values == ["c"]
+    assert len(pickle.dumps(compact)) < len(pickle.dumps(table.select(rows))) / 5
+    assert list(table.select([]).compact()) == []
+
+
 def test_labels_and_token_counts_are_those_of_the_list() -> None:
     rows, table = make()
     assert labels_of(table) == labels_of(rows) == ["yes", None, "no"]

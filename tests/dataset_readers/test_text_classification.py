@@ -12,6 +12,7 @@ import pytest
 from beem_plugin.common.errors import ConfigurationError, DataError
 from beem_plugin.common.registry import Params
 from beem_plugin.data import DatasetReader, Vocabulary
+from beem_plugin.dataset_readers import text_classification  # noqa: F401  registers the reader
 
 Make = Callable[..., DatasetReader]
 
@@ -71,6 +72,22 @@ def test_regression(make: Make, tmp_path: Path) -> None:
     assert [i.label for i in reader.read(path)] == [1.5, 2.0] and reader.metric == "pearson_spearman"
     with pytest.raises(DataError, match="b.csv:2: label: found 'high', a number is expected"):
         reader.read(write(tmp_path / "b.csv", "text,label\na,high\n"))
+
+
+def test_a_file_is_read_once_for_its_parts(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.csv"
+    write(path, "text,label\n" + "".join(f"film {row},{'xyz'[row % 3]}\n" for row in range(60)))
+    alone = {part: list(make().read(f"{path}[{part}]")) for part in ("fit", "holdout")}
+    reader, reads = make(), []
+    read = reader._read
+    monkeypatch.setattr(reader, "_read", lambda source: reads.append(source) or read(source))
+    assert [list(reader.read(f"{path}[{part}]")) for part in ("fit", "holdout")] == list(alone.values())
+    assert reads == [str(path)]
+    assert list(reader.read(f"{path}[holdout]")) == alone["holdout"], "what was kept is handed out once"
+    reader.read(f"{path}[fit]")
+    write(path, "text,label\n" + "".join(f"another {row},{'xy'[row % 2]}\n" for row in range(40)))
+    changed = reader.read(f"{path}[holdout]")
+    assert len(changed) == 4 and all(row.fields["text"].startswith("another") for row in changed)
 
 
 def test_parts_never_overlap_and_never_share_a_text(make: Make, tmp_path: Path) -> None:

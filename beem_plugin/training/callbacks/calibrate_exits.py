@@ -70,12 +70,14 @@ class CalibrateExits(TrainerCallback):
     def on_start(self, trainer: RunningTrainer, is_primary: bool = True, **kwargs: Any) -> None:
         super().on_start(trainer)
         # Read before training, to find a wrong name early.
+        is_apart = self.data is None  # parts of one source share no text
         self.data = self.data or held_out(trainer.data.paths["train"])
         if is_primary:
             self.instances = trainer.data.dataset_reader.read(self.data)
             if not self.instances:
                 raise ConfigurationError(f"calibrate_exits.data: {self.data} holds no sample")
-            warn_of_overlap(self.instances, trainer.data.instances["train"], self.data)
+            if not is_apart:
+                warn_of_overlap(self.instances, trainer.data.instances["train"], self.data)
 
     def on_end(self, trainer: RunningTrainer, metrics: dict[str, Any], **kwargs: Any) -> None:
         if not self.instances:
@@ -144,8 +146,9 @@ def warn_of_overlap(calibration: Sequence[Instance], train: Sequence[Instance], 
     def key(instance: Instance) -> int:
         return hash(repr(sorted((name, value) for name, value in instance.fields.items() if name != "id")))
 
-    seen = {key(instance) for instance in train}
-    shared = sum(key(instance) in seen for instance in calibration)
+    keys = [key(instance) for instance in calibration]
+    seen = set(keys).intersection(map(key, train))
+    shared = sum(one in seen for one in keys)
     if shared > 0.05 * len(calibration):
         logger.warning(
             "calibrate_exits: %d of the %d calibration samples in %s are training data as well; thresholds fitted on "
