@@ -222,9 +222,9 @@ def calibrate_if_open(model: Model, calibration: Calibration | None) -> str | No
 
 
 def device_of(cuda_device: int) -> torch.device:
-    if cuda_device < 0:
+    if cuda_device == -1:
         return torch.device("cpu")
-    if cuda_device >= torch.cuda.device_count():
+    if not 0 <= cuda_device < torch.cuda.device_count():
         raise ConfigurationError(
             f"--cuda-device: found {cuda_device}, allowed: -1 (CPU)"
             + (f" to {torch.cuda.device_count() - 1}" if torch.cuda.device_count() else "; no GPU is visible")

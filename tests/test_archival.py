@@ -113,8 +113,9 @@ def test_wrong_archives_are_named(trained: Path, tmp_path: Path) -> None:
         load_archive(tmp_path)
     with pytest.raises(DataError, match="no such weights file"):
         load_archive(trained, weights_file=tmp_path / "w.th")
-    with pytest.raises(ConfigurationError, match="--cuda-device"):
-        load_archive(trained, cuda_device=99)
+    for device in (99, -5):
+        with pytest.raises(ConfigurationError, match=f"--cuda-device: found {device}, allowed: -1"):
+            load_archive(trained, cuda_device=device)
 
 
 def test_weights_that_do_not_fit_are_named(trained: Path, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -35,27 +34,28 @@ class Export(Subcommand):
 
 def export_from_args(args: argparse.Namespace) -> Any:
     from beem_plugin.archival import load_archive
+    from beem_plugin.common.replaced_folder import replaced_folder, restore_folder
     from beem_plugin.execution.onnx.export import export_network
     from beem_plugin.tasks.classification import text_model
-    from beem_plugin.training.serialization import prepared_directory
 
     folder = Path(args.folder).absolute()
+    restore_folder(folder)
     check_folder(folder, args.force)
     check_inputs(folder, {"ARCHIVE": args.archive_file, "--weights-file": args.weights_file})
     archive = load_archive(args.archive_file, overrides=args.overrides, weights_file=args.weights_file)
     model = text_model(archive.model)
     reader = archive.validation_dataset_reader
     example = reader.text_to_instance(**{name: "a" for name in reader.text_fields})
-    with ExitStack() as held, prepared_directory(folder, False, args.force, held):
+    with replaced_folder(folder) as new:
         written = export_network(
             model.encoder,
             model.exit_policy,
-            folder,
+            new,
             token_types="token_type_ids" in example.encoding,
             full_depth=args.full_depth,
             meta={"labels": model.vocab.labels},
         )
-        reader.tokenizer.save(folder / "tokenizer")
+        reader.tokenizer.save(new / "tokenizer")
     print(f"{args.folder}: {len(written['segments'])} segments")
     return 0
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from beem_plugin.common.encoder_reads import reads
 from beem_plugin.common.errors import ConfigurationError, nearest_first
+from beem_plugin.common.strict_json import each_key_once
 
 if TYPE_CHECKING:
     from beem_plugin.common.registry import Params
@@ -104,7 +105,7 @@ def evaluate_document(path: str | Path, ext_vars: Mapping[str, str] | None = Non
         return _evaluate_yaml(path)
     if path.suffix == ".json":
         try:  # an archived config may hold escapes that jsonnet refuses, and needs no evaluation
-            return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_each_key_once)
+            return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=each_key_once)
         except ValueError:
             pass  # jsonnet's message names the place
     return _evaluate("evaluate_file", str(path), ext_vars)
@@ -202,14 +203,6 @@ def _evaluate(function: str, name: str, ext_vars: Mapping[str, str] | None, *cod
     except RuntimeError as error:
         raise ConfigurationError(_jsonnet_message(str(error), name)) from None
     return json.loads(text.translate(_BACK_TO_SURROGATES))
-
-
-def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A dict without duplicate keys, of which json would drop the first."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("duplicate field")
-    return found
 
 
 def _evaluate_yaml(path: Path) -> Any:

@@ -21,8 +21,8 @@ def json_line(obj: Any) -> str:
 
 def parse_json(text: str, place: str) -> Any:
     """
-    The value of strict JSON; raises a `DataError` that begins with `place`. NaN, which pandas and Python write for a
-    missing value, becomes `None`.
+    The value of strict JSON without duplicate keys; raises a `DataError` that begins with `place`. NaN, which pandas
+    and Python write for a missing value, becomes `None`.
     """
     try:
         return JSON_DECODER.decode(text)
@@ -62,6 +62,16 @@ def read_json_object(path: Path, name: str | None = None) -> dict[str, Any]:
     return content
 
 
+def each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of these keys and values; json itself drops the first of two equal keys."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in found if names.count(name) > 1)
+        raise ValueError(f"the key {twice[:40]!r} occurs twice in an object")
+    return found
+
+
 def _constant(name: str) -> None:
     if name != "NaN":
         raise ValueError(f"found {name}")
@@ -74,4 +84,4 @@ def _finite(digits: str) -> float:
     return value
 
 
-JSON_DECODER = json.JSONDecoder(parse_constant=_constant, parse_float=_finite)
+JSON_DECODER = json.JSONDecoder(parse_constant=_constant, parse_float=_finite, object_pairs_hook=each_key_once)

@@ -53,7 +53,7 @@ def csv_records(lines: Iterator[str], delimiter: str, quoting: bool, source: str
     The number of the last line of each record, and its cells. Empty lines are skipped.
 
     With `quoting`, a cell that begins and ends with a quotation mark is quoted as in RFC 4180; a cell such as
-    `"bad" plot` is text as it stands.
+    `"bad" plot` is text as it stands. Lines end as the first one does, or as all the others do.
 
     # Parameters
 
@@ -68,12 +68,11 @@ def csv_records(lines: Iterator[str], delimiter: str, quoting: bool, source: str
 
     `DataError` for a quotation mark that is left open.
     """
-    line_end = ""
+    head, line_end = _line_end(lines)
+    lines = itertools.chain(head, lines)
     number = 0
     for line in lines:
         number += 1
-        if number == 1:
-            line_end = line[len(line.rstrip("\r\n")) :]
         text = _without_end(line, line_end)
         if not text:
             continue
@@ -172,6 +171,25 @@ def _closing_quote(line: str, at: int) -> int:
             return at
         at += 2
     return -1
+
+
+def _line_end(lines: Iterator[str]) -> tuple[list[str], str]:
+    """
+    The first lines, and the line end of the file: that of its first line. Where that is `\\n`, and all others end with
+    `\\r\\n`, the header was put before rows of another source.
+    """
+    first = next(lines, "")
+    head, line_end = [first], first[len(first.rstrip("\r\n")) :]
+    if line_end == "\n":
+        for line in itertools.islice(lines, _LINES_AHEAD):
+            head.append(line)
+            if not line.endswith("\r\n"):
+                break
+        # The last line may have no end.
+        ends = [line for line in head[1:] if line.endswith("\n")]
+        if ends and all(line.endswith("\r\n") for line in ends):
+            line_end = "\r\n"
+    return [line for line in head if line], line_end
 
 
 def _without_end(text: str, line_end: str) -> str:

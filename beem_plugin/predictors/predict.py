@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import sys
 from collections.abc import Generator
 from contextlib import closing
@@ -15,6 +14,7 @@ from tqdm import tqdm
 from beem_plugin.archival import load_archive
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.files import atomic_write
+from beem_plugin.common.strict_json import parse_json
 from beem_plugin.data.table_file import TableRow
 from beem_plugin.execution.file_engine import check_engine, file_engine
 from beem_plugin.execution.precision import cast_network
@@ -92,10 +92,7 @@ def predictions(args: argparse.Namespace, predictor: Predictor, bar: tqdm) -> Ge
 
 
 def predictor_arguments(args: argparse.Namespace) -> dict[str, Any]:
-    try:
-        extra = json.loads(args.predictor_args) if args.predictor_args else {}
-    except json.JSONDecodeError as error:
-        raise ConfigurationError(f"--predictor-args: not JSON: {error}") from None
+    extra = parse_json(args.predictor_args, "--predictor-args") if args.predictor_args else {}
     if not isinstance(extra, dict):
         raise ConfigurationError(f"--predictor-args: found {extra!r}, allowed: a JSON object")
     extra.setdefault("batch_size", args.batch_size)

@@ -42,8 +42,8 @@ def make_accelerator(
     if mixed_precision not in PRECISIONS:
         raise ConfigurationError(not_allowed("trainer.mixed_precision", mixed_precision, PRECISIONS))
     join_processes(cuda_device)
-    if cuda_device is not None and cuda_device >= 0 and launched_processes() == 1:
-        if cuda_device >= torch.cuda.device_count():
+    if cuda_device not in (None, -1) and launched_processes() == 1:
+        if not 0 <= cuda_device < torch.cuda.device_count():
             raise ConfigurationError(
                 f"trainer.cuda_device: found {cuda_device}, allowed: -1 (the CPU) or a number below the count of GPUs, "
                 f"{torch.cuda.device_count()}"

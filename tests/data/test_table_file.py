@@ -25,6 +25,18 @@ def test_csv_with_quotes_newlines_and_byte_order_mark(tmp_path: Path) -> None:
     assert [row.place for row in read_table(path)] == [f"{path}:3", f"{path}:5"]
 
 
+@pytest.mark.parametrize("last", ["neg\r\n", "neg"])
+def test_the_header_may_have_another_line_end_than_the_rows(last: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    expected = [{"text": "one", "label": "pos"}, {"text": "two, three", "label": "neg"}]
+    path.write_bytes(f'text,label\none,pos\r\n"two, three",{last}'.encode())
+    assert rows(path) == expected
+    path.write_bytes(f'text,label\r\none,pos\n"two, three",{last}'.encode())
+    assert rows(path) == expected
+    path.write_bytes(b"text,label\none,pos\r\ntwo,neg\n")
+    assert [row["label"] for row in rows(path)] == ["pos\r", "neg"], "rows that end with line feeds keep other characters"
+
+
 def test_tsv_keeps_stray_quotes(tmp_path: Path) -> None:
     path = tmp_path / "a.tsv"
     path.write_text('text\tlabel\n"open\t1\nin "the" middle\t0\n', encoding="utf-8")
@@ -87,6 +99,8 @@ def test_a_file_without_header_may_lack_the_optional_column(tmp_path: Path) -> N
         ("a.jsonl", '{"a": Infinity}\n', "a.jsonl:1: not valid JSON: found Infinity"),
         ("a.jsonl", '{"a": 1e999}\n', "a.jsonl:1: not valid JSON: found the number 1e999"),
         ("a.jsonl", '{"a": ' + "1" * 5000 + "}\n", "a.jsonl:1: not valid JSON: Exceeds the limit"),
+        ("a.jsonl", '{"a": 1}\n{"a": {"b": 1, "b": 2}}\n', "a.jsonl:2: not valid JSON: the key 'b' occurs twice"),
+        ("a.json", '[{"a": 1}, {"a": 1, "a": 2}]', "a.json: not valid JSON: the key 'a' occurs twice"),
         ("a.jsonl", "[" * 100_000, "a.jsonl: not valid JSON: nested too deeply"),
         (
             "a.tsv",
@@ -201,7 +215,8 @@ def test_wrong_settings_are_named(options: dict[str, Any], message: str) -> None
 
 
 CELLS = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=8)
-TABLES = st.lists(st.tuples(CELLS, CELLS), min_size=1, max_size=5)
+# Where every row ends with a carriage return, it is part of the line end: hence the last row.
+TABLES = st.lists(st.tuples(CELLS, CELLS), max_size=5).map(lambda table: [*table, ("end", "end")])
 
 
 @given(table=TABLES, quoting=st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]), end=st.sampled_from(["\r\n", "\n"]))
