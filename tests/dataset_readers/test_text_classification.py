@@ -12,7 +12,6 @@ import pytest
 from beem_plugin.common.errors import ConfigurationError, DataError
 from beem_plugin.common.registry import Params
 from beem_plugin.data import DatasetReader, Vocabulary
-from beem_plugin.dataset_readers import text_classification  # noqa: F401  registers the reader
 
 Make = Callable[..., DatasetReader]
 

@@ -1,0 +1,1 @@
+from beem_plugin import components  # noqa: F401  registers the readers
