@@ -34,7 +34,7 @@ def test_the_header_may_have_another_line_end_than_the_rows(last: str, tmp_path:
     path.write_bytes(f'text,label\r\none,pos\n"two, three",{last}'.encode())
     assert rows(path) == expected
     path.write_bytes(b"text,label\none,pos\r\ntwo,neg\n")
-    assert [row["label"] for row in rows(path)] == ["pos\r", "neg"], "rows that end with line feeds keep other characters"
+    assert [row["label"] for row in rows(path)] == ["pos\r", "neg"], "text of files with line feeds"
 
 
 def test_tsv_keeps_stray_quotes(tmp_path: Path) -> None:
