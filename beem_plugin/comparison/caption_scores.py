@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from beem_plugin.common.caption_metrics import CaptionScores, score_captions
 from beem_plugin.decoding.word_depth import WORD_CLASSES
+from beem_plugin.evaluation.statistics import mean_and_error
 from beem_plugin.rendering.tables import Column, Estimate, Table
 
 METRIC_NAMES = {
@@ -52,8 +52,8 @@ def cider_difference(found: CaptionScores, first: CaptionScores, name: str = "ci
     differences = [one - other for one, other in pairs]
     if len(differences) < 2:
         return {}
-    error = statistics.stdev(differences) / len(differences) ** 0.5
-    return {f"{name}_difference": statistics.fmean(differences), f"{name}_difference_error": error}
+    mean, error = mean_and_error(differences)
+    return {f"{name}_difference": mean, f"{name}_difference_error": error}
 
 
 def flat(row: Mapping[str, Any]) -> dict[str, Any]:

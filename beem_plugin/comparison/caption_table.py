@@ -23,10 +23,9 @@ from beem_plugin.execution.metering.timing import measure, ratio
 from beem_plugin.exits.policies import Final
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.models import MultiExitCaptioner
-from beem_plugin.tasks.caption_benchmark import changed, decode
 from beem_plugin.tasks.caption_data import check_references, one_an_image
-from beem_plugin.tasks.captioning import calibration_trace_of, captioner_of, decode_in_order
-from beem_plugin.tasks.task import evaluation_loader
+from beem_plugin.tasks.caption_decoding import Decode, captioner_of, changed, decode_in_order, decoder_of, image_batches
+from beem_plugin.tasks.captioning import calibration_trace_of
 
 KEYS = ("name", "policy", "skipped_blocks", "calibration_target")
 FULL_DEPTH = "full depth"
@@ -39,6 +38,9 @@ class TableCase:
     name: str
     policy: ExitPolicy
     decoding: CaptionDecoding
+
+    def decoder(self, model: MultiExitCaptioner) -> Decode:
+        return decoder_of(model, policy=self.policy, decoding=self.decoding)
 
 
 def table_cases(entries: Any, archive: Archive, where: str, may_be_empty: bool = False) -> list[TableCase]:
@@ -133,15 +135,12 @@ def decoded_rows(
     tokenizer: Any = archive.validation_dataset_reader.tokenizer
     instances = one_an_image(archive.validation_dataset_reader.read(source), source)
     check_references(instances, source)
-    batches = [
-        {"index": batch["index"], "pixel_values": batch["pixel_values"].to(model.device)}
-        for batch in evaluation_loader(archive, instances, batch_size)
-    ]
+    batches = image_batches(archive, instances, batch_size)
     seconds = timed(model, batches, cases, repeats) if repeats else [{} for _ in cases]
     rows: list[dict[str, Any]] = []
     first: list[str] = []
     for case, times in zip(cases, seconds, strict=True):
-        captions, parts = decode_in_order(partial(decode, model, case.policy, case.decoding), batches, len(instances))
+        captions, parts = decode_in_order(case.decoder(model), batches, len(instances))
         texts = [tokenizer.decode(caption.tokens) for caption in captions]
         first = first or texts
         rows.append(
@@ -175,7 +174,7 @@ def timed(
     encoded = [{"image_states": encode(batch)} for batch in batches]
     runs: dict[str, Callable[[], Iterable[Any]]] = {"encoder": partial(map, encode, batches)}
     for number, case in enumerate(cases):
-        runs[f"case {number}"] = partial(map, partial(decode, model, case.policy, case.decoding), encoded)
+        runs[f"case {number}"] = partial(map, case.decoder(model), encoded)
     images, *timings = measure(runs, repeats, model.device).values()
     found = []
     for own in timings:

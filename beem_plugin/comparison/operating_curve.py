@@ -163,7 +163,7 @@ class TraceJudge:
             ],
             calibration=None if report is None else report.to_json(),
             setting=setting,
-            intervals=intervals_of(self.trace, policy, outcome, measured, every=bootstrap),
+            intervals=intervals_of(self.trace, policy, outcome, measured, bootstrap),
         )
 
     def _fit(self, settings: Sequence[Setting]) -> list[Fitted]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,15 +15,9 @@ from beem_plugin.calibration.outcomes import Outcome
 from beem_plugin.calibration.replay import ExitDecisions
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.common.metrics import compute_metrics, count_metrics, metric_with_key
+from beem_plugin.common.metrics import count_metrics, metric_with_key
 from beem_plugin.common.registry import Params
-from beem_plugin.evaluation.statistics import (
-    Interval,
-    binomial_interval,
-    percentile_interval,
-    resampled_counts,
-    speedup_interval,
-)
+from beem_plugin.evaluation.statistics import Interval, metric_intervals, speedup_interval
 from beem_plugin.exits.policy import ExitPolicy
 
 ON_ITSELF = "calibrated on the very data it is judged on: these figures are too good"
@@ -99,30 +93,20 @@ def check_same_network(flag: str, path: str, trace: ExitTrace, other_path: str, 
 
 
 def intervals_of(
-    trace: ExitTrace, policy: ExitPolicy, outcome: Outcome, measured: dict[str, float], every: bool
+    trace: ExitTrace, policy: ExitPolicy, outcome: Outcome, measured: dict[str, float], bootstrap: bool
 ) -> dict[str, Interval]:
-    """Intervals of the speed-up and of accuracy (binomial), and with `every` of the other metrics (bootstrap)."""
-    found: dict[str, Interval] = {}
+    """Intervals of the speed-up and of accuracy, and with `bootstrap` of the other metrics."""
     if not trace.has_independent_samples:
-        return found
+        return {}
+    found: dict[str, Interval] = {}
     speed = speedup_interval(outcome.exit_histogram, trace.exit_layers, trace.costs_under(policy))
     if trace.token_depth is None and speed is not None:
         found["layer_speedup"] = speed
-    if "accuracy" in measured:
-        right = int(outcome.counts[outcome.labels == outcome.predictions].sum())
-        found["accuracy"] = binomial_interval(right, int(outcome.counts.sum()))
-    if every and measured and not trace.is_regression:
-        for name in dict.fromkeys(map(metric_with_key, measured)):
-            drawn = [count_metrics(name, *cells) for cells in _resampled(outcome)] if name != "accuracy" else []
-            for key in measured.keys() - found.keys() if drawn else ():
-                found[key] = percentile_interval([values[key] for values in drawn])
+    if measured and not trace.is_regression:
+        names = dict.fromkeys(map(metric_with_key, measured)) if bootstrap else ()
+        intervals = metric_intervals(names, outcome.labels, outcome.predictions, outcome.counts)
+        found |= {key: intervals[key] for key in measured if key in intervals}
     return found
-
-
-def _resampled(outcome: Outcome) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    for counts in resampled_counts(outcome.counts, draws=200):
-        some = counts > 0
-        yield outcome.labels[some], outcome.predictions[some], counts[some]
 
 
 def right_of(trace: ExitTrace, decisions: ExitDecisions) -> np.ndarray | None:
@@ -133,25 +117,22 @@ def right_of(trace: ExitTrace, decisions: ExitDecisions) -> np.ndarray | None:
 
 
 def measure(trace: ExitTrace, predictions: Tensor, metrics: Sequence[str] = ()) -> dict[str, float]:
-    """
-    Accuracy, the task's own metrics and those that give the numbers `metrics`, over the samples with a label; of a
-    regression its own alone. Empty where there is no label.
-    """
+    """`measure_outcome` of `(samples,)` predictions, over the samples with a label."""
     known = trace.known
-    if not bool(known.any()):
-        return {}
     labels, given = trace.labels[known].numpy(), predictions[known].numpy()
-    return {
-        key: value for name in _names(trace, metrics) for key, value in compute_metrics(name, labels, given).items()
-    }
+    return measure_outcome(trace, Outcome([], labels, given, np.ones(len(labels), dtype=np.int64)), metrics)
 
 
 def measure_outcome(trace: ExitTrace, outcome: Outcome, metrics: Sequence[str] = ()) -> dict[str, float]:
-    """`measure` of an outcome on `trace`."""
+    """
+    Accuracy, the task's own metrics and those that give the numbers `metrics`; of a regression its own alone. Empty
+    where there is no label.
+    """
     if not len(outcome.counts):
         return {}
+    names = [trace.metric] if trace.is_regression else ["accuracy", trace.metric, *map(metric_with_key, metrics)]
     cells = outcome.labels, outcome.predictions, outcome.counts
-    return {key: value for name in _names(trace, metrics) for key, value in count_metrics(name, *cells).items()}
+    return {key: value for name in dict.fromkeys(names) for key, value in count_metrics(name, *cells).items()}
 
 
 def fixed_exits(trace: ExitTrace, metric: str) -> Curve:
@@ -159,9 +140,3 @@ def fixed_exits(trace: ExitTrace, metric: str) -> Curve:
     columns = range(trace.num_exits - 1, -1, -1)
     values = [measure(trace, trace.predictions[:, column], [metric])[metric] for column in columns]
     return Curve(np.array(values), np.array(trace.fixed_speedups()[::-1]), [column + 1 for column in columns])
-
-
-def _names(trace: ExitTrace, metrics: Sequence[str]) -> list[str]:
-    if trace.is_regression:
-        return [trace.metric]
-    return list(dict.fromkeys(["accuracy", trace.metric, *map(metric_with_key, metrics)]))

@@ -13,13 +13,13 @@ from typing import Any, cast
 import numpy as np
 
 from beem_plugin.archival import Archive, load_archive
+from beem_plugin.calibration.report import binomial_interval
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.files import atomic_write, write_json
 from beem_plugin.common.outputs import check_outputs, check_writable
 from beem_plugin.evaluation.statistics import (
     Difference,
     Interval,
-    binomial_interval,
     mcnemar_of_counts,
     metric_intervals,
     speedup_interval,
@@ -172,9 +172,10 @@ def evaluate_archive(
     found = Evaluation(metrics, tables=task.tables(metrics))
     labelled = metrics.get("labelled_samples")
     if labelled and (matrix := metrics.get("confusion_matrix")) is not None:
-        gold, predicted = np.indices(np.shape(matrix)).reshape(2, -1)
-        found.intervals |= metric_intervals(str(archive.model.metric), gold, predicted, np.array(matrix).ravel())
-    if labelled and "accuracy" in metrics:
+        gold, predicted = np.nonzero(matrix)
+        counts = np.array(matrix)[gold, predicted]
+        found.intervals |= metric_intervals([str(archive.model.metric)], gold, predicted, counts)
+    elif labelled and "accuracy" in metrics:
         found.intervals["accuracy"] = binomial_interval(round(metrics["accuracy"] * labelled), labelled)
     if labelled is not None and "token_exit_histogram" not in metrics:
         network, policy = archive.model.exit_network, archive.model.exit_policy

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,22 +15,7 @@ from beem_plugin.common.metrics import count_metrics
 
 Interval = tuple[float, float]
 CONFIDENCE = 0.95
-DRAWS = 1000
-METRIC_DRAWS = 200
-
-__all__ = [
-    "Difference",
-    "binomial_interval",
-    "mcnemar",
-    "mcnemar_of_counts",
-    "mean_and_error",
-    "metric_intervals",
-    "over_tasks",
-    "paired_difference",
-    "percentile_interval",
-    "resampled_counts",
-    "speedup_interval",
-]
+SPEED_DRAWS, METRIC_DRAWS = 1000, 200
 
 
 @dataclass(frozen=True)
@@ -73,28 +58,15 @@ class Difference:
 
 
 def mcnemar(first: np.ndarray, second: np.ndarray) -> Difference:
-    """
-    `mcnemar_of_counts` of two rules on the same samples.
-
-    # Parameters
-
-    first, second : `np.ndarray`
-        `(samples,)` bool: whether each prediction is right.
-    """
+    """`mcnemar_of_counts` of two rules on the same samples: `(samples,)` bool, whether each prediction is right."""
     return mcnemar_of_counts(int((first & ~second).sum()), int((~first & second).sum()), len(first))
 
 
 def mcnemar_of_counts(wins: int, losses: int, samples: int) -> Difference:
     """
     Compares the accuracy of two rules on the same samples: exact McNemar test (1947), a binomial test on the samples
-    that exactly one of the two gets right. The interval is Wald's with Agresti and Min's (2005) correction.
-
-    # Parameters
-
-    wins, losses : `int`
-        Samples that only the first rule gets right, and only the second.
-    samples : `int`
-        All of them.
+    that only the first rule gets right (`wins`) and only the second (`losses`). The interval is Wald's with Agresti and
+    Min's (2005) correction.
     """
     from scipy.stats import binomtest, norm
 
@@ -121,56 +93,53 @@ def paired_difference(first: Sequence[float], second: Sequence[float]) -> Differ
     return Difference(mean, (mean - half, mean + half), p_value, count, "paired_t")
 
 
-def resampled_counts(counts: Sequence[int] | np.ndarray, draws: int = DRAWS, seed: int = 0) -> np.ndarray:
-    """
-    Bootstrap samples (Efron, 1979) of data that are given as counts of cells: `(draws, cells)` counts.
-
-    # Parameters
-
-    counts : `Sequence[int]`
-        `(cells,)`: how many samples fall into each, at least one in all.
-    draws, seed : `int`, optional
-    """
+def resampled_counts(counts: Sequence[int] | np.ndarray, draws: int, seed: int = 0) -> np.ndarray:
+    """Bootstrap samples (Efron, 1979) of `(cells,)` counts, at least one sample in all: `(draws, cells)`."""
     counts = np.asarray(counts, dtype=np.int64)
     samples = int(counts.sum())
     return np.random.default_rng(seed).multinomial(samples, counts / samples, size=draws)
 
 
-def metric_intervals(name: str, labels: np.ndarray, predictions: np.ndarray, counts: np.ndarray) -> dict[str, Interval]:
-    """
-    Bootstrap intervals of each number of a metric.
-
-    # Parameters
-
-    name : `str`
-        A key of `common.metrics.METRICS`, of a classification.
-    labels, predictions, counts : `np.ndarray`
-        `(cells,)` each: how many samples have which label and prediction.
-    """
-    drawn = []
-    for found in resampled_counts(counts, draws=METRIC_DRAWS):
-        some = found > 0
-        drawn.append(count_metrics(name, labels[some], predictions[some], found[some]))
-    return {key: percentile_interval([values[key] for values in drawn]) for key in drawn[0]}
-
-
 def percentile_interval(values: Sequence[float] | np.ndarray) -> Interval:
-    """The percentile interval of a statistic's values on bootstrap samples."""
+    """Of a statistic's values on bootstrap samples."""
     low, high = np.quantile(values, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     return float(low), float(high)
 
 
+def metric_intervals(
+    names: Iterable[str], labels: np.ndarray, predictions: np.ndarray, counts: np.ndarray
+) -> dict[str, Interval]:
+    """
+    Intervals of each number of some metrics of a classification: binomial of accuracy, bootstrap of the others.
+
+    # Parameters
+
+    names : `Iterable[str]`
+        Keys of `common.metrics.METRICS`.
+    labels, predictions, counts : `np.ndarray`
+        `(cells,)` each: how many samples, one or more, have which label and prediction.
+    """
+    found = {"accuracy": binomial_interval(int(counts[labels == predictions].sum()), int(counts.sum()))}
+    for name in names:
+        if name == "accuracy":
+            continue
+        drawn = []
+        for resampled in resampled_counts(counts, METRIC_DRAWS):
+            some = resampled > 0
+            drawn.append(count_metrics(name, labels[some], predictions[some], resampled[some]))
+        intervals = {key: percentile_interval([values[key] for values in drawn]) for key in drawn[0]}
+        found = intervals | found
+    return found
+
+
 def speedup_interval(
-    exit_histogram: Sequence[int],
-    exit_layers: Sequence[int],
-    exit_costs: Sequence[float] | None = None,
-    seed: int = 0,
+    exit_histogram: Sequence[int], exit_layers: Sequence[int], exit_costs: Sequence[float] | None = None
 ) -> Interval | None:
     """Bootstrap interval of the layer speed-up, arguments as of `histogram_summary`; `None` without samples."""
     if not sum(exit_histogram):
         return None
     costs = exit_costs or exit_layers
-    drawn = resampled_counts(exit_histogram, seed=seed)
+    drawn = resampled_counts(exit_histogram, SPEED_DRAWS)
     mean = drawn @ np.asarray(costs, dtype=np.float64)
     return percentile_interval(full_depth_cost(exit_layers, costs) * drawn.sum(1) / mean)
 

@@ -220,23 +220,26 @@ class MultiExitCaptioner(ExitModel):
 
     def decode(
         self,
-        batch: dict[str, Tensor],
+        batch: Mapping[str, Tensor],
         max_length: int | None = None,
         num_beams: int | None = None,
         policy: ExitPolicy | None = None,
+        decoding: CaptionDecoding | None = None,
     ) -> Decoded:
-        """As `generate`, with multiply-accumulates."""
+        """As `generate`, with multiply-accumulates; `decoding` is used in place of the model's."""
         was_training = self.training
-        self.eval()
+        if was_training:
+            self.eval()
         names = ("pixel_values", "image_states")
         inputs = {name: value.to(self.device) for name, value in batch.items() if name in names}
         if "image_of_row" in batch:
             inputs["pixel_values"] = inputs["pixel_values"][batch["image_of_row"].to(self.device)]
         rule, tokens = self.exit_policy if policy is None else policy, (self.bos_token_id, self.eos_token_id)
         try:
-            return self.decoding.run(self.decoder, rule, inputs, *tokens, max_length, num_beams)
+            return (decoding or self.decoding).run(self.decoder, rule, inputs, *tokens, max_length, num_beams)
         finally:
-            self.train(was_training)
+            if was_training:
+                self.train()
 
 
 def check_can_be_fitted(policy: ExitPolicy) -> None:

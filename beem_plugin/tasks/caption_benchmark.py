@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from torch import Tensor
 
-from beem_plugin.archival import Archive
 from beem_plugin.common.errors import ConfigurationError, not_allowed
 from beem_plugin.common.registry import registered_name
 from beem_plugin.decoding import CaptionDecoding, Decoded, GeneratedCaption, SkippedBlocks, decoded_speed
@@ -17,32 +15,13 @@ from beem_plugin.decoding.meter import CaptionMacs
 from beem_plugin.exits.policies import Final
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.models import MultiExitCaptioner
-from beem_plugin.tasks.caption_data import one_an_image
-from beem_plugin.tasks.task import Case, evaluation_loader
+from beem_plugin.tasks.caption_decoding import Decode, changed
+from beem_plugin.tasks.task import Case
 
 Images = Sequence[Mapping[str, Tensor]]
 RATES = {"words": "words", "images": "samples"}
 DECODER, TRANSFORMERS = "decoder", "transformers"
 """The engines of captions: this package's decoding, and `generate`."""
-
-
-def image_batches_by_size(archive: Archive, source: str, max_instances: int | None) -> Callable[[int], Images]:
-    """Makes batches of the data's images, each image once, of any size on the model's device."""
-    instances = one_an_image(archive.validation_dataset_reader.read(source), source)[:max_instances]
-    if not instances:
-        raise ConfigurationError(f"{source}: found no image to measure on")
-    parameter = next(archive.model.parameters())
-
-    def make(size: int) -> Images:
-        batches = []
-        for batch in evaluation_loader(archive, instances, size):
-            pixels = batch["pixel_values"]
-            if "image_of_row" in batch:
-                pixels = pixels[batch["image_of_row"]]
-            batches.append({"pixel_values": pixels.to(parameter.device, parameter.dtype)})
-        return batches
-
-    return make
 
 
 def caption_cases(
@@ -74,7 +53,7 @@ def caption_cases(
             raise ConfigurationError(not_allowed("--skipped-blocks", kind, SkippedBlocks.list_available()))
     found: dict[str, list[Decoded]] = {}
 
-    def case(engine: str, decode: Callable[[Mapping[str, Tensor]], Decoded], kind: str | None = None) -> Case:
+    def case(engine: str, decode: Decode, kind: str | None = None) -> Case:
         def run() -> Iterator[Decoded]:
             found[engine] = []
             for batch in batches:
@@ -91,18 +70,13 @@ def caption_cases(
         return Case(engine, "full_depth" if kind is None else "exits", run, counts, RATES, DECODER)
 
     cases = [
-        case(DECODER, partial(decode, model, Final(), decoding)),
+        case(DECODER, partial(model.decode, policy=Final(), decoding=decoding)),
         case(TRANSFORMERS, partial(generate, model, decoding)),
     ]
     for kind in kinds:
-        cases.append(case(f"{DECODER}, {kind}", partial(decode, model, policy, changed(decoding, kind)), kind))
+        decode = partial(model.decode, policy=policy, decoding=changed(decoding, kind))
+        cases.append(case(f"{DECODER}, {kind}", decode, kind))
     return cases
-
-
-def decode(
-    model: MultiExitCaptioner, policy: ExitPolicy, decoding: CaptionDecoding, batch: Mapping[str, Tensor]
-) -> Decoded:
-    return decoding.run(model.decoder, policy, batch, model.bos_token_id, model.eos_token_id)
 
 
 def tokens_of(decoded: Sequence[Decoded]) -> list[list[int]]:
@@ -126,12 +100,3 @@ def generate(model: MultiExitCaptioner, decoding: CaptionDecoding, batch: Mappin
     )[:, 1:].tolist()
     kept = [row[: row.index(end) + 1] if end in row else row for row in rows]
     return Decoded([GeneratedCaption(row) for row in kept], CaptionMacs())
-
-
-def changed(decoding: CaptionDecoding, skipped_blocks: str | None = None, **values: int | None) -> CaptionDecoding:
-    """The same decoding with those values that are not `None`."""
-    other = copy.copy(decoding)
-    vars(other).update({name: value for name, value in values.items() if value is not None})
-    if skipped_blocks is not None:
-        other.skipped_blocks = SkippedBlocks.from_params({"type": skipped_blocks})
-    return other

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from beem_plugin.archival import Archive
 from beem_plugin.calibration.token_trace import TokenTrace
@@ -18,7 +15,6 @@ from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.data.caption_tokenizer import CaptionTokenizer
 from beem_plugin.decoding.decoding import Decoded
 from beem_plugin.decoding.generated import GeneratedCaption
-from beem_plugin.decoding.meter import CaptionMacs
 from beem_plugin.decoding.speed import encoder_depth
 from beem_plugin.decoding.word_depth import depths
 from beem_plugin.execution import Engine
@@ -26,9 +22,9 @@ from beem_plugin.execution.precision import cast_network
 from beem_plugin.exits.policies import Final
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.models.caption_trace import trace_captions
-from beem_plugin.models.multi_exit_captioner import MultiExitCaptioner
-from beem_plugin.tasks.caption_benchmark import caption_cases, image_batches_by_size
+from beem_plugin.tasks.caption_benchmark import caption_cases
 from beem_plugin.tasks.caption_data import check_references, one_an_image, write_captions
+from beem_plugin.tasks.caption_decoding import captioner_of, decode_in_order, decoder_of, image_batches
 from beem_plugin.tasks.task import BenchmarkOptions, Case, Task, evaluation_loader
 
 
@@ -111,8 +107,8 @@ class Captioning(Task):
         policy.check_calibrated()
 
         def decoded(rule: ExitPolicy, what: str) -> tuple[list[GeneratedCaption], list[Decoded], CaptionScores]:
-            options = {"max_length": self.max_length, "num_beams": self.num_beams, "policy": rule}
-            captions, parts = decode_in_order(partial(decode, model, options), loader, len(instances), what)
+            decode = decoder_of(model, max_length=self.max_length, num_beams=self.num_beams, policy=rule)
+            captions, parts = decode_in_order(decode, loader, len(instances), what)
             scores = score_captions(
                 {row: tokenizer.decode(caption.tokens) for row, caption in enumerate(captions)},
                 {row: instance.fields["references"] for row, instance in enumerate(instances)},
@@ -157,10 +153,13 @@ class Captioning(Task):
     def benchmark_cases(self, archive: Archive, options: BenchmarkOptions) -> Iterator[tuple[int, list[Case]]]:
         model = captioner_of(archive.model)
         cast_network(model, options.dtype)
-        batches = image_batches_by_size(archive, options.source, options.max_instances)
+        read = archive.validation_dataset_reader.read(options.source)
+        instances = one_an_image(read, options.source)[: options.max_instances]
+        if not instances:
+            raise ConfigurationError(f"{options.source}: found no image to measure on")
         chosen = options.skipped_blocks or (), options.num_beams, options.max_length
         for size in sorted(set(options.batch_sizes)):
-            yield size, caption_cases(model, model.exit_policy, batches(size), *chosen)
+            yield size, caption_cases(model, model.exit_policy, image_batches(archive, instances, size), *chosen)
 
     def benchmark_note(self, counted: dict[str, Any]) -> str:
         parts = [f"layer speed-up {counted['layer_speedup']:.3f}x by words"]
@@ -171,13 +170,6 @@ class Captioning(Task):
         else:
             parts.append("multiply-accumulates not compared with beams, of which only the best has a length")
         return ", ".join(parts)
-
-
-def captioner_of(model: Any) -> MultiExitCaptioner:
-    """The model, if it is a captioner."""
-    if not isinstance(model, MultiExitCaptioner):
-        raise ConfigurationError(f"found a model {type(model).__name__}, allowed: multi_exit_captioner")
-    return model
 
 
 def caption_tokenizer_of(reader: Any) -> CaptionTokenizer:
@@ -193,31 +185,3 @@ def calibration_trace_of(archive: Archive, where: str) -> TokenTrace:
     if not isinstance(trace, TokenTrace):
         raise ConfigurationError(f"{where}: has open numbers, and the archive no calibration trace to fit them on")
     return trace
-
-
-def decode(model: Any, options: dict[str, Any], batch: dict[str, Tensor]) -> Decoded:
-    """The model's captions of a batch, and what they cost where the model counts that, else NaN."""
-    device = next(model.parameters()).device
-    inputs = {name: value.to(device) for name, value in batch.items()}
-    if not hasattr(model, "decode"):
-        return Decoded(model.generate(inputs, **options), CaptionMacs(images=math.nan))
-    return model.decode(inputs, **options)
-
-
-@torch.inference_mode()
-def decode_in_order(
-    decode: Callable[[dict[str, Tensor]], Decoded], batches: Iterable[dict[str, Tensor]], count: int, what: str = ""
-) -> tuple[list[GeneratedCaption], list[Decoded]]:
-    """
-    The captions of `count` images in the order of the data, and what `decode` gave for each batch; `index` in a batch
-    is each image's position in the data, `what` the name of the progress bar, if there is one.
-    """
-    rows: list[int] = []
-    parts = []
-    with tqdm(total=count, desc=what, unit=" images", mininterval=0.5, disable=not what) as bar:
-        for batch in batches:
-            rows += batch["index"].tolist()
-            parts.append(decode(batch))
-            bar.update(len(batch["index"]))
-    captions = [caption for part in parts for caption in part.captions]
-    return [caption for _, caption in sorted(zip(rows, captions, strict=True), key=lambda pair: pair[0])], parts
