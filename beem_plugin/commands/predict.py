@@ -27,7 +27,9 @@ class Predict(Subcommand):
         )
         subparser.add_argument("--output-file", metavar="FILE", help="where predictions go, as JSON lines")
         subparser.add_argument(
-            "--html", metavar="FILE", help="captions: also a page with each image and its words in colours of depth"
+            "--html",
+            metavar="FILE",
+            help="also a page: what each exit gives for a text, at any speed; captions in colours of depth",
         )
         subparser.add_argument("--weights-file", metavar="FILE", help="weights to use instead of the archive's")
         subparser.add_argument("--batch-size", type=batch_size, default=32, metavar="N", help="how many inputs at once")

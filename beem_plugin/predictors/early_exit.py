@@ -6,6 +6,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
@@ -21,6 +22,7 @@ from beem_plugin.execution.read_ahead import ahead
 from beem_plugin.models.model import Model
 from beem_plugin.predictors.chunks import UntilError
 from beem_plugin.predictors.predictor import JsonDict, Predictor
+from beem_plugin.predictors.text_page import TextPage
 from beem_plugin.tasks.classification import text_model
 from beem_plugin.tasks.task import task_of
 
@@ -78,6 +80,17 @@ class EarlyExitPredictor(Predictor):
         for instance, json_dict in zip(instances, json_dicts, strict=True):
             instance.fields = json_dict
         return instances
+
+    @cached_property
+    def text_page(self) -> TextPage:
+        return TextPage(self.classifier, self.dataset_reader, self.calibration_trace)
+
+    def page(self, predictions: Sequence[JsonDict]) -> str:
+        names, answer = self.dataset_reader.text_fields, f"gold_{self.task.answer}"
+        rows = [{name: one.get(name, one.get(f"input_{name}")) for name in names} for one in predictions]
+        gold = [None if one.get(answer) is None else str(one[answer]) for one in predictions]
+        instances = self._batch_json_to_instances(rows) if rows else []
+        return self.text_page.html(self.text_page.entries(instances, gold))
 
     def predict_batch_instance(self, instances: Sequence[Instance]) -> list[JsonDict]:
         return [prediction for part in self._run([self._samples(instances, 0)]) for prediction in part]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from beem_plugin.archival import Archive, load_archive
+from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError, DataError
 from beem_plugin.common.registry import Registrable
 from beem_plugin.common.strict_json import json_line
@@ -30,6 +31,8 @@ class Predictor(Registrable):
     """
 
     batch_size: int = 32
+    calibration_trace: ExitTrace | None = None
+    """Of the archive that the predictor was made from."""
 
     def __init__(self, model: Model, dataset_reader: DatasetReader) -> None:
         self.model = model
@@ -53,7 +56,9 @@ class Predictor(Registrable):
         """As `from_path`, for an archive that is loaded already; `extra` goes to the predictor's constructor."""
         name = predictor_name or archive.model.default_predictor or "early_exit"
         reader = archive.dataset_reader if dataset_reader_to_load == "train" else archive.validation_dataset_reader
-        return Predictor.from_params({"type": name, **extra}, model=archive.model, dataset_reader=reader)
+        found = Predictor.from_params({"type": name, **extra}, model=archive.model, dataset_reader=reader)
+        found.calibration_trace = None if archive.calibration is None else archive.calibration.trace
+        return found
 
     def input_records(self, source: str) -> Iterator[tuple[int, JsonDict]] | None:
         """The numbered records of an input that is not a text file, as a folder of images; `None` for a text file."""
@@ -61,7 +66,9 @@ class Predictor(Registrable):
 
     def page(self, predictions: Sequence[JsonDict]) -> str:
         """The HTML page of `predict --html`."""
-        raise ConfigurationError(f"--html: {type(self).__name__} draws no page; allowed: with a captioning model")
+        raise ConfigurationError(
+            f"--html: {type(self).__name__} draws no page; allowed: with a model of texts or captions"
+        )
 
     def load_line(self, line: str) -> JsonDict:
         """One line of an input file."""

@@ -1,26 +1,35 @@
-"""The HTTP application: `/predict`, `/health`, `/metrics`, and its documentation at `/docs`."""
+"""The HTTP application: a page at `/`, `/predict`, `/explain`, `/health`, `/metrics`, documentation at `/docs`."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from beem_plugin import __version__
 from beem_plugin.common.strict_json import json_line
 from beem_plugin.pipeline import EarlyExitPipeline
+from beem_plugin.predictors.text_page import TextPage
 from beem_plugin.serving.api_schema import prediction_schema, request_schema, responses
+from beem_plugin.serving.metrics import ServingMetrics
 from beem_plugin.serving.requests import RequestError, parse_body, read_body
 from beem_plugin.serving.service import Service, ServingOptions
 
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = "1"
+PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+}
+"""The page loads nothing from elsewhere."""
 
 
 def create_app(pipeline: EarlyExitPipeline, options: ServingOptions | None = None) -> FastAPI:
@@ -49,14 +58,6 @@ def create_app(pipeline: EarlyExitPipeline, options: ServingOptions | None = Non
         description="Text classification with early exit: easy inputs leave the network at an early layer.",
         lifespan=lifespan,
     )
-
-    @app.middleware("http")
-    async def observe(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
-        started = time.perf_counter()
-        response = await call_next(request)
-        path = request.url.path if request.url.path in known_paths else "other"
-        service.metrics.request(path, response.status_code, time.perf_counter() - started)
-        return response
 
     @app.exception_handler(RequestError)
     async def refuse(request: Request, error: RequestError) -> Response:
@@ -98,8 +99,51 @@ def create_app(pipeline: EarlyExitPipeline, options: ServingOptions | None = Non
     async def metrics() -> Response:
         return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
+    if service.page is not None:
+        add_page(app, service, service.page, names)
     known_paths = {route.path for route in app.routes if hasattr(route, "path")}
+    app.add_middleware(Observed, metrics=service.metrics, known_paths=known_paths)
     return app
+
+
+class Observed:
+    """Counts and times requests; paths that are not the application's count as one, `other`."""
+
+    def __init__(self, app: ASGIApp, metrics: ServingMetrics, known_paths: Collection[str]) -> None:
+        self.app, self.metrics, self.known_paths = app, metrics, known_paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        started, status = time.perf_counter(), 500
+
+        async def observe(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        try:
+            await self.app(scope, receive, observe)
+        finally:
+            path = scope["path"] if scope["path"] in self.known_paths else "other"
+            self.metrics.request(path, status, time.perf_counter() - started)
+
+
+def add_page(app: FastAPI, service: Service, page: TextPage, names: Sequence[str]) -> None:
+    """`/`, where texts are typed in, and `/explain`, which it asks."""
+
+    @app.post(
+        "/explain", openapi_extra={"requestBody": request_schema(names)}, summary="What each exit gives for a text"
+    )
+    async def explain(request: Request) -> Response:
+        body = await read_body(request, service.options.max_body_bytes, service.options.timeout_s)
+        rows, _ = parse_body(body, names, max_inputs=1)
+        return as_json(await service.explain(rows[0]))
+
+    @app.get("/", include_in_schema=False)
+    async def index() -> Response:
+        return Response(page.html([], is_served=True), headers=PAGE_HEADERS, media_type="text/html")
 
 
 def as_json(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:

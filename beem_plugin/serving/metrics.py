@@ -6,7 +6,7 @@ from collections import Counter as Tally
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 SECONDS = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 2, 5, 10, 30)
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -26,6 +26,7 @@ class ServingMetrics:
         self.exit_layers = list(exit_layers)
         self.registry = CollectorRegistry()
         given: Any = {"registry": self.registry}
+        ProcessCollector(registry=self.registry)  # CPU seconds and memory, on Linux
         self.requests = Counter("beem_requests", "Requests by path and HTTP status", ["path", "status"], **given)
         self.latency = Histogram(
             "beem_request_seconds", "From the head of a request to its answer", ["path"], buckets=SECONDS, **given

@@ -13,6 +13,7 @@ from beem_plugin.common.errors import ConfigurationError, DataError
 from beem_plugin.data.instance import Instance
 from beem_plugin.data.table_file import TableRow
 from beem_plugin.pipeline import EarlyExitPipeline
+from beem_plugin.predictors.text_page import TextPage
 from beem_plugin.serving.batcher import Batcher, ClosedError, QueueFullError
 from beem_plugin.serving.metrics import ServingMetrics
 from beem_plugin.serving.requests import RequestError
@@ -70,6 +71,9 @@ class Service:
         self.pipeline, self.options = pipeline, options
         self.predictor = pipeline.new_predictor()
         self.batcher: Batcher[Instance, dict[str, Any]] | None = None
+        is_tagger = pipeline.model.encoder.output_per_token
+        self.page: TextPage | None = None if is_tagger else self.predictor.text_page  # type: ignore[attr-defined]
+        self._explaining = asyncio.Lock()
         self.metrics = ServingMetrics(pipeline.model.encoder.exit_layers, self.queued)
 
     @property
@@ -117,6 +121,16 @@ class Service:
         found = await asyncio.wrap_future(answer)
         self.metrics.predictions(found)
         return [self.pipeline.named(prediction) for prediction in found]
+
+    async def explain(self, row: TableRow) -> dict[str, Any]:
+        """What each exit gives for one input, for the page; one at a time, since all exits are computed."""
+        page = self.page
+        assert page is not None, "not of tags"
+        async with self._explaining:
+            try:
+                return await run_in_threadpool(lambda: page.entries(self._tokenized([row]))[0])
+            except DataError as error:
+                raise RequestError(422, str(error)) from None
 
     def _tokenized(self, rows: Sequence[TableRow]) -> list[Instance]:
         return [instance for part in self.predictor.instances_of(rows) for instance in part]

@@ -154,6 +154,19 @@ def test_health_and_openapi(client: TestClient, pipeline: EarlyExitPipeline) -> 
     assert set(schema["responses"]) == {"200", "400", "408", "413", "422", "503", "504"}
 
 
+def test_the_page_asks_for_what_each_exit_gives(client: TestClient, pipeline: EarlyExitPipeline) -> None:
+    page = client.get("/")
+    assert page.status_code == 200 and "default-src 'none'" in page.headers["content-security-policy"]
+    data = json.loads(page.text.split('id="data">')[1].split("</script>")[0])
+    assert data["texts"] == [] and data["model"]["columns"] == ["sentence"] and 'id="column-0"' in page.text
+    for text in TEXTS[:5]:
+        found = client.post("/explain", json={"sentence": text}).json()
+        expected, exit = pipeline(text), found["leaves"][data["current"]]
+        assert exit == expected["exit"] and len(found["exits"]) == 3
+        assert found["exits"][exit - 1]["score"] == pytest.approx(expected["score"], abs=1e-5)
+    assert client.post("/explain", json={"text": "a"}).status_code == 422
+
+
 def test_pairs_and_values(tiny_environment: dict[str, str], tmp_path: Path) -> None:
     overrides = {"trainer.num_epochs": 1, "trainer.cuda_device": -1, "dataset_reader.holdout_fraction": 0.3}
     train_model(load_config(CONFIGS / "stsb_berxit.jsonnet", overrides, ext_vars=tiny_environment), tmp_path / "run")
@@ -167,6 +180,14 @@ def test_pairs_and_values(tiny_environment: dict[str, str], tmp_path: Path) -> N
         body = client.get("/openapi.json").json()["paths"]["/predict"]["post"]["requestBody"]
         for example in body["content"]["application/json"]["examples"].values():
             assert client.post("/predict", json=example["value"]).status_code == 200
+        explained = client.post("/explain", json=record).json()
+        assert explained["exits"][0]["confidence"] is None and explained["texts"] == list(record.values())
+        assert found["value"] == pytest.approx(
+            explained["answers"][
+                json.loads(client.get("/").text.split('id="data">')[1].split("</script>")[0])["current"]
+            ],
+            abs=1e-5,
+        )
 
 
 def test_options_are_checked() -> None:

@@ -1,0 +1,41 @@
+"""Texts exit by exit as one HTML page, for a file's predictions or for a server: what fills `texts.html`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from beem_plugin.rendering.pages import render_page
+
+
+def texts_page(data: dict[str, Any], texts: Sequence[dict[str, Any]], is_served: bool = False) -> str:
+    """
+    # Parameters
+
+    data : `dict[str, Any]`
+        Of the model: `columns`, `labels` (empty for values), `exit_layers`, `policy` (its name), `higher` (whether a
+        larger score means more confidence; `None` without thresholds), `metric` (its name), and `points`: one operating
+        point each, from slow to fast, with `speedup`, `metric`, `shares`, `thresholds` and `is_current`.
+    texts : `Sequence[dict[str, Any]]`
+        Each with `texts` by column, `gold` (`None` if unknown), and the entries of `exit_readings`.
+    is_served : `bool`, optional (default = `False`)
+        Whether the page asks the server that it came from about texts that are typed in.
+    """
+    current = next(number for number, point in enumerate(data["points"]) if point["is_current"])
+    rows = sorted(enumerate(texts), key=lambda pair: pair[1]["leaves"][current])
+    return render_page(
+        "texts.html",
+        data=data,
+        texts=texts,
+        rows=rows,
+        current=current,
+        depth=data["exit_layers"][-1],
+        is_served=is_served,
+        shown=lambda answer: shown(answer, data["labels"]),
+        content={"model": data, "texts": list(texts), "current": current},
+    )
+
+
+def shown(answer: float, labels: Sequence[str]) -> str:
+    """A label's name, or a value."""
+    return labels[int(answer)] if labels else f"{answer:.3g}"
