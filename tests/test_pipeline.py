@@ -17,13 +17,12 @@ import torch
 from beem_plugin import EarlyExitPipeline, load
 from beem_plugin.common.errors import ConfigurationError, DataError
 from beem_plugin.predictors import Predictor
-from tests.tiny_project import ROOT, run, sentences
+from tests.tiny_project import run, sentences
 
 FIXTURES = Path(__file__).parent / "fixtures" / "release_0_1"
 ROWS = sentences(70, seed=5)
 TEXTS = [text for text, _ in ROWS]
 NAMES = ["negative", "positive"]
-BENCHMARK = ".benchmark(texts, batch_sizes=[32], engines=['compaction'], repeats=1)"
 LABELS = [NAMES[label] for _, label in ROWS]
 
 
@@ -172,16 +171,6 @@ def test_an_archive_of_release_0_1_loads_and_saves(tmp_path: Path) -> None:
     old = load(FIXTURES / "classifier.tar.gz")
     old.save_pretrained(tmp_path)
     assert load(tmp_path)(TEXTS) == old(TEXTS)
-
-
-def test_the_lines_of_the_readme_run(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    block = (ROOT / "README.md").read_text(encoding="utf-8").split("### From Python\n\n```python\n")[1].split("```")[0]
-    lines = block.replace("runs/rte_beem/model.tar.gz", str(trained)).replace(".benchmark(texts)", BENCHMARK)
-    monkeypatch.chdir(tmp_path)
-    names = {"texts": TEXTS, "labels": LABELS, "data": datasets.Dataset.from_dict({"sentence": TEXTS})}
-    exec(lines, names)
-    assert labels_and_exits(names["predictions"]) == labels_and_exits(names["data"])
-    assert labels_and_exits(load("my_model")(TEXTS)) == labels_and_exits(names["fast"](TEXTS))  # type: ignore[operator]
 
 
 def test_wrong_inputs_are_one_line(pipeline: EarlyExitPipeline, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,6 +57,12 @@ def construct(cls: type[T], params: Params | Mapping[str, Any] | str, **extras: 
     return build(cls, params, extras)
 
 
+def check(cls: type, params: Mapping[str, Any], partial: bool = False) -> None:
+    """Raises what `construct` would raise about keys and types; with `partial`, further arguments are given later."""
+    recipe, block = resolve(cls, _plain(params), "")
+    _plan_block(recipe, block, "", {}, partial=partial)
+
+
 def build(
     cls: type[T],
     params: Params | Mapping[str, Any] | str,

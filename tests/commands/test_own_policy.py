@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.documentation.blocks import blocks_of
 from tests.tiny_project import ROOT
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-POLICY = README.split("### Your own rule", 1)[1].split("```python\n", 1)[1].split("```", 1)[0]
+POLICY = blocks_of(ROOT / "docs" / "extending.md")[0].code
 
 
 def replay(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

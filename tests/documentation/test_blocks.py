@@ -1,0 +1,101 @@
+"""Every code block, command and table of names in the README and docs/ runs, or is checked against the code."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+import shutil
+import sys
+from html import escape
+from pathlib import Path
+
+import pytest
+import tango.common
+
+import beem_plugin.components  # noqa: F401
+from tests.documentation.blocks import PAGES, README, tables_of
+from tests.documentation.checks import PageRun, registry
+from tests.tiny_project import ROOT, sentences, write_backbone
+
+# Without the quotes between the parts of a string.
+SOURCE = re.sub(
+    r'"\s*f?"', "", "".join(path.read_text(encoding="utf-8") for path in (ROOT / "beem_plugin").rglob("*.py"))
+).replace("\\", "")
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[list[str]]]:
+    """
+    A folder in which the README's blocks have run, beside data and an encoder under its name in the hub; and the
+    commands that have been run.
+    """
+    folder = tmp_path_factory.mktemp("documentation")
+    write_backbone(folder / "microsoft" / "mpnet-base", layers=12)
+    for name, count in (("tickets.csv", 80), ("new_tickets.csv", 12)):
+        rows = [f"{text},{('billing', 'login')[label]}" for text, label in sentences(count, seed=3)]
+        (folder / name).write_text("\n".join(["title,category", *rows]) + "\n")
+    for name in ("training_configs", "docs", "scripts"):
+        (folder / name).symlink_to(ROOT / name)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.chdir(folder)
+        readme = PageRun(monkeypatch, [])
+        readme.run(README)
+    return folder, readme.done
+
+
+def test_the_readme_trains_predicts_and_saves(workplace: tuple[Path, list[list[str]]]) -> None:
+    folder, _ = workplace
+    first = json.loads((folder / "predictions.jsonl").read_text().splitlines()[0])
+    assert {"label", "probabilities", "exit"} <= set(first)
+    for made in ("runs/my_data/model.tar.gz", "fast.tar.gz", "my_model/README.md"):
+        assert (folder / made).exists()
+
+
+@every_page
+def test_the_blocks_of_a_page(
+    page: Path, workplace: tuple[Path, list[list[str]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, done = workplace
+    if page == README:
+        return  # its blocks made the folder
+    shutil.copytree(folder, tmp_path / "page", symlinks=True)
+    monkeypatch.chdir(tmp_path / "page")
+    monkeypatch.syspath_prepend(str(tmp_path / "page"))
+    registered = {base: dict(names) for base, names in tango.common.Registrable._registry.items()}
+    modules = set(sys.modules)
+    PageRun(monkeypatch, done).run(page)
+    for name in set(sys.modules) - modules:
+        if name.partition(".")[0] == "my_rules":
+            del sys.modules[name]
+    for base, names in registered.items():  # what the page's own package has registered is taken back
+        tango.common.Registrable._registry[base] = names
+
+
+@every_page
+def test_tables_name_what_exists(page: Path) -> None:
+    for kind, base, rows in tables_of(page):
+        for words in rows:
+            if kind == "names":
+                unknown = [word for word in words if word not in registry(base).list_available()]
+            else:
+                unknown = [part for word in words for part in word.split("...") if part.strip() not in SOURCE]
+            assert words and not unknown, f"{page}: {unknown} not found in the code"
+
+
+def test_the_picture_and_the_tables_show_the_stored_figures() -> None:
+    """After a change: scripts/plot_results docs/results/accuracy_speed.json docs/results/accuracy_speed.svg"""
+    described = runpy.run_path(str(ROOT / "scripts" / "plot_results"))["described"]
+    results = json.loads((ROOT / "docs/results/accuracy_speed.json").read_text(encoding="utf-8"))
+    picture = (ROOT / "docs/results/accuracy_speed.svg").read_text(encoding="utf-8")
+    assert f"<desc>{escape(described(results))}</desc>" in picture
+    for series in results["series"]:
+        row = " | ".join(f"{value} ± {error}" for _, value, error in series["points"])
+        for page in (README, ROOT / "docs/results/accuracy.md"):
+            assert row in page.read_text(encoding="utf-8").replace("**", ""), f"{page}: {row}"
+
+
+def test_links_of_the_readme_exist() -> None:
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", README.read_text(encoding="utf-8")):
+        assert target.startswith("https://") or (ROOT / target).exists(), target
