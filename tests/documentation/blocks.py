@@ -49,7 +49,7 @@ def blocks_of(page: Path) -> list[Block]:
         options = dict(part.strip().partition(" ")[::2] for part in comment["text"].split(";")) if comment else {}
         place = f"{page.relative_to(ROOT)}:{line}"
         assert set(options) <= set(KEYS), f"{place}: found options {sorted(options)}, allowed: {KEYS}"
-        language = match[2] or ("bash" if "scripts/" in match[3] or "pytest" in match[3] else "")
+        language = match[2] or "bash"
         assert language in LANGUAGES, f"{place}: found language {language!r}, allowed: {sorted(LANGUAGES)}"
         code = "\n".join(row.removeprefix(match[1]) for row in match[3].splitlines())
         found.append(Block(page, line, language, code + "\n", options))

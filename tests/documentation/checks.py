@@ -27,8 +27,8 @@ QUICK = {
     "new-config": ["--force"],
 }
 """Options added to commands."""
-ONLY_PARSED = {"ablate", "benchmark", "export"}
-"""Commands that take seconds on the smallest model and have tests of their own."""
+ONLY_PARSED = {"ablate", "benchmark", "export", "serve"}
+"""Commands that serve or take seconds on the smallest model, and have tests of their own."""
 SMALL_BENCHMARK = '.benchmark(texts, batch_sizes=[8], engines=["compaction"], repeats=1)'
 OTHER_PROGRAMS = {"curl", "docker", "git", "cd", "pytest", "mkdocs"}
 EXTRAS = configparser.ConfigParser()
