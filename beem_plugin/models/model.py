@@ -58,6 +58,12 @@ class Model(torch.nn.Module, Registrable):
         model does not support the token ids of the dataset reader's tokenizer, `None` for a reader without one.
         """
 
+    def check_objective(self) -> None:
+        """
+        Called when the model's `objective`, if it has one, is set or replaced. Binds it to the network; raises a
+        `ConfigurationError` if the two do not fit.
+        """
+
     @property
     def max_tokens(self) -> int | None:
         """Maximum number of tokens of an input; `None` if there is no limit."""

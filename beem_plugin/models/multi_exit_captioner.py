@@ -88,12 +88,6 @@ class MultiExitCaptioner(ExitModel):
         self.decoder = decoder.construct(vocab_size=int(tokenizer.vocab_size))
         self.exit_layers, self.num_exits = self.decoder.exit_layers, self.decoder.num_exits
         self.objective = objective if objective is not None else WeightedDistillation()
-        if self.objective.required_signals:
-            raise ConfigurationError(
-                f"model.objective: {type(self.objective).__name__} trains the signals "
-                f"{', '.join(self.objective.required_signals)}; allowed for captions: objectives without signals; "
-                "`decoder.signals: ['predicted_error']` has its own loss"
-            )
         self.exit_policy = exit_policy if exit_policy is not None else ExitPolicy.from_params({"type": "final"})
         # The default must be valid for every decoder.
         max_length = min(CaptionDecoding().max_length, self.decoder.backbone.decoder.max_positions)
@@ -105,13 +99,22 @@ class MultiExitCaptioner(ExitModel):
         self.metrics = TokenMetrics(self.num_exits)
         # Checks that need the shape of the network only, so that errors in the config are raised before training.
         self.exit_policy.bind(self.exit_layers, self.decoder.num_labels)
-        self.objective.bind(self.exit_layers, self.decoder.num_labels)
+        self.check_objective()
         check_signals(self.exit_policy, self.decoder.available_signals, "the model")
         check_can_be_fitted(self.exit_policy)
         self.decoding.check_network(self.decoder, "model.decoding.")
         if initialize_from is not None:
             source = InitialWeights(initialize_from) if isinstance(initialize_from, str) else initialize_from
             source.copy_into(self)
+
+    def check_objective(self) -> None:
+        if self.objective.required_signals:
+            raise ConfigurationError(
+                f"model.objective: {type(self.objective).__name__} trains the signals "
+                f"{', '.join(self.objective.required_signals)}; allowed for captions: objectives without signals; "
+                "`decoder.signals: ['predicted_error']` has its own loss"
+            )
+        self.objective.bind(self.exit_layers, self.decoder.num_labels)
 
     @property
     def exit_network(self) -> MultiExitDecoder:

@@ -56,7 +56,7 @@ class MultiExitModel(ExitModel):
         # Checks that need the shape of the network only, so that errors in the config are raised before training.
         self.exit_policy.bind(self.encoder.exit_layers, self.encoder.num_labels)
         check_signals(self.exit_policy, self.encoder.available_signals, "the model")
-        check_objective(self.objective, self.encoder)
+        self.check_objective()
         if self.encoder.output_per_token and self.exit_policy.needs_all_labels:
             raise ConfigurationError(
                 f"model.exit_policy: found {self.exit_policy.registered_name}, which reads the probabilities of all "
@@ -103,6 +103,18 @@ class MultiExitModel(ExitModel):
                 self.metrics.update(output["logits"], label)
         return output
 
+    def check_objective(self) -> None:
+        """See `Model.check_objective`; the encoder must produce the signals that the objective trains."""
+        objective, encoder = self.objective, self.encoder
+        missing = sorted(set(objective.required_signals) - encoder.available_signals)
+        if missing:
+            raise ConfigurationError(
+                f"model.objective: {type(objective).__name__} trains the signals {missing}, found "
+                f"{sorted(encoder.available_signals) or 'none'}; allowed: an encoder with `signals: "
+                f"{json.dumps(missing)}`"
+            )
+        objective.bind(encoder.exit_layers, encoder.num_labels)
+
     def check_tokenizer(self, tokenizer: Any) -> None:
         """See `Model.check_tokenizer`; a token id outside the backbone's vocabulary would raise an index error."""
         needed = getattr(tokenizer, "vocab_size", None)
@@ -147,17 +159,3 @@ class MultiExitModel(ExitModel):
             "objective": list(self.objective.parameters()),
         }
         return {name: parameters for name, parameters in parts.items() if parameters}
-
-
-def check_objective(objective: Objective, encoder: MultiExitEncoder) -> None:
-    """
-    Binds the objective to the network; raises a `ConfigurationError` if the objective trains a signal that the encoder
-    does not produce, or does not support the network.
-    """
-    missing = sorted(set(objective.required_signals) - encoder.available_signals)
-    if missing:
-        raise ConfigurationError(
-            f"model.objective: {type(objective).__name__} trains the signals {missing}, found "
-            f"{sorted(encoder.available_signals) or 'none'}; allowed: an encoder with `signals: {json.dumps(missing)}`"
-        )
-    objective.bind(encoder.exit_layers, encoder.num_labels)

@@ -17,6 +17,7 @@ from beem_plugin.models.multi_exit_model import MultiExitModel
 from beem_plugin.objectives import Objective, WeightedDistillation
 from beem_plugin.objectives.divergence import DIRECTIONS, softened_divergence
 from beem_plugin.objectives.objective import check_choice, check_number
+from beem_plugin.tasks.classification import text_model
 
 logger = logging.getLogger(__name__)
 
@@ -82,14 +83,9 @@ class Distilled(Objective):
             raise ConfigurationError(f"objective.teacher: found no {self.teacher}, allowed: an archive or its folder")
         try:
             archive = load_archive(self.teacher)
+            model = text_model(archive.model)
         except BeemError as error:
-            raise ConfigurationError(f"objective.teacher: {self.teacher} cannot be loaded: {error}") from error
-        model = archive.model
-        if not isinstance(model, MultiExitModel):
-            raise ConfigurationError(
-                f"objective.teacher: found a {type(model).__name__} in {self.teacher}, allowed: a text classifier or "
-                "regressor with exits"
-            )
+            raise ConfigurationError(f"objective.teacher: {self.teacher} cannot be a teacher: {error}") from error
         if model.vocab.labels != vocab.labels:
             raise ConfigurationError(
                 f"objective.teacher: {self.teacher} has the labels {model.vocab.labels}, allowed: {vocab.labels}"

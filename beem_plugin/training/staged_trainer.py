@@ -12,7 +12,6 @@ from beem_plugin.common.archive_files import BEST_WEIGHTS
 from beem_plugin.common.errors import ConfigurationError, not_allowed
 from beem_plugin.common.registry import Lazy
 from beem_plugin.models.model import Model
-from beem_plugin.models.multi_exit_model import MultiExitModel, check_objective
 from beem_plugin.training.callbacks.callback import TrainerCallback
 from beem_plugin.training.checkpointer import load_torch, save_torch
 from beem_plugin.training.evaluation import evaluate
@@ -165,8 +164,8 @@ class StagedTrainer(Trainer):
         """Builds the stage's trainer and validates one batch, to find errors before the first stage is trained."""
         logger.info('Checking stage "%s"', stage.name)
         with stage.objective_in(self.model), stage.errors():
-            if stage.own_objective is not None and isinstance(self.model, MultiExitModel):
-                check_objective(self.model.objective, self.model.encoder)
+            if stage.own_objective is not None:
+                self.model.check_objective()
             trainer = self._build(stage)
             try:
                 metrics = trainer.check_validation()
