@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from beem_plugin.commands.subcommand import Subcommand, add_file_friendly_logging, add_overrides
+from beem_plugin.commands.subcommand import Subcommand, add_archive_overrides, add_file_friendly_logging
 
 
 @Subcommand.register("benchmark")
@@ -52,7 +52,7 @@ class Benchmark(Subcommand):
         subparser.add_argument("--output-file", metavar="B.json", help="JSON; B.csv and B.svg are written beside it")
         subparser.add_argument("--cuda-device", type=int, default=-1, help="number of the GPU, -1 for the CPU")
         subparser.add_argument("--weights-file", metavar="FILE", help="weights to use instead of the archive's")
-        add_overrides(subparser, "the archived config")
+        add_archive_overrides(subparser)
         add_file_friendly_logging(subparser)
         subparser.set_defaults(func=benchmark_from_args)
         return subparser

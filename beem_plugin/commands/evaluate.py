@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from beem_plugin.commands.subcommand import Subcommand, add_file_friendly_logging, add_overrides, batch_size
+from beem_plugin.commands.subcommand import Subcommand, add_archive_overrides, add_file_friendly_logging, batch_size
 
 
 @Subcommand.register("evaluate")
@@ -28,13 +28,13 @@ class Evaluate(Subcommand):
         subparser.add_argument("--weights-file", metavar="FILE", help="weights to use instead of the archive's")
         subparser.add_argument("--cuda-device", type=int, default=-1, help="number of the GPU, -1 for the CPU")
         subparser.add_argument("--html", metavar="E.html", help="where a page with metrics, exits and classes goes")
-        add_overrides(subparser, "the archived config")
+        add_archive_overrides(subparser)
         subparser.add_argument("--batch-size", type=batch_size, metavar="N", help="instead of the data loader's")
         subparser.add_argument(
             "--batch-weight-key",
             default="",
             metavar="KEY",
-            help="output that weights the loss of a batch in the average",
+            help="not with these models",
         )
         subparser.add_argument(
             "--engine",
@@ -42,8 +42,8 @@ class Evaluate(Subcommand):
             help="how early exit is executed; default: the archive's, or else depth_pools. One with options of its own "
             """is an override: -o '{"model.engine": {"type": "compaction", "capture": false}}'""",
         )
-        subparser.add_argument("--extend-vocab", action="store_true", help="accepted and ignored: labels are fixed")
-        subparser.add_argument("--embedding-sources-mapping", default="", metavar="JSON", help="accepted and ignored")
+        subparser.add_argument("--extend-vocab", action="store_true", help="not with these models: labels are fixed")
+        subparser.add_argument("--embedding-sources-mapping", default="", metavar="JSON", help="not with these models")
         add_file_friendly_logging(subparser)
         subparser.add_argument(
             "--auto-names",

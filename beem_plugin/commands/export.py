@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from beem_plugin.commands.subcommand import Subcommand, add_overrides
+from beem_plugin.commands.subcommand import Subcommand, add_archive_overrides
 
 
 @Subcommand.register("export")
@@ -27,7 +27,7 @@ class Export(Subcommand):
             "--full-depth", action="store_true", help="also one graph without exits, to compare the speed with"
         )
         subparser.add_argument("--weights-file", metavar="FILE", help="weights to use instead of the archive's")
-        add_overrides(subparser, "the archived config")
+        add_archive_overrides(subparser)
         subparser.set_defaults(func=export_from_args)
         return subparser
 

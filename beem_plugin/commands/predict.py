@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from beem_plugin.commands.subcommand import Subcommand, add_file_friendly_logging, add_overrides, batch_size
+from beem_plugin.commands.subcommand import Subcommand, add_archive_overrides, add_file_friendly_logging, batch_size
 
 
 @Subcommand.register("predict")
@@ -69,7 +69,7 @@ class Predict(Subcommand):
             """is an override: -o '{"model.engine": {"type": "compaction", "capture": false}}'""",
         )
         subparser.add_argument("--multitask-head", metavar="NAME", help="accepted and ignored")
-        add_overrides(subparser, "the archived config")
+        add_archive_overrides(subparser)
         subparser.add_argument("--predictor", metavar="NAME", help="the predictor's registered name")
         subparser.add_argument(
             "--predictor-args",

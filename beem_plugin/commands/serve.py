@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from beem_plugin.commands.subcommand import Subcommand, add_overrides
+from beem_plugin.commands.subcommand import Subcommand, add_archive_overrides
 
 
 @Subcommand.register("serve")
@@ -55,7 +55,7 @@ class Serve(Subcommand):
             choices=["float32", "bfloat16", "float16"],
             help="precision of the layers; exits are decided in double precision",
         )
-        add_overrides(subparser, "the archived config")
+        add_archive_overrides(subparser)
         subparser.set_defaults(func=serve_from_args)
         return subparser
 

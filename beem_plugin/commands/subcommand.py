@@ -87,6 +87,11 @@ def add_overrides(
     )
 
 
+def add_archive_overrides(parser: argparse.ArgumentParser) -> None:
+    """`-o/--overrides` of the config in an archive."""
+    add_overrides(parser, "the archived config", '{"model.exit_policy": "final"}')
+
+
 def add_file_friendly_logging(parser: argparse.ArgumentParser) -> None:
     """`--file-friendly-logging`."""
     parser.add_argument(

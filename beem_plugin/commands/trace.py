@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from beem_plugin.commands.subcommand import Subcommand, add_file_friendly_logging, add_overrides, batch_size
+from beem_plugin.commands.subcommand import Subcommand, add_archive_overrides, add_file_friendly_logging, batch_size
 
 
 @Subcommand.register("trace")
@@ -23,7 +23,7 @@ class Trace(Subcommand):
         subparser.add_argument("--batch-size", type=batch_size, metavar="N", help="instead of the data loader's")
         subparser.add_argument("--cuda-device", type=int, default=-1, help="number of the GPU, -1 for the CPU")
         subparser.add_argument("--weights-file", metavar="FILE", help="weights to use instead of the archive's")
-        add_overrides(subparser, "the archived config")
+        add_archive_overrides(subparser)
         add_file_friendly_logging(subparser)
         subparser.set_defaults(func=trace_from_args)
         return subparser

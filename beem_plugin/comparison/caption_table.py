@@ -26,6 +26,7 @@ from beem_plugin.models import MultiExitCaptioner
 from beem_plugin.tasks.caption_data import check_references, one_an_image
 from beem_plugin.tasks.caption_decoding import Decode, captioner_of, changed, decode_in_order, decoder_of, image_batches
 from beem_plugin.tasks.captioning import calibration_trace_of
+from beem_plugin.tasks.task import read_instances
 
 KEYS = ("name", "policy", "skipped_blocks", "calibration_target")
 FULL_DEPTH = "full depth"
@@ -133,7 +134,7 @@ def decoded_rows(
             "measure nothing"
         )
     tokenizer: Any = archive.validation_dataset_reader.tokenizer
-    instances = one_an_image(archive.validation_dataset_reader.read(source), source)
+    instances = one_an_image(read_instances(archive, source), source)
     check_references(instances, source)
     batches = image_batches(archive, instances, batch_size)
     seconds = timed(model, batches, cases, repeats) if repeats else [{} for _ in cases]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import platform
 import resource
 from collections.abc import Iterable
@@ -19,9 +18,7 @@ from beem_plugin.common.outputs import check_outputs, check_writable
 from beem_plugin.execution.metering.timing import PERCENTILES, measure, percentiles, ratio
 from beem_plugin.rendering.plots import plots_available, rates_plot, save_figure
 from beem_plugin.rendering.tables import Column, Table, write_csv
-from beem_plugin.tasks.task import BenchmarkOptions, Case, task_of_archive
-
-logger = logging.getLogger(__name__)
+from beem_plugin.tasks.task import BenchmarkOptions, Case, task_of_archive, warn_without_exits
 
 PLAIN = "transformers, full_depth"
 OPTIONAL = ("engines", "skipped_blocks", "num_beams", "max_length")
@@ -55,13 +52,7 @@ def benchmark_from_args(args: argparse.Namespace) -> dict[str, Any]:
                 ", ".join(f"--{other.replace('_', '-')}" for other in task.benchmark_options) or "none of its own"
             )
             raise ConfigurationError(f"--{flag}: found {getattr(args, name)}, allowed: {allowed}")
-    if not model.exit_policy.leaves_early:
-        logger.warning(
-            "the archive's policy is %s: no sample exits early, so no speed-up is measured; give a policy with -o "
-            "'{\"model.exit_policy\": {..}}', or write one into a new archive with `allennlp calibrate ARCHIVE "
-            "--policy P --output-archive NEW.tar.gz`",
-            model.exit_policy.registered_name,
-        )
+    warn_without_exits(model)
     chosen = {name: getattr(args, name) for name in OPTIONAL}
     chosen |= {name: names(chosen[name]) for name in OPTIONAL[:2] if chosen[name] is not None}
     options = BenchmarkOptions(args.input_file, sizes, args.dtype, args.max_instances, **chosen)

@@ -30,7 +30,7 @@ from beem_plugin.execution.metering.macs import exit_costs
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.rendering.pages.evaluation import evaluation_page, shown_figure
 from beem_plugin.rendering.tables import Table, text
-from beem_plugin.tasks.task import task_of_archive
+from beem_plugin.tasks.task import task_of_archive, warn_without_exits
 
 
 def evaluate_from_args(args: argparse.Namespace) -> dict[str, Any]:
@@ -63,6 +63,7 @@ def evaluate_from_args(args: argparse.Namespace) -> dict[str, Any]:
     archive = load_archive(
         args.archive_file, cuda_device=args.cuda_device, overrides=args.overrides, weights_file=args.weights_file
     )
+    warn_without_exits(archive.model)
     engine = Engine.from_params({"type": args.engine}) if args.engine else None
     results: dict[str, Any] = {}
     for source, name, predictions_name in zip(sources, names, prediction_names, strict=True):

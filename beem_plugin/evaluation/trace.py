@@ -9,9 +9,8 @@ from typing import Any
 
 from beem_plugin.archival import Archive, load_archive
 from beem_plugin.calibration.trace import ExitTrace
-from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.progress import progress_bar
-from beem_plugin.tasks.task import evaluation_loader, task_of_archive
+from beem_plugin.tasks.task import evaluation_loader, read_instances, task_of_archive
 
 
 def trace_from_args(args: argparse.Namespace) -> ExitTrace:
@@ -29,9 +28,7 @@ def trace_from_args(args: argparse.Namespace) -> ExitTrace:
 
 def trace_archive(archive: Archive, source: str, batch_size: int | None = None) -> ExitTrace:
     """Runs all exits of an archive's model over what its validation reader reads from `source`."""
-    instances = archive.validation_dataset_reader.read(source)
-    if not instances:
-        raise ConfigurationError(f"{source}: found no sample to trace")
+    instances = read_instances(archive, source)
     ids = [str(instance.id) for instance in instances] if instances[0].id is not None else None
     loader = evaluation_loader(archive, instances, batch_size)
     with progress_bar(len(loader), "tracing", unit=" batches") as bar:

@@ -25,7 +25,7 @@ from beem_plugin.models.caption_trace import trace_captions
 from beem_plugin.tasks.caption_benchmark import caption_cases
 from beem_plugin.tasks.caption_data import check_references, one_an_image, write_captions
 from beem_plugin.tasks.caption_decoding import captioner_of, decode_in_order, decoder_of, image_batches
-from beem_plugin.tasks.task import BenchmarkOptions, Case, Task, evaluation_loader
+from beem_plugin.tasks.task import BenchmarkOptions, Case, Task, evaluation_loader, read_instances
 
 
 @Task.register("captions")
@@ -100,7 +100,7 @@ class Captioning(Task):
         model: Any = archive.model
         tokenizer = caption_tokenizer_of(archive.validation_dataset_reader)
         check_metrics(self.metrics, self.spice_jars)
-        instances = one_an_image(archive.validation_dataset_reader.read(source), source)
+        instances = one_an_image(read_instances(archive, source), source)
         check_references(instances, source)
         loader = evaluation_loader(archive, instances, batch_size)
         policy: ExitPolicy = model.exit_policy
@@ -153,10 +153,7 @@ class Captioning(Task):
     def benchmark_cases(self, archive: Archive, options: BenchmarkOptions) -> Iterator[tuple[int, list[Case]]]:
         model = captioner_of(archive.model)
         cast_network(model, options.dtype)
-        read = archive.validation_dataset_reader.read(options.source)
-        instances = one_an_image(read, options.source)[: options.max_instances]
-        if not instances:
-            raise ConfigurationError(f"{options.source}: found no image to measure on")
+        instances = one_an_image(read_instances(archive, options.source), options.source)[: options.max_instances]
         chosen = options.skipped_blocks or (), options.num_beams, options.max_length
         for size in sorted(set(options.batch_sizes)):
             yield size, caption_cases(model, model.exit_policy, image_batches(archive, instances, size), *chosen)

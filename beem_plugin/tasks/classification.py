@@ -33,7 +33,7 @@ from beem_plugin.models.multi_exit_model import MultiExitModel
 from beem_plugin.models.multi_exit_trace import trace_model
 from beem_plugin.rendering.tables import Column, Table, text
 from beem_plugin.tasks.engine_cases import batches_by_size, cases_by_size
-from beem_plugin.tasks.task import BenchmarkOptions, Case, Task
+from beem_plugin.tasks.task import BenchmarkOptions, Case, Task, read_instances
 
 logger = logging.getLogger(__name__)
 
@@ -96,9 +96,7 @@ class Classification(Task):
         engine: Engine | None = None,
         predictions_file: str | None = None,
     ) -> dict[str, Any]:
-        instances = archive.validation_dataset_reader.read(source)
-        if not instances:
-            raise ConfigurationError(f"{source}: found no sample to evaluate on")
+        instances = read_instances(archive, source)
         model = text_model(archive.model)
         policy, network = model.exit_policy, model.encoder
         for warning in policy.out_of_reach():

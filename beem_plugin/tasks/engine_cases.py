@@ -12,7 +12,6 @@ from torch import Tensor
 from beem_plugin.archival import Archive
 from beem_plugin.backbones import BackboneState
 from beem_plugin.calibration.speed import depth_summary
-from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.data.instance import Instance
 from beem_plugin.data.ragged_batch import ragged_batches
 from beem_plugin.execution.engine import Engine
@@ -22,7 +21,7 @@ from beem_plugin.execution.metering.macs import count_macs, exit_costs
 from beem_plugin.execution.stepped_network import SteppedNetwork, device_of, pad_token_of
 from beem_plugin.exits.policies import Final
 from beem_plugin.exits.policy import ExitPolicy
-from beem_plugin.tasks.task import Case, evaluation_loader
+from beem_plugin.tasks.task import Case, evaluation_loader, read_instances
 
 Batches = Sequence[dict[str, Tensor]]
 PLAIN = "transformers"
@@ -39,10 +38,8 @@ def batches_by_size(
     archive: Archive, source: str | Sequence[Instance], max_instances: int | None
 ) -> Callable[[int], Batches]:
     """Makes batches of any size, outside of the timed part."""
-    found = archive.validation_dataset_reader.read(source) if isinstance(source, str) else source
+    found = read_instances(archive, source) if isinstance(source, str) else source
     instances = found[:max_instances]
-    if not instances:
-        raise ConfigurationError(f"{source}: found no sample to measure on")
     return lambda size: list(evaluation_loader(archive, instances, size))
 
 

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
 from torch import Tensor
 
 from beem_plugin.archival import Archive
 from beem_plugin.calibration.trace import ExitTrace
-from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.errors import ConfigurationError, DataError
 from beem_plugin.common.registry import Lazy, Params, Registrable
 from beem_plugin.data.data_loader import DataLoader
 from beem_plugin.data.instance import Instance
 from beem_plugin.execution import Engine
 from beem_plugin.models.model import Model
 from beem_plugin.rendering.tables import Table
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -153,6 +157,34 @@ def task_of(model: Model, config: dict[str, Any] | None = None) -> Task:
 def task_of_archive(archive: Archive) -> Task:
     """The task of an archive's model, with the options of its config."""
     return task_of(archive.model, archive.config.as_dict(quiet=True))
+
+
+def read_instances(archive: Archive, source: str) -> Sequence[Instance]:
+    """What the validation reader reads, one sample at least; an error names the data of the archive's config."""
+    try:
+        instances = archive.validation_dataset_reader.read(source)
+    except DataError as error:
+        config = archive.config.as_dict(quiet=True)
+        known = {key: config[key] for key in ("validation_data_path", "test_data_path") if config.get(key)}
+        if Path(source.partition("[")[0]).exists() or source in known.values() or not known:
+            raise
+        paths = " and ".join(f"{key} {path!r}" for key, path in known.items())
+        raise DataError(f"{error}; allowed: a path, or FILE[test]; the archive's config has {paths}") from None
+    if not instances:
+        raise ConfigurationError(f"{source}: found no sample")
+    return instances
+
+
+def warn_without_exits(model: Any) -> None:
+    """Says how exits come into an archive whose policy lets no sample exit early."""
+    policy = getattr(model, "exit_policy", None)
+    if policy is not None and not policy.leaves_early:
+        logger.warning(
+            "the archive's policy is %s: no sample exits early, so there is no speed-up; give a policy with -o "
+            "'{\"model.exit_policy\": {..}}', or write one into a new archive with `allennlp calibrate ARCHIVE "
+            "--policy P --output-archive NEW.tar.gz`",
+            policy.registered_name,
+        )
 
 
 def evaluation_loader(archive: Archive, instances: Sequence[Instance], batch_size: int | None) -> DataLoader:

@@ -94,6 +94,7 @@ def test_the_page_needs_nothing_else(tmp_path: Path, policy: dict[str, Any]) -> 
         assert warning.split("'")[0][:40] in page
     assert ("after confidence calibration" in page) == (policy["type"] == "calibrated")
     assert "Theorem 3.1" in page
+    assert ("The condition of Theorem 3.1" in page) == (policy["type"] == "beem")
     if policy.get("thresholds", {}).get("type") == "risk_controlled":
         assert "upper bound of accuracy loss" in page
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from beem_plugin.calibration.trace import ExitTrace
+from beem_plugin.rendering.pages.evaluation import shown_figure
 from tests.tiny_project import run
 
 POLICIES: dict[str, Any] = {
@@ -63,6 +64,20 @@ def test_evaluate_executes_what_replay_simulates(
     assert metrics["calibrated_on"] == ("train[holdout]" if POLICIES[name] is None else None)
     layers = sum(row["exit"] for row in executed)
     assert replayed["layer_speedup"] == pytest.approx(3 * 40 / layers)
+
+
+def test_evaluate_says_which_data_there_are_and_that_there_are_no_exits(
+    trained: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    refused = run("evaluate", str(trained), "gone.tsv", "-o", '{"model.exit_policy": "final"}', check=False)
+    assert refused.returncode == 1 and "policy is final: no sample exits early" in caplog.text + refused.stderr
+    assert "gone.tsv: no such file; allowed: a path, or FILE[test]; the archive's config has" in refused.stderr
+    assert "test_data_path 'validation'" in refused.stderr
+
+
+def test_figures_are_shown_as_what_they_are() -> None:
+    shown = {"accuracy": 1.0, "average_exit": 1.0, "layer_speedup": 1.0, "mean_squared_error": 4.0}
+    assert [shown_figure(*one) for one in shown.items()] == ["100.00 %", "1.00", "1.00x", "4.00"]
 
 
 def test_replay_calibrates_on_another_trace(trained: Path, trace_file: Path, tmp_path: Path) -> None:

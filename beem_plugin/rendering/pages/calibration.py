@@ -29,10 +29,10 @@ ANSWERS = {True: "yes", False: "no", None: "-"}
 def calibration_page(evidence: dict[str, Any]) -> str:
     """HTML of `CalibrationEvidence.to_json`, or of what `report.json` holds; without matplotlib only tables."""
     report, rows, theory = evidence["calibration"], evidence["reliability"], evidence["theory"]
-    plots = plots_available()
+    plots, name = plots_available(), policy_name(report["policy"])
     return render_page(
         "calibration.html",
-        name=policy_name(report["policy"]),
+        name=name,
         report=report,
         cards=_cards(evidence),
         plots=plots,
@@ -45,7 +45,7 @@ def calibration_page(evidence: dict[str, Any]) -> str:
         reliability_image=data_uri(reliability_figure(rows)) if plots and rows else None,
         reliability_table=_reliability_table(rows) if rows else None,
         theory=theory,
-        condition=CONDITIONS[theory["condition_holds"]] if theory else None,
+        condition=CONDITIONS[theory["condition_holds"]] if theory and name.split()[-1] == "beem" else None,
         theory_table=_theory_table(theory) if theory else None,
         policy=json.dumps(report["policy"], indent=2),
         details=json.dumps(report["details"], indent=2),

@@ -52,10 +52,10 @@ def exits_table(histogram: Sequence[int]) -> Table:
 
 
 def shown_figure(name: str, value: float) -> str:
-    """A metric as text: shares in percent, speed-ups with an x."""
+    """A metric as text: shares in percent, speed-ups with an x, averages as they are."""
     if "speedup" in name:
         return f"{value:.2f}x"
-    return f"{100 * value:.2f} %" if 0 <= value <= 1 else f"{value:.2f}"
+    return f"{100 * value:.2f} %" if 0 <= value <= 1 and not name.startswith("average") else f"{value:.2f}"
 
 
 def _cards(metrics: dict[str, Any]) -> list[tuple[str, str]]:
