@@ -83,6 +83,15 @@ class PretrainedBackbone(TransformerBackbone):
         return adapter(model, model_name, take_pooler(adapter, model, has_pooler))
 
 
+def read_depth(model_name: str | None, config: dict | None) -> int:
+    """The number of blocks of a model that is named, or described by its configuration."""
+    key = f"{KEY}.config" if model_name is None else f"{KEY}.model_name"
+    entries = (
+        dict(config or {}) if model_name is None else loading.read_config(resolve_model_name(model_name, key), key)
+    )
+    return family(entries, key).depth(loading.make_config(entries, key))
+
+
 def family(entries: dict, what: str) -> type[TransformerBackbone]:
     """The adapter for the `model_type` in a model's configuration."""
     model_type = entries.get("model_type")

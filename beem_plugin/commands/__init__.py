@@ -27,6 +27,7 @@ from beem_plugin.commands import (  # noqa: F401  importing them registers them
     test_install,
     trace,
     train,
+    worth_it,
 )
 from beem_plugin.commands.parser import parse_args
 from beem_plugin.commands.subcommand import Subcommand

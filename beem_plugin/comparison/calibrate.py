@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -97,16 +98,32 @@ def policy_config(policy: str | dict[str, Any]) -> dict[str, Any]:
 
 def at_speed(config: dict[str, Any], speedup: float) -> dict[str, Any]:
     """The policy with thresholds that are chosen for a layer speed-up."""
-    if isinstance(config.get("policy"), dict):  # a policy around another
-        return {**config, "policy": at_speed(config["policy"], speedup)}
-    name = str(config.get("type"))
-    known = name in ExitPolicy.list_available()  # an unknown name is an error where the policy is built
-    if known and not issubclass(ExitPolicy.resolve_class_name(name)[0], ThresholdPolicy):
+    if not has_thresholds(config):
         raise ConfigurationError(
-            f"speedup: found the policy {name!r}, which has no thresholds to fit, allowed: one that has, such as "
-            "max_probability"
+            f"speedup: found the policy {policy_name(config)!r}, which has no thresholds to fit, allowed: one that "
+            "has, such as max_probability"
         )
-    return {**config, "thresholds": {"type": "budget", "speedup": speedup}}
+    return with_thresholds(config, {"type": "budget", "speedup": speedup})
+
+
+def with_thresholds(config: dict[str, Any], thresholds: Any) -> dict[str, Any]:
+    """The policy, or the one that it wraps, with these thresholds."""
+    if isinstance(config.get("policy"), dict):
+        return {**config, "policy": with_thresholds(config["policy"], thresholds)}
+    return {**config, "thresholds": thresholds}
+
+
+def has_thresholds(config: Mapping[str, Any]) -> bool:
+    """Whether thresholds of the policy can be fitted. An unknown name is an error where the policy is built."""
+    name = policy_name(config)
+    known = name in ExitPolicy.list_available()
+    return not known or issubclass(ExitPolicy.resolve_class_name(name)[0], ThresholdPolicy)
+
+
+def policy_name(config: Mapping[str, Any]) -> str:
+    """The registered name of a policy, or of the one that it wraps."""
+    inner = config.get("policy")
+    return policy_name(inner) if isinstance(inner, dict) else str(config.get("type"))
 
 
 def with_policy(archive: Archive, config: dict[str, Any], trace: ExitTrace | None = None) -> Archive:

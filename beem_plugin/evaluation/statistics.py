@@ -31,9 +31,9 @@ class Difference:
     p_value : `float`, optional
         Two-sided, of no difference.
     pairs : `int`
-        Samples, or seeds.
+        Samples, or seeds; of `crossed_t` samples.
     test : `str`
-        `"mcnemar"` or `"paired_t"`.
+        `"mcnemar"`, `"paired_t"` or `"crossed_t"`.
     """
 
     difference: float
@@ -90,6 +90,41 @@ def paired_difference(first: Sequence[float], second: Sequence[float]) -> Differ
     half = float(t.ppf((1 + CONFIDENCE) / 2, count - 1)) * error
     p_value = float(2 * t.sf(abs(mean) / error, count - 1)) if error else float(mean == 0)
     return Difference(mean, (mean - half, mean + half), p_value, count, "paired_t")
+
+
+def crossed_difference(first: np.ndarray, second: np.ndarray) -> Difference:
+    """
+    The mean difference of two rules, both with several seeds on the same samples. Seeds and samples count as drawn: the
+    squared standard error is the sum of theirs less that of what is left, which both hold (two-way clustering, Cameron,
+    Gelbach and Miller 2011), and t has Satterthwaite's (1946) degrees of freedom. One seed tells of the samples only.
+
+    # Parameters
+
+    first, second : `ndarray`
+        `(seeds, samples)`: 1 where a prediction is right, 0 where it is wrong, or the probability of being right.
+    """
+    from scipy.stats import t
+
+    differences = np.asarray(first, dtype=np.float64) - np.asarray(second, dtype=np.float64)
+    seeds, samples = differences.shape
+    mean = float(differences.mean())
+    if samples < 2:
+        return Difference(mean, None, None, samples, "crossed_t")
+    over_samples = float(differences.mean(0).var(ddof=1)) / samples
+    over_seeds, rest = 0.0, 0.0
+    if seeds > 1:
+        over_seeds = float(differences.mean(1).var(ddof=1)) / seeds
+        left = differences - differences.mean(0) - differences.mean(1, keepdims=True) + mean
+        rest = float((left**2).sum()) / ((seeds - 1) * (samples - 1)) / (seeds * samples)
+    variance = max(over_seeds + over_samples - rest, over_seeds, over_samples)
+    if variance == 0:
+        return Difference(mean, (mean, mean), float(mean == 0), samples, "crossed_t")
+    spread = over_samples**2 / (samples - 1) + (over_seeds**2 / (seeds - 1) if seeds > 1 else 0.0)
+    freedom, error = (over_samples + over_seeds) ** 2 / spread, math.sqrt(variance)
+    half = float(t.ppf((1 + CONFIDENCE) / 2, freedom)) * error
+    return Difference(
+        mean, (mean - half, mean + half), float(2 * t.sf(abs(mean) / error, freedom)), samples, "crossed_t"
+    )
 
 
 def resampled_counts(counts: Sequence[int] | np.ndarray, draws: int, seed: int = 0) -> np.ndarray:

@@ -64,13 +64,17 @@ class Series:
 
 @dataclass
 class SpeedPanel:
-    """Quality against layer speed-up, up to the speed-up `farthest`; `last_exit`, in percent, is a dashed line."""
+    """
+    Quality against layer speed-up, up to the speed-up `farthest`; `last_exit`, in percent, is a dashed line labelled
+    `reference`.
+    """
 
     ylabel: str
     last_exit: float
     series: list[Series] = field(default_factory=list)
     title: str = ""
     farthest: float = FARTHEST
+    reference: str = "last exit"
 
 
 def plots_available() -> bool:
@@ -101,7 +105,7 @@ def speed_plot(panels: Sequence[SpeedPanel]) -> Any:
 
 
 def _draw(axes: Any, panel: SpeedPanel) -> None:
-    axes.axhline(panel.last_exit, color=GREY, linewidth=1, linestyle=(0, (4, 3)), label="last exit")
+    axes.axhline(panel.last_exit, color=GREY, linewidth=1, linestyle=(0, (4, 3)), label=panel.reference)
     seen = [panel.last_exit]
 
     def inside(points: Points) -> tuple[list[float], list[float]]:

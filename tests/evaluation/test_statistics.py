@@ -10,7 +10,14 @@ import numpy as np
 import pytest
 
 from beem_plugin.common.metrics import count_metrics
-from beem_plugin.evaluation.statistics import mcnemar, mean_and_error, paired_difference, scores_of, speedup_interval
+from beem_plugin.evaluation.statistics import (
+    crossed_difference,
+    mcnemar,
+    mean_and_error,
+    paired_difference,
+    scores_of,
+    speedup_interval,
+)
 from beem_plugin.rendering.tables import Column, Estimate, Table, text
 
 
@@ -65,3 +72,24 @@ def test_one_table_in_every_format(tmp_path: Path) -> None:
     with (tmp_path / "t.csv").open(newline="") as file:
         assert next(csv.DictReader(file))["accuracy low"] == "0.4"
     assert json.loads((tmp_path / "t.json").read_text())["rows"][1]["accuracy"] == 0.7
+
+
+def test_seeds_and_samples_count_as_drawn() -> None:
+    generator = np.random.default_rng(0)
+    first = generator.random((1, 50)) < 0.7
+    second = generator.random((1, 50)) < 0.5
+    alone = crossed_difference(first, second)
+    over_samples = paired_difference(first[0].astype(float).tolist(), second[0].astype(float).tolist())
+    assert alone.difference == pytest.approx(over_samples.difference)
+    assert alone.p_value == pytest.approx(over_samples.p_value) and alone.interval == pytest.approx(
+        over_samples.interval
+    )
+    # Without differences between samples it is the t-test over seeds.
+    values = np.array([[0.1], [0.2], [0.3]])
+    seeds = crossed_difference(np.repeat(values, 40, 1), np.zeros((3, 40)))
+    assert seeds.p_value == pytest.approx(paired_difference([0.1, 0.2, 0.3], [0, 0, 0]).p_value)
+    # Both scatters count.
+    both = crossed_difference(values + (np.arange(40) % 2), np.zeros((3, 40)))
+    assert both.interval is not None and seeds.interval is not None
+    assert both.interval[1] - both.interval[0] > 0.3 and both.p_value is not None
+    assert crossed_difference(first, first).p_value == 1.0

@@ -166,7 +166,7 @@ def judge(
         `trace_file` (what it was calibrated on, or else judged on), `gmacs` and `seconds` where there are any,
         `warnings`, and the `curve` of a policy with a score, or `None`.
     """
-    batch_size = int(variant.calibration.get("batch_size", 64))
+    batch_size = variant.batch_size
     source = source or variant.judged_source()
     trace = trained.trace(source, batch_size)
     calibrated_on, calibration, parameters = None, None, None

@@ -52,6 +52,11 @@ class Variant:
         found: Any = next(filter(is_calibration, self.callbacks), {})
         return dict(found) if isinstance(found, dict) else {"type": found}
 
+    @property
+    def batch_size(self) -> int:
+        """Samples of a batch in which traces are made."""
+        return int(self.calibration.get("batch_size", 64))
+
     def calibration_source(self) -> str:
         """The data that open numbers of the policy are fitted on."""
         return self.calibration.get("data") or held_out(self.config.get("train_data_path"))

@@ -1,0 +1,159 @@
+"""The traces of all trained networks, and what plain networks and their cascades reach at a given cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+
+from beem_plugin.calibration.thresholds.path import ThresholdPath
+from beem_plugin.calibration.trace import ExitTrace
+from beem_plugin.comparison.plain_networks import cascade_trace, mixture, right_of_last_exit
+from beem_plugin.comparison.result import build
+from beem_plugin.exits.score_table import ScoreTable
+
+CASCADE_RULE = {"type": "max_probability"}
+
+
+class Traces(NamedTuple):
+    """One training: its outputs on the data for fitting and choosing, and on the data that results are reported on."""
+
+    held_out: ExitTrace
+    reported: ExitTrace
+
+
+class Plain(NamedTuple):
+    """A plain network: its layers, and whether the one of full depth taught it."""
+
+    layers: int
+    distilled: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{'distilled' if self.distilled else 'plain'} network of {layers_text(self.layers)}"
+
+
+def layers_text(layers: int) -> str:
+    return f"{layers} layer{'' if layers == 1 else 's'}"
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """
+    What is shipped in place of exits: one of the plain networks `members` (between two depths a mixture), or with
+    `is_cascade` all of them, small to large. The members' depths rise.
+    """
+
+    members: tuple[Plain, ...]
+    is_cascade: bool = False
+
+    @property
+    def name(self) -> str:
+        kind = "distilled" if self.members[0].distilled else "plain"
+        if self.is_cascade:
+            return f"cascade of {kind} networks of {' and '.join(str(member.layers) for member in self.members)} layers"
+        return f"{kind} networks"
+
+
+@dataclass
+class Networks:
+    """
+    # Parameters
+
+    depth : `int`
+        Layers of the plain network of full depth, which speeds are relative to.
+    exits : `list[Traces]`
+        Of the network with exits, one entry a seed.
+    plain : `dict[Plain, list[Traces]]`
+        That of full depth among them; the same seeds and samples.
+    """
+
+    depth: int
+    exits: list[Traces]
+    plain: dict[Plain, list[Traces]]
+    _tables: dict[tuple[Alternative, int, int], ScoreTable] = field(default_factory=dict, repr=False)
+
+    @property
+    def full(self) -> Plain:
+        return Plain(self.depth)
+
+    def alternatives(self, cascades: Sequence[tuple[int, ...]] | None = None) -> list[Alternative]:
+        """Plain networks, those that were distilled, and cascades: all pairs, or those of the depths `cascades`."""
+        found = []
+        for distilled in (False, True):
+            pool = sorted(one for one in self.plain if one.distilled == distilled or one == self.full)
+            by_depth = {one.layers: one for one in pool}
+            if not any(one.distilled == distilled for one in pool):
+                continue
+            found.append(Alternative(tuple(pool)))
+            wanted = combinations(by_depth, 2) if cascades is None else cascades
+            found += [
+                Alternative(tuple(by_depth[layers] for layers in depths), is_cascade=True)
+                for depths in wanted
+                if all(layers in by_depth for layers in depths)
+            ]
+        return list(dict.fromkeys(found))
+
+    def right_at(
+        self, alternative: Alternative, cost: float, part: str, costs: Mapping[int, float] | None = None
+    ) -> np.ndarray:
+        """
+        `(seeds, samples)` the probability that the alternative is right at a mean cost a sample.
+
+        # Parameters
+
+        alternative : `Alternative`
+        cost : `float`
+            In layers, or in the unit of `costs`.
+        part : `str`
+            `"held_out"` or `"reported"`.
+        costs : `Mapping[int, float]`, optional (default = the depths)
+            By depth: the cost of a plain network, such as its seconds.
+        """
+        own = [member.layers if costs is None else costs[member.layers] for member in alternative.members]
+        rows = []
+        for seed in range(len(self.exits)):
+            if alternative.is_cascade:
+                rows.append(right_at(self.table(alternative, seed, part), np.cumsum(own), cost))
+            else:
+                traces = [getattr(self.plain[member][seed], part) for member in alternative.members]
+                rows.append(mixture(own, [right_of_last_exit(trace) for trace in traces], cost))
+        return np.stack(rows)
+
+    def cascade(self, alternative: Alternative) -> list[Traces]:
+        """The traces of a cascade, one entry a seed."""
+        seeds = zip(*(self.plain[member] for member in alternative.members), strict=True)
+        return [Traces(*(cascade_trace(part) for part in zip(*members, strict=True))) for members in seeds]
+
+    def table(self, alternative: Alternative, seed: int, part: str) -> ScoreTable:
+        """The scores of a cascade."""
+        key = (alternative, seed, Traces._fields.index(part))
+        if key not in self._tables:
+            for number, traces in enumerate(self.cascade(alternative)):
+                for place, trace in enumerate(traces):
+                    policy = build({**CASCADE_RULE, "thresholds": "never"}, trace)
+                    self._tables[alternative, number, place] = policy.scores(trace)
+        return self._tables[key]
+
+
+def right_at(table: ScoreTable, costs: Sequence[float] | np.ndarray, cost: float) -> np.ndarray:
+    """
+    `(samples,)` the probability of being right at the mean cost `cost` with one threshold for all exits: two
+    neighbouring thresholds take turns. Beyond both ends the dearest or the cheapest threshold.
+    """
+    path = ThresholdPath(table)
+    means = path.sums(np.broadcast_to(np.asarray(costs, dtype=np.float64), tuple(table.scores.shape))) / len(table)
+    right = (~table.wrong).numpy()
+
+    def at(point: int) -> np.ndarray:
+        exits = table.exits(path.thresholds(point).tolist()).numpy()
+        return right[np.arange(len(right)), exits - 1].astype(np.float64)
+
+    below = int(np.argmax(means <= cost)) if bool((means <= cost).any()) else len(means) - 1
+    if below == 0 or means[below] > cost:
+        return at(below)
+    share = (cost - means[below]) / (means[below - 1] - means[below])
+    return share * at(below - 1) + (1 - share) * at(below)

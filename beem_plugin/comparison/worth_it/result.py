@@ -1,0 +1,197 @@
+"""The result of `worth-it` as data, as a table and as a plot."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from beem_plugin.comparison.worth_it.networks import Alternative, Networks, layers_text, right_at
+from beem_plugin.comparison.worth_it.verdicts import LAYERS, Option, Verdict, headline
+from beem_plugin.evaluation.statistics import Difference, mean_and_error
+from beem_plugin.rendering.plots import Series, SpeedPanel, speed_plot
+from beem_plugin.rendering.tables import Column, Estimate, Table
+
+COSTS = {LAYERS: "layers", "single": "seconds one by one", "file": "seconds of a file"}
+FARTHEST = 3.5
+SPEEDS_SHOWN = np.linspace(1, FARTHEST, 60)
+
+
+@dataclass
+class WorthIt:
+    """
+    # Parameters
+
+    options : `list[Option]`
+    verdicts : `list[Verdict]`
+        One a speed.
+    by : `str`
+        What equal cost means: a key of `COSTS`.
+    seeds, samples : `int`
+        Trainings of each network, and labelled samples that are reported on.
+    judged_on, calibrated_on : `str`
+    machine : `dict[str, Any]`
+        Device and libraries; empty without measured seconds.
+    training_seconds : `dict[str, float]`
+        Of the first seed, by name of the option or `"early exits"`.
+    choice : `dict[str, Any]`
+        `depth`, chosen by `choose_depth` on held-out data, and `exits`, by `choose_exits`, where there are many.
+    """
+
+    options: list[Option]
+    verdicts: list[Verdict]
+    by: str
+    seeds: int
+    samples: int
+    judged_on: str
+    calibrated_on: str
+    machine: dict[str, Any] = field(default_factory=dict)
+    training_seconds: dict[str, float] = field(default_factory=dict)
+    choice: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def headline(self) -> str:
+        return headline(self.verdicts)
+
+    def to_json(self) -> dict[str, Any]:
+        """What `worth_it.json` holds."""
+        own = ("by", "seeds", "samples", "judged_on", "calibrated_on", "machine", "training_seconds", "choice")
+        return {
+            "answer": self.headline,
+            "verdicts": [verdict_json(verdict) for verdict in self.verdicts],
+            **{name: getattr(self, name) for name in own},
+            "options": [option_json(option) for option in self.options],
+        }
+
+    def table(self) -> Table:
+        """One row an option. A column is added here."""
+        columns = {name: Column(head, "text") for name, head in (("name", "shipped"), ("ships", "best at"))}
+        columns["fitted_for"] = Column("fitted for", digits=1, unit="x")
+        columns["accuracy"] = Column("accuracy", factor=100, better="up")
+        columns["against_full"] = Column("less full depth", "text")
+        columns["speedup"] = Column("layers", unit="x")
+        columns |= {
+            way: Column(head.removeprefix("seconds "), unit="x") for way, head in COSTS.items() if way != LAYERS
+        }
+        columns |= {f"against_{unit}": Column(f"less plain, equal {head}", "text") for unit, head in COSTS.items()}
+        columns["training"] = Column("training s", digits=0)
+        records = []
+        for one in self.options:
+            mean, error = mean_and_error(one.right.mean(1).tolist())
+            records.append({
+                "name": one.name,
+                "ships": ", ".join(f"{verdict.speed:g}x" for verdict in self.verdicts if verdict.ship is one),
+                "fitted_for": one.fitted_for,
+                "accuracy": Estimate(mean, error if self.seeds > 1 else None),
+                "against_full": None if one.against_full is None else shown(one.against_full),
+                "speedup": one.layer_speedup,
+                **one.measured,
+                **{f"against_{unit}": shown(found) for unit, found in one.against_plain.items()},
+                "training": self.training_seconds.get("early exits" if one.kind == "exits" else one.name),
+            })  # fmt: skip
+        table = Table.of_records(records, columns, f"accuracy and speed on {self.judged_on}, {self.samples} samples")
+        seeds = f"mean of {self.seeds} seeds ± standard error" if self.seeds > 1 else "one seed"
+        table.notes = [
+            f"{seeds}; thresholds and choices from {self.calibrated_on}; speed-ups over the plain network of full "
+            "depth; differences paired, in points, tested over samples" + (" and seeds" if self.seeds > 1 else ""),
+            *([f"measured on {self.machine['device']}, {self.machine['threads']} threads"] if self.machine else []),
+            *self.advice(),
+            *(verdict.sentence for verdict in self.verdicts),
+            self.headline,
+        ]
+        return table
+
+    def advice(self) -> list[str]:
+        """What depth and exits pay, from held-out data."""
+        lines = []
+        if "depth" in self.choice:
+            lines.append(
+                f"depth that is enough: {layers_text(self.choice['depth'])}, the smallest plain network within one "
+                "standard error of the best on held-out data"
+            )
+        if "exits" in self.choice:
+            layers = ", ".join(map(str, self.choice["exits"]))
+            lines.append(f"exits: of this network's, those at layers {layers} have the largest area on held-out data")
+        return lines
+
+
+def shown(found: Difference) -> str:
+    """In points, with p."""
+    return f"{100 * found.difference:+.2f}" + ("" if found.p_value is None else f" (p {found.p_value:.3f})")
+
+
+def verdict_json(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "speed": verdict.speed,
+        "ship": verdict.ship.key,
+        "ships_exits": verdict.ships_exits,
+        "exits": None if verdict.exits is None else verdict.exits.key,
+        "alternative": verdict.alternative.name,
+        "difference": difference_json(verdict.difference),
+        "sentence": verdict.sentence,
+    }
+
+
+def option_json(one: Option) -> dict[str, Any]:
+    return {
+        "name": one.key,
+        "kind": one.kind,
+        "fitted_for": one.fitted_for,
+        "accuracy": one.accuracy,
+        "layer_speedup": one.layer_speedup,
+        "measured_speedup": one.measured,
+        "against_full_depth": difference_json(one.against_full),
+        "against_plain_at_equal": {unit: difference_json(found) for unit, found in one.against_plain.items()},
+        "seeds": [
+            {"accuracy": float(right.mean()), "layer_speedup": speedup}
+            for right, speedup in zip(one.right, one.speedups, strict=True)
+        ],
+        "policies": [] if one.fitted is None else [policy.to_config() for policy in one.fitted.policies],
+    }
+
+
+def difference_json(found: Difference | None) -> dict[str, Any] | None:
+    return None if found is None else found.to_json()
+
+
+def trade_off(result: WorthIt, networks: Networks) -> Any:
+    """Accuracy against layer speed-up: plain networks joined by their mixtures, cascades and rules swept."""
+    full = next(one for one in result.options if one.members == (networks.full,))
+    panel = SpeedPanel(
+        f"accuracy on {result.judged_on} (%)", 100 * full.accuracy, farthest=FARTHEST, reference=full.name
+    )
+    series: dict[str, Series] = {}
+    dots: dict[str, tuple[list[float], list[float]]] = {}
+    for one in result.options:
+        if one.family not in series:
+            dots[one.family] = [], []
+            line = swept(one, networks) if one.fitted else mixed(one.family, networks)
+            series[one.family] = Series(one.family, len(series), line, dots[one.family])
+        dots[one.family][0].append(one.layer_speedup)
+        dots[one.family][1].append(100 * one.accuracy)
+    panel.series = list(series.values())
+    return speed_plot([panel])
+
+
+def mixed(family: str, networks: Networks) -> tuple[list[float], list[float]]:
+    """The mean curve over seeds of plain networks that share the samples."""
+    alternative = next(one for one in networks.alternatives(()) if one.name == family)
+    fastest, slowest = (networks.depth / alternative.members[end].layers for end in (0, -1))
+    inside = [speed for speed in SPEEDS_SHOWN.tolist() if slowest <= speed <= fastest]
+    right = [networks.right_at(alternative, networks.depth / speed, "reported") for speed in inside]
+    return inside, [100 * float(values.mean()) for values in right]
+
+
+def swept(one: Option, networks: Networks) -> tuple[list[float], list[float]] | None:
+    """The mean curve over seeds of a rule with a score, one threshold for all exits, between the speeds it reaches."""
+    assert one.fitted is not None
+    seeds = networks.exits if one.kind == "exits" else networks.cascade(Alternative(one.members, is_cascade=True))
+    pairs = [(policy, traces.reported) for policy, traces in zip(one.fitted.policies, seeds, strict=True)]
+    if any(policy.score_key() is None for policy, _ in pairs):
+        return None
+    found = [(policy.scores(trace), trace.costs_under(policy)) for policy, trace in pairs]
+    depth = networks.depth
+    inside = [speed for speed in SPEEDS_SHOWN.tolist() if all(own[0] <= depth / speed <= own[-1] for _, own in found)]
+    values = [[right_at(table, own, depth / speed).mean() for table, own in found] for speed in inside]
+    return inside, [100 * float(np.mean(each)) for each in values]

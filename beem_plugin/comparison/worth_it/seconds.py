@@ -1,0 +1,89 @@
+"""Seconds of plain networks, cascades and exits on this machine, sample by sample and as a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from beem_plugin.archival import Archive
+from beem_plugin.comparison.worth_it.networks import Plain
+from beem_plugin.comparison.worth_it.verdicts import Option, Seconds
+from beem_plugin.data.collate import ragged_parts
+from beem_plugin.data.instance import Instance
+from beem_plugin.execution import Engine
+from beem_plugin.execution.file_engine import file_engine
+from beem_plugin.execution.metering.timing import measure
+from beem_plugin.execution.stepped_network import SteppedNetwork
+from beem_plugin.exits.policies import Final
+from beem_plugin.exits.policy import ExitPolicy
+
+WAYS = {"single": 200, "file": 2000}
+"""Ways of running, and how many samples are timed: one by one, and as a file."""
+FILE_BATCH = 4096
+Part = tuple[SteppedNetwork, ExitPolicy, list[Instance]]
+
+
+def measure_options(
+    options: Sequence[Option],
+    exits: Archive,
+    plain: Mapping[Plain, Archive],
+    instances: Sequence[Instance],
+    repeats: int = 3,
+    time_budget: float = 120,
+) -> dict[str, Seconds]:
+    """
+    Times the first seed's networks in turns.
+
+    # Parameters
+
+    options : `Sequence[Option]`
+        Distilled networks are not timed: they are as fast as plain ones.
+    exits : `Archive`
+    plain : `Mapping[Plain, Archive]`
+    instances : `Sequence[Instance]`
+        The samples that the options' `right` is about, in that order.
+    repeats : `int`, optional (default = `3`)
+    time_budget : `float`, optional (default = `120`)
+        Seconds for each way, after which no further repeat begins.
+    """
+    config = exits.config.as_dict(quiet=True)
+    pad_token_id = exits.validation_dataset_reader.tokenizer.pad_token_id
+    timed = [one for one in options if one.kind != "plain" or not one.members[0].distilled]
+    found = {}
+    for way, limit in WAYS.items():
+        some = instances[:limit]
+        block = {"type": "single"} if way == "single" else file_engine(config) or config["model"]["engine"]
+        cases = {}
+        for one in timed:
+            parts = [
+                (Engine.from_params({"type": block} if isinstance(block, str) else dict(block)), *part)
+                for part in parts_of(one, exits, plain, some)
+            ]
+            cases[one.key] = lambda parts=parts: run(parts, pad_token_id)
+        device = exits.model.device
+        timings = measure(cases, repeats, device, time_budget=time_budget, description=f"measuring, {way}")
+        each = {key: timing.median / len(some) for key, timing in timings.items()}
+        networks = {one.members[0].layers: each.pop(one.key) for one in timed if one.kind == "plain"}
+        found[way] = Seconds(networks, each)
+    return found
+
+
+def parts_of(one: Option, exits: Archive, plain: Mapping[Plain, Archive], instances: Sequence[Instance]) -> list[Part]:
+    """The networks that an option runs, and the samples that each of them gets; of a cascade those that go on."""
+    if one.kind == "exits":
+        assert one.fitted is not None
+        return [(exits.model.exit_network, one.fitted.policies[0], list(instances))]
+    parts: list[Part] = []
+    for number, member in enumerate(one.members):
+        reached = instances
+        if number:
+            assert one.fitted is not None
+            taken = one.fitted.exits[0][: len(instances)].tolist()
+            reached = [instance for instance, exit_number in zip(instances, taken, strict=True) if exit_number > number]
+        parts.append((plain[member].model.exit_network, Final(), list(reached)))
+    return parts
+
+
+def run(parts: Sequence[tuple[Engine, Any, ExitPolicy, list[Instance]]], pad_token_id: int) -> Iterator[Any]:
+    for engine, network, policy, instances in parts:
+        yield from engine.run(network, policy, ragged_parts(instances, pad_token_id, FILE_BATCH))
