@@ -69,11 +69,12 @@ def ablate(
     jobs: int = 1,
     include_packages: Sequence[str] = (),
     with_seconds: bool = False,
+    devices: Sequence[str] = (),
 ) -> list[Row]:
     """
     Trains and judges the variants, the base first, with `jobs` trainings at a time; what is in the directory from an
-    earlier call is kept. `with_seconds` also times each variant on its engine. The rows are in the variants' order, of
-    a grid with `select` "best" the best setting only.
+    earlier call is kept. `with_seconds` also times each variant on its engine; `devices` are the numbers of the GPUs,
+    one a job. The rows are in the variants' order, of a grid with `select` "best" the best setting only.
     """
     trainings = plan(variants, directory / "trainings")
     remember(trainings, directory / STATE_NAME)
@@ -87,7 +88,7 @@ def ablate(
     done = sum(run.is_finished for run in runs)
     say(f"{len(variants)} variants, {len(trainings)} trainings, {seeds} seeds; {done} of {len(runs)} done")
     trained: dict[str, list[TrainedRun]] = {training.key: [] for training in trainings}
-    for count, (run, error) in enumerate(Launcher(include_packages).run(runs, jobs, say), 1):
+    for count, (run, error) in enumerate(Launcher(include_packages, devices).run(runs, jobs, say), 1):
         say(f"[{count}/{len(runs)}] {run}: {error or 'trained'}")
         if error is not None:
             for variant in run.training.variants:

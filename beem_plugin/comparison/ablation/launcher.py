@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from pathlib import Path
+from queue import Queue
 
 import beem_plugin
 from beem_plugin.common.errors import BeemError
@@ -22,10 +23,16 @@ PATIENCE_SECONDS = 60
 
 
 class Launcher:
-    """Starts trainings, each with `--include-package` for all `include_packages`."""
+    """
+    Starts trainings, each with `--include-package` for all `include_packages`, and on one of `devices`, numbers of GPUs
+    that may repeat, where there are any.
+    """
 
-    def __init__(self, include_packages: Sequence[str] = ()) -> None:
+    def __init__(self, include_packages: Sequence[str] = (), devices: Sequence[str] = ()) -> None:
         self.include_packages = list(include_packages)
+        self._devices: Queue[str] | None = Queue() if devices else None
+        for device in devices:
+            self._devices.put(device)  # type: ignore[union-attr]
         self._processes: set[subprocess.Popen[bytes]] = set()
         self._lock = threading.Lock()
         self._is_stopping = False
@@ -81,6 +88,16 @@ class Launcher:
         root = str(Path(beem_plugin.__file__).resolve().parent.parent)
         paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+        device = None if self._devices is None else self._devices.get()
+        if device is not None:
+            environment["CUDA_VISIBLE_DEVICES"] = device
+        try:
+            return self._execute(command, log_path, environment)
+        finally:
+            if self._devices is not None and device is not None:
+                self._devices.put(device)
+
+    def _execute(self, command: Sequence[str], log_path: Path, environment: dict[str, str]) -> int:
         with open(log_path, "ab") as log:
             with self._lock:
                 if self._is_stopping:

@@ -1,0 +1,136 @@
+"""Table 3: captioners under their own training, decoded under their published rules, and scored."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from beem_plugin.common.files import write_json
+from beem_plugin.common.params import apply_overrides, check_numbers, parse_overrides
+from beem_plugin.common.strict_json import read_json
+from beem_plugin.comparison.ablation.ablate import STATE_NAME
+from beem_plugin.comparison.ablation.judging import TrainedRun
+from beem_plugin.comparison.ablation.launcher import Launcher
+from beem_plugin.comparison.ablation.trainings import TrainingRun, plan, remember
+from beem_plugin.comparison.ablation.variants import Variant
+from beem_plugin.comparison.caption_scores import METRIC_NAMES, score_rows
+from beem_plugin.comparison.caption_table import TableCase, decoded_rows
+from beem_plugin.comparison.paper.layouts import CAPTION_METHODS
+from beem_plugin.comparison.paper.methods import FULL_PRECISION, Choices, settings_of
+from beem_plugin.comparison.paper.tables import spread
+from beem_plugin.comparison.result import build
+from beem_plugin.rendering.tables import Column, Table, text
+from beem_plugin.tasks.captioning import captioner_of
+
+PRESETS = {"reduced": "reduced({layers})", "mue": "mue()", "beem-a": "beem_a", "beem-c": "beem_c"}
+"""Members of `beem/captions.libsonnet` of another name."""
+COLUMNS = ("bleu_1", "bleu_4", "meteor", "cider", "spice", "rouge_l")
+
+
+def caption_variants(data: str, methods: Sequence[str], choices: Choices) -> list[Variant]:
+    """The methods on a task of `beem/captions.libsonnet`: `coco`, `shapes`."""
+    layers = max(1, 3 * decoder_depth(caption_config(data, "final", 1, choices)) // 4)
+    return [Variant(key, caption_config(data, key, layers, choices), key) for key in methods]
+
+
+def caption_config(data: str, key: str, layers: int, choices: Choices) -> dict[str, Any]:
+    preset = PRESETS.get(key, key).format(layers=layers)
+    config = parse_overrides(f"local captions = import 'beem/captions.libsonnet'; captions.{data} + captions.{preset}")
+    own = dict(choices.overrides)
+    own |= {} if choices.epochs is None else {"trainer.num_epochs": choices.epochs}
+    if key in FULL_PRECISION:
+        own.pop("trainer.mixed_precision", None)
+    config = apply_overrides(config, {"evaluate_on_test": False, **own})
+    check_numbers(config, f"{key} on {data}: ")
+    return config
+
+
+def decoder_depth(config: dict[str, Any]) -> int:
+    """Blocks of the decoder; of one in the hub GPT-2's twelve."""
+    decoder = config["model"]["decoder"]["backbone"]["decoder"]
+    return int(decoder["n_layer"]) if isinstance(decoder, dict) else 12
+
+
+def caption_runs(variants: Sequence[Variant], folder: Path, seeds: int) -> list[TrainingRun]:
+    trainings = plan(variants, folder / "trainings")
+    return [TrainingRun(training, seed) for training in trainings for seed in range(1, seeds + 1)]
+
+
+def run_caption_table(
+    variants: Sequence[Variant],
+    folder: Path,
+    seeds: int,
+    jobs: int = 1,
+    devices: Sequence[str] = (),
+    metrics: Sequence[str] = ("bleu", "meteor", "rouge_l", "cider"),
+    spice_jars: str | None = None,
+) -> tuple[Table, list[dict[str, Any]]]:
+    """The table, and one record a method and seed."""
+    runs = caption_runs(variants, folder, seeds)
+    remember(list({run.training.key: run.training for run in runs}.values()), folder / STATE_NAME)
+    records: list[dict[str, Any]] = []
+    errors = []
+    for run, error in Launcher(devices=devices).run(runs, jobs, lambda line: print(line, file=sys.stderr)):
+        if error is not None:
+            errors.append(f"error: {run}: {error}")
+            continue
+        rows, references = decoded(run)
+        scores = score_rows(rows, references, metrics, spice_jars)
+        for row, found in zip(rows, scores, strict=True):
+            line = {"method": row["name"], "seed": run.seed, **{k: 100 * v for k, v in found.metrics.items()}}
+            records.append({**line, "layer_speedup": row["layer_speedup"], "depth": row["depth"]})
+    depth = max((record["depth"] for record in records), default=1)
+    for record in records:
+        record["layer_speedup"] *= depth / record.pop("depth")
+    order = [variant.name for variant in variants]
+    records.sort(key=lambda record: (order.index(record["method"]), record["seed"]))
+    table = Table(
+        [*text("model"), *(Column(METRIC_NAMES[name], digits=1) for name in COLUMNS), Column("Speedup", unit="x")]
+    )
+    table.title = "Table 3"
+    for name in order:
+        own = [record for record in records if record["method"] == name]
+        cells = [spread(record[key] for record in own if key in record) for key in (*COLUMNS, "layer_speedup")]
+        table.rows.append([CAPTION_METHODS[name].format(layers=3 * depth // 4), *cells])
+    table.notes = [f"Median over {seeds} seeds [smallest, largest].", "Speed-ups count blocks of the decoder.", *errors]
+    return table, records
+
+
+def decoded(run: TrainingRun) -> tuple[list[dict[str, Any]], list[list[str]]]:
+    """
+    The captions of the test images under the rules of a training's variants, by the variants' names; kept beside it, in
+    `seed_K.captions.json`.
+    """
+    path = run.serialization_dir.with_suffix(".captions.json")
+    variants = run.training.variants
+    if path.is_file():
+        kept = read_json(path)
+        if {row["name"] for row in kept["rows"]} >= {variant.name for variant in variants}:
+            names = [variant.name for variant in variants]
+            return [row for row in kept["rows"] if row["name"] in names], kept["references"]
+    trained = TrainedRun(run)
+    model = captioner_of(trained.archive.model)
+    cases = []
+    for variant in variants:
+        policy = build(variant.policy, model.exit_network)
+        if not policy.is_calibrated:
+            trace = trained.trace(variant.calibration_source(), 64, by_training_reader=True)
+            policy.calibrate(trace.judged_by(model.calibration_target))  # type: ignore[attr-defined]
+        cases.append(TableCase(variant.name, policy, model.decoding))
+    rows, references = decoded_rows(trained.archive, str(variants[0].config["test_data_path"]), cases)
+    rows = [{**row, "depth": model.exit_network.exit_layers[-1]} for row in rows]
+    write_json(path, {"rows": rows, "references": references})
+    trained.release()
+    return rows, references
+
+
+def caption_settings(variants: Sequence[Variant]) -> Table:
+    columns = ("method", "rate", "optimizer", "batch", "epochs", "rule", "beams")
+    table = Table(text(*columns), title="settings")
+    for variant in variants:
+        settings = settings_of(variant)
+        beams = variant.config["model"]["decoding"].get("num_beams", 1)
+        table.rows.append([variant.name, *map(str, settings.values()), str(beams)])
+    return table

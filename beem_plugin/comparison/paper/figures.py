@@ -1,0 +1,106 @@
+"""The figures: accuracy against speed over alpha, and BEEM-C over lambda. Methods are under their own training."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from beem_plugin.common.params import apply_overrides
+from beem_plugin.comparison.ablation.ablate import ablate
+from beem_plugin.comparison.ablation.rows import Row
+from beem_plugin.comparison.ablation.variants import Variant
+from beem_plugin.comparison.paper.methods import METHODS
+from beem_plugin.comparison.paper.runs import Plan, depth_of
+from beem_plugin.comparison.paper.tables import TASK_NAMES
+from beem_plugin.rendering.plots import Series, SpeedPanel, plots_available, save_figure, speed_plot
+from beem_plugin.rendering.tables import write_csv
+
+LAMBDAS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0)
+ALPHA = 1.5
+"""The threshold of the figure over lambda, the last of the paper's grid."""
+
+
+def run_figure(kind: str, given: Plan, jobs: int = 1, devices: Sequence[str] = ()) -> list[Path]:
+    """Trains what is missing, and writes `figure_KIND.csv`, and with matplotlib `.svg` and `.png`."""
+    lines: list[dict[str, Any]] = []
+    panels = []
+    for backbone in given.backbones:
+        for task in given.tasks:
+            variants = figure_variants(kind, given.variants(backbone, task), depth_of(backbone))
+            rows = ablate(variants, given.folder(backbone, task), given.seeds, jobs, devices=devices)
+            points = {method: alpha_points(method, rows) for method in given.methods}
+            if kind == "lambda":
+                points = lambda_points(rows)
+            for name, found in points.items():
+                lines += [{"encoder": backbone, "task": task, "series": name, **point} for point in found]
+            panels.append(panel(task, points, rows))
+    path = given.output / f"figure_{kind}"
+    write_csv(path.with_suffix(".csv"), lines)
+    written = [path.with_suffix(".csv")]
+    if plots_available():
+        for end in (".svg", ".png"):
+            save_figure(speed_plot(panels), path.with_suffix(end))
+            written.append(path.with_suffix(end))
+    return written
+
+
+def figure_variants(kind: str, variants: Sequence[Variant], depth: int) -> list[Variant]:
+    """The methods, of patience one variant for each number of exits; or BEEM-C for every lambda."""
+    found = list(variants) if kind == "alpha" else []
+    for variant in variants:
+        if kind == "lambda":
+            grid = [
+                {"model.exit_policy.weights.scale": scale, "model.exit_policy.thresholds": ALPHA} for scale in LAMBDAS
+            ]
+        elif variant.policy["type"] == "patience":
+            grid = [{"model.exit_policy.patience": count} for count in range(1, depth)]
+        else:
+            grid = []
+        for setting in grid:
+            name = f"{variant.name} {next(iter(setting.values()))}"
+            config = apply_overrides(variant.config, setting)
+            found.append(replace(variant, name=name, config=config, setting=setting))
+    return found
+
+
+def point_of(row: Row, setting: Any = None) -> dict[str, Any]:
+    accuracy, speed = row.spread("accuracy", "metrics"), row.spread("layer_speedup")
+    assert accuracy is not None and speed is not None, "a row with results"
+    return {"setting": setting, "accuracy": 100 * accuracy.value, "layer_speedup": speed.value}
+
+
+def alpha_points(method: str, rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """From slow to fast: a rule's curve over all thresholds, the median of the seeds, or a point a patience."""
+    own = [row for row in rows if row.variant.family == method and row.results]
+    grid = [row for row in own if row.variant.setting]
+    if grid:
+        found = [point_of(row, next(iter(row.variant.setting.values()))) for row in grid]
+        return sorted(found, key=lambda point: point["layer_speedup"])
+    curve = own[0].curve() if own else None
+    if curve is None:
+        return []
+    return [
+        {"setting": None, "accuracy": 100 * accuracy, "layer_speedup": speed}
+        for accuracy, speed in zip(curve.accuracy.tolist(), curve.speedup.tolist(), strict=True)
+    ]
+
+
+def lambda_points(rows: Sequence[Row]) -> dict[str, list[dict[str, Any]]]:
+    found = [point_of(row, row.variant.setting["model.exit_policy.weights.scale"]) for row in rows if row.results]
+    return {"beem-c": found}
+
+
+def panel(task: str, points: dict[str, list[dict[str, Any]]], rows: Sequence[Row]) -> SpeedPanel:
+    finals = [result["final_metrics"]["accuracy"] for row in rows for result in row.results]
+    series = [
+        Series(
+            METHODS[name].row,
+            look,
+            line=([point["layer_speedup"] for point in found], [point["accuracy"] for point in found]),
+        )
+        for look, (name, found) in enumerate(points.items())
+    ]
+    return SpeedPanel("accuracy (%)", 100 * statistics.median(finals), series, TASK_NAMES.get(task, task))

@@ -1,0 +1,202 @@
+"""The paper's tables and figures end to end, on tiny encoders; they share the trainings."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import beem_plugin.components  # noqa: F401
+from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.comparison.paper.layouts import CAPTION_METHODS, LAYOUTS
+from beem_plugin.comparison.paper.methods import METHODS, Choices, shown_encoder, variant_of
+from beem_plugin.comparison.paper.paper_tables import paper_tables_from_args
+from beem_plugin.comparison.paper.runs import depth_of
+from beem_plugin.rendering.plots import plots_available
+from tests.ablation_in_process import train_in_process
+from tests.comparison.test_stored_figures import load_script
+from tests.tiny_caption_configs import DECODER, ENCODER
+
+TINY = {"trainer.cuda_device": -1, "dataset_reader.max_instances": 24}
+IMAGES = {
+    "dataset_reader.num_train": 24,
+    "dataset_reader.num_val": 4,
+    "dataset_reader.num_test": 4,
+    "dataset_reader.image_size": 16,
+    "dataset_reader.holdout_fraction": 0.3,
+    "model.decoder.backbone.encoder": ENCODER,
+    "model.decoder.backbone.decoder": DECODER,
+    "model.decoding.max_length": 5,
+    "trainer.cuda_device": -1,
+}
+
+SCRIPT = load_script("paper_tables")
+Call = Callable[..., int]
+
+
+def parsed(*arguments: str) -> Any:
+    return SCRIPT["parse"](arguments)
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("paper")
+
+
+@pytest.fixture
+def trainings(monkeypatch: pytest.MonkeyPatch, tiny_environment: dict[str, str]) -> list[list[str]]:
+    """The commands of the trainings, which run in this process."""
+    for name, value in tiny_environment.items():
+        monkeypatch.setenv(name, value)
+    return train_in_process(monkeypatch)
+
+
+@pytest.fixture
+def call(output: Path) -> Call:
+    def run(*arguments: str, overrides: dict[str, Any] = TINY) -> int:
+        common = ["--output", str(output), "--seeds", "2", "--epochs", "1", "-o", json.dumps(overrides)]
+        return paper_tables_from_args(parsed(*common, *arguments))
+
+    return run
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def of_method(lines: Sequence[dict[str, str]], method: str, key: str) -> list[float]:
+    return [float(line[key]) for line in lines if line["method"] == method]
+
+
+def test_table_1_with_medians_differences_and_settings(output: Path, trainings: list[Any], call: Call) -> None:
+    methods = ["final", "deebert", "pabee", "beem-c", "beem-a"]
+    assert call("--table", "1", "--tasks", "rte", "--methods", *methods) == 0
+    assert len(trainings) == 8  # the two rules of BEEM share theirs
+    lines = read_csv(output / "table_1.csv")
+    content = json.loads((output / "table_1.json").read_text())
+    rows = {row["model"]: row for row in content["rows"]}
+    assert list(rows) == ["backbone", "DeeBERT", "PABEE", "BEEM-C", "BEEM-A"]
+    final = of_method(lines, "final", "value")
+    for method, row in (("deebert", "DeeBERT"), ("beem-a", "BEEM-A")):
+        found = [value - base for value, base in zip(of_method(lines, method, "value"), final, strict=True)]
+        assert rows[row]["RTE Acc"] == pytest.approx(statistics.median(found))
+        assert rows[row]["RTE Acc low"] == pytest.approx(min(found))
+        assert of_method(lines, method, "difference") == pytest.approx(found)
+    assert rows["backbone"]["RTE Spd"] == 1.0
+    markdown = (output / "table_1.md").read_text()
+    assert "| model | RTE Acc | RTE Spd |" in markdown and "## Settings" in markdown
+    assert re.search(r"\| PABEE \| \**[+-]\d", markdown) and "Judged on validation" in markdown
+    settings = {row["method"]: row for row in content["settings"]}
+    assert settings["pabee"]["rate"] == "2e-05" and settings["deebert"]["batch"] == "8"
+    assert settings["pabee"]["epochs"] == "1" and '"patience": 6' in settings["pabee"]["rule"]
+    assert "\\begin{tabular}{lrr}" in (output / "table_1.tex").read_text()
+    # A second call trains nothing, and gives the same.
+    before = (output / "table_1.csv").read_text()
+    assert call("--table", "1", "--tasks", "rte", "--methods", *methods) == 0
+    assert len(trainings) == 8 and (output / "table_1.csv").read_text() == before
+
+
+def test_tables_2_4_and_5_and_both_figures_take_the_same_trainings(
+    output: Path, trainings: list[Any], call: Call
+) -> None:
+    few = ("final", "pabee", "beem-a")
+    one = ("--tasks", "rte", "--seeds", "1")
+    assert call("--table", "2", *one, "--methods", *few) == 0
+    assert call("--table", "4", *one) == 0
+    assert call("--table", "5", *one) == 0
+    rows = json.loads((output / "table_5.json").read_text())["rows"]
+    assert [row["model"] for row in rows] == ["BEEM-A, one threshold", "BEEM-A"]
+    assert all(0 <= row["RTE Acc"] <= 100 for row in rows)  # absolute
+    assert call("--figure", "alpha", *one) == 0
+    points = read_csv(output / "figure_alpha.csv")
+    assert {point["series"] for point in points} == {"beem-a", "beem-c", "pabee", "deebert"}
+    assert [point["setting"] for point in points if point["series"] == "pabee"] in (["2", "1"], ["1", "2"])
+    assert call("--figure", "lambda", *one) == 0
+    points = read_csv(output / "figure_lambda.csv")
+    assert [float(point["setting"]) for point in points][:3] == [0.02, 0.05, 0.1]
+    speeds = [float(point["layer_speedup"]) for point in points]
+    assert speeds == sorted(speeds)  # the larger lambda, the sooner a sum passes the threshold
+    if plots_available():
+        assert (output / "figure_alpha.svg").is_file() and (output / "figure_lambda.png").is_file()
+    assert not trainings
+
+
+def test_both_development_sets_of_mnli(output: Path, trainings: list[Any], call: Call) -> None:
+    assert call("--table", "1", "--tasks", "mnli", "--methods", "final", "--seeds", "1") == 0
+    lines = read_csv(output / "table_1.csv")
+    assert [line["method"] for line in lines] == ["final"]
+    for line in lines:
+        both = [float(line[f"{part}_accuracy"]) for part in ("matched", "mismatched")]
+        assert float(line["value"]) == pytest.approx(sum(both) / 2)
+
+
+def test_table_3_on_generated_scenes(output: Path, trainings: list[Any], call: Call) -> None:
+    methods = ("--methods", "reduced", "beem-c", "beem-a")
+    own = {**IMAGES, "model.decoding.num_beams": 2}
+    arguments = ("--table", "3", "--set", "shapes", *methods, "--metrics", "bleu", "cider", "--seeds", "1")
+    assert call(*arguments, overrides=own) == 0
+    assert len(trainings) == 2
+    rows = json.loads((output / "table_3.json").read_text())["rows"]
+    assert [row["model"] for row in rows] == ["Decoder-2L", "BEEM-C", "BEEM-A"]
+    assert rows[0]["Speedup"] == pytest.approx(1.5) and rows[1]["Speedup"] >= 1.0
+    assert all(0 <= row["BLEU-1"] <= 100 and row["SPICE"] is None for row in rows)
+    assert call(*arguments, overrides=own) == 0 and len(trainings) == 2
+
+
+def test_a_dry_run_tells_runs_time_and_downloads(
+    output: Path, trainings: list[Any], call: Call, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert call("--table", "1", "--tasks", "rte", "--methods", "pabee", "elasticbert", "--dry-run") == 0
+    said = capsys.readouterr().out
+    assert "2 trainings to run, 4 done" in said and "from the trainings that are done" in said
+    assert "nothing is downloaded" in said and not trainings
+    monkeypatch.setenv("GLUE_DIR", "")
+    monkeypatch.setenv("BEEM_BACKBONE", "")
+    assert call("--table", "4", "--tasks", "rte", "--dry-run") == 0
+    said = capsys.readouterr().out
+    assert "albert-large-v2, bert-large-uncased, nyu-mll/glue (rte)" in said.replace("\n", " ")
+
+
+def test_traces_of_every_method_for_comparisons(output: Path, trainings: list[Any], call: Call) -> None:
+    assert call("--table", "methods", "--tasks", "rte", "--seeds", "1", "--methods", "pabee", "beem-a") == 0
+    assert not trainings
+    assert {path.name for path in (output / "traces").iterdir()} == {"final", "pabee", "beem"}
+    found = json.loads((output / "traces" / "beem" / "rte-0" / "metrics.json").read_text())
+    assert found["num_parameters"] > found["num_parameters_of_last_exit_only"] > 0
+
+
+def test_published_points_are_replaced_only_when_wanted() -> None:
+    fast = variant_of("fastbert", "rte", "albert-base-v2", 9).policy
+    assert fast["thresholds"] == 0.5 and fast["normalized"]
+    assert variant_of("elasticbert", "rte", "albert-base-v2", 9).policy["thresholds"] == 0.1
+    at_2 = variant_of("fastbert", "rte", "albert-base-v2", 9, Choices(speedup=2.0)).policy
+    assert at_2["thresholds"] == {"type": "budget", "speedup": 2.0}
+    assert variant_of("reduced", "rte", "albert-base-v2", 9).config["model"]["encoder"]["exit_layers"] == [9]
+
+
+def test_layouts_name_known_methods_and_encoders() -> None:
+    assert all(set(layout.methods) <= METHODS.keys() for layout in LAYOUTS.values())
+    assert set(LAYOUTS["1"].methods) - set(LAYOUTS["2"].methods) == {"pcee"}
+    assert list(CAPTION_METHODS)[0] == "final" and len(CAPTION_METHODS) == 11
+    assert (shown_encoder("albert-base-v2"), shown_encoder("bert-large-uncased")) == ("ALBERT", "BERT-large")
+    assert (depth_of("albert-base-v2"), depth_of("bert-large-uncased")) == (12, 24)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--table", "1", "--methods", "pabe"), "--methods: found 'pabe'"),
+        (("--table", "1", "--seeds", "0"), "--seeds: found 0, allowed: 1 or more"),
+        (("--table", "1", "-o", "[1]"), r"--overrides: found \[1\], allowed: a JSON object"),
+    ],
+)
+def test_wrong_arguments(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        paper_tables_from_args(parsed(*arguments, "--output", str(tmp_path)))
