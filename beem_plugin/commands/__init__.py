@@ -119,9 +119,6 @@ def import_components(only_predicts: bool) -> None:
         import beem_plugin.components  # noqa: F401
 
         return
-    from beem_plugin.common.light_imports import import_for_inference
-
-    import_for_inference()
     for name in _TEXT_COMPONENTS:
         import_package(f"beem_plugin.{name}")
     defer_import("beem_plugin.components")
