@@ -104,9 +104,12 @@ def linear_kernel(
             if GAINED:
                 factor = tl.load(gain + norm[:, None] * INPUTS + part[None, :], mask=inside[None, :], other=0.0)
                 value = (value.to(tl.float32) * factor.to(tl.float32)).to(value.dtype)
-            at = weight + matrix_start + column[:, None] * INPUTS + part[None, :]
-            matrix = tl.load(at, mask=is_output[:, None] & inside[None, :], other=0.0)
-            total = tl.dot(value, tl.trans(matrix), total, input_precision=PRECISION)
+                at = weight + matrix_start + column[:, None] * INPUTS + part[None, :]
+                matrix = tl.trans(tl.load(at, mask=is_output[:, None] & inside[None, :], other=0.0))
+            else:
+                at = weight + matrix_start + part[:, None] * outputs + column[None, :]
+                matrix = tl.load(at, mask=inside[:, None] & is_output[None, :], other=0.0)
+            total = tl.dot(value, matrix, total, input_precision=PRECISION)
         if NORMED:
             scale = 1.0 / tl.sqrt(squares / INPUTS + eps)
             if GAINED:
