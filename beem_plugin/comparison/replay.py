@@ -130,14 +130,13 @@ def replay_from_args(args: argparse.Namespace) -> dict[str, Any]:
         save_figure(speed_plot(speed_panels(found.traces, found.metric)), args.plot)
     if args.predictions_output_file:
         write_predictions(args.predictions_output_file, found.decisions)
-    table = results_table(found.traces, found.metric)
     if args.table:
         results_table(found.traces, found.metric, max_rows=None).write(args.table)
-    table.print()
     if "curves" in output:
-        curves_table(output["curves"], found.metric).print()
+        curves_table(output["curves"], found.metric).print(line_a_row=True)
     if "paired_tests" in output:
         pairs_table(output["paired_tests"]).print()
+    results_table(found.traces, found.metric).print(line_a_row=True)
     return output
 
 

@@ -34,10 +34,10 @@ def results_table(traces: Sequence[TraceResult], metric: str, max_rows: int | No
     columns = {name: Column(name, "text") for name in ("trace", "policy")}
     for name in dict.fromkeys(name for _, result in rows for name in result.metrics):
         columns[name] = Column(name, factor=100, better="up")
-        columns[f"final {name}"] = Column("last exit", factor=100)
+        columns[f"final {name}"] = Column("last exit", factor=100, spare=True)
     columns["layer_speedup"] = Column("layer speed-up", unit="x", better="up")
-    columns["average_exit"] = Column("average exit")
-    columns["exit_histogram"] = Column("left at exit 1, 2, ...", "text")
+    columns["average_exit"] = Column("average exit", spare=True)
+    columns["exit_histogram"] = Column("left at exit 1, 2, ...", "text", spare=True)
     visible = rows if max_rows is None else thinned(rows, max_rows)
     records = []
     for trace_name, result in visible:
@@ -65,7 +65,7 @@ def curves_table(curves: Sequence[dict[str, Any]], metric: str) -> Table:
         groups.setdefault(curve["name"], []).append(curve)
     several = any(len(group) > 1 for group in groups.values())
     columns = {"policy": Column("policy", "text"), "traces": Column("traces", digits=0)}
-    columns |= {"settings": Column("settings", digits=0), "area": Column("area, 1x to 3x", better="up")}
+    columns |= {"settings": Column("settings", digits=0, spare=True), "area": Column("area, 1x to 3x", better="up")}
     columns |= {speed: Column(f"at {speed}x", factor=100, better="up") for speed in curves[0]["at"]}
     columns["final"] = Column("last exit", factor=100)
     records = []

@@ -5,11 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
@@ -48,6 +50,8 @@ class Column:
         `"up"` or `"down"`: the best number of the column is bold in Markdown and LaTeX.
     sign : `bool`, optional (default = `False`)
         Whether positive numbers have a plus.
+    spare : `bool`, optional (default = `False`)
+        Whether a narrow terminal goes without it.
     """
 
     name: str
@@ -57,6 +61,7 @@ class Column:
     factor: float = 1.0
     better: Literal["up", "down"] | None = None
     sign: bool = False
+    spare: bool = False
 
     def show(self, cell: Any) -> str:
         """The cell as text."""
@@ -120,9 +125,49 @@ class Table:
         """Every row as text."""
         return [[column.show(cell) for column, cell in zip(self.columns, row, strict=True)] for row in self.rows]
 
-    def print(self, width: int = 160, stderr: bool = False) -> None:
-        """On the terminal; `width` counts where there is none. Labels are folded, never cut."""
+    def fitted(self, width: int) -> Table:
+        """
+        For a line a row in `width` characters: heads are wrapped, then intervals and the last spare columns left out,
+        as far as it takes. A note names them.
+        """
+        table, left_out = self._with_wrapped_heads(), []
+        plain = [[replace(one, bounds=None) if isinstance(one, Estimate) else one for one in row] for row in self.rows]
+        if table._width > width and plain != self.rows:
+            left_out = ["intervals"]
+            notes = [note for note in self.notes if not note.startswith("[..]")]
+            table = replace(self, rows=plain, notes=notes)._with_wrapped_heads()
+        for place in reversed(range(len(self.columns))):
+            if self.columns[place].spare and table._width > width:
+                left_out.append(self.columns[place].name)
+                rows = [row[:place] + row[place + 1 :] for row in table.rows]
+                table = replace(table, columns=table.columns[:place] + table.columns[place + 1 :], rows=rows)
+        note = f"left out for a line a row: {'; '.join(left_out)}"
+        return replace(table, notes=[note, *table.notes]) if left_out else table
+
+    def _with_wrapped_heads(self) -> Table:
+        columns = []
+        for column, *shown in zip(self.columns, *self.cells()):
+            width = max(map(cell_len, shown), default=len(column.name))
+            head = textwrap.wrap(column.name, max(width, 1), break_long_words=False, break_on_hyphens=False)
+            columns.append(replace(column, name="\n".join(head)))
+        return replace(self, columns=columns)
+
+    @property
+    def _width(self) -> int:
+        """The width on the terminal where no cell is folded."""
+        lines = [[max(head.split("\n"), key=cell_len) for head in self.heads], *self.cells()]
+        return 1 + sum(3 + max(map(cell_len, cells)) for cells in zip(*lines, strict=True))
+
+    def print(self, width: int = 160, stderr: bool = False, line_a_row: bool = False) -> None:
+        """
+        On the terminal; `width` counts where there is none. Labels are folded, never cut; with `line_a_row` the table
+        is `fitted` to a terminal, and has its own width elsewhere.
+        """
         console = _Console(stderr=stderr)
+        if line_a_row and console.is_terminal:
+            self.fitted(console.width).print(stderr=stderr)
+            return
+        width = max(width, self._width) if line_a_row else width
         console = console if console.is_terminal else _Console(width=width, stderr=stderr)
         table = RichTable(title=escape(self.title) or None)
         for column in self.columns:

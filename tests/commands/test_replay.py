@@ -106,6 +106,7 @@ def test_curves_tables_and_plots(folder: Path) -> None:
     files = ["--csv", str(folder / "r.csv"), "--plot", str(folder / "r.svg"), "--output-file", str(folder / "r.json")]
     printed = run("replay", *command, *files).stdout
     assert "pcee patience=2" in printed and "area, 1x to 3x" in printed and "±" in printed
+    assert printed.index("area, 1x to 3x") < printed.index("left at exit 1"), "the comparison comes first"
     output = json.loads((folder / "r.json").read_text())
     assert len(output["results"]) == 2 * (31 + 40 + 1)
     assert [curve["name"] for curve in output["curves"][:3]] == ["confidence", "pcee patience=1", "pcee patience=2"]

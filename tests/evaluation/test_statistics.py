@@ -93,3 +93,17 @@ def test_seeds_and_samples_count_as_drawn() -> None:
     assert both.interval is not None and seeds.interval is not None
     assert both.interval[1] - both.interval[0] > 0.3 and both.p_value is not None
     assert crossed_difference(first, first).p_value == 1.0
+
+
+def test_a_narrow_terminal_shows_a_row_in_a_line() -> None:
+    rows = [[f"rule {number}", Estimate(0.5, bounds=(0.4, 0.6)), 1.5, 3.25, "12 0 0 4"] for number in range(3)]
+    columns = [*text("rule"), Column("accuracy", factor=100), Column("layer speed-up", unit="x")]
+    columns += [Column("average exit", spare=True), Column("left at exit 1, 2, ...", "text", spare=True)]
+    table = Table(columns, rows, notes=["[..]: 95 % intervals", "warning: few samples"])
+    wide = table.fitted(90)
+    assert wide.cells() == table.cells() and wide.notes == table.notes
+    narrow = table.fitted(50)
+    assert narrow.cells()[0] == ["rule 0", "50.00", "1.50x", "3.25"]
+    assert [head.split() for head in narrow.heads][2:] == [["layer", "speed-up"], ["average", "exit"]]
+    assert narrow.notes == ["left out for a line a row: intervals; left at exit 1, 2, ...", "warning: few samples"]
+    assert table.fitted(1).cells() == [[f"rule {number}", "50.00", "1.50x"] for number in range(3)]
