@@ -26,7 +26,8 @@ class Ablate(Subcommand):
             "variants",
             metavar="VARIANTS",
             help="a file with an object, name -> what differs from BASE: blocks are merged, dotted keys change one "
-            'value; {"grid": {KEY: [VALUES]}, "select": "best" or "all"} tries all combinations',
+            'value; {"grid": {KEY: [VALUES]}, "select": "best" or "all"} tries all combinations; '
+            '"plain": [4, 6, 8] trains networks of so many layers without exits',
         )
         subparser.add_argument(
             "-s", "--serialization-dir", required=True, metavar="DIR", help="where trainings, traces and tables go"

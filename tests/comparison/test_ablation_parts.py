@@ -13,11 +13,13 @@ from beem_plugin.calibration.curves import Curve
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.comparison.ablation.difference import differences, flat, in_one_line
 from beem_plugin.comparison.ablation.launcher import error_line
-from beem_plugin.comparison.ablation.rows import Row, compare_with_base, find_sweeps, keep_best
+from beem_plugin.comparison.ablation.plots import trade_off_figure
+from beem_plugin.comparison.ablation.rows import Row, compare_with_base, find_sweeps, keep_best, reference_of
 from beem_plugin.comparison.ablation.table import ablation_table, csv_record, markdown, notes
 from beem_plugin.comparison.ablation.trainings import TrainingRun, plan, remember, seeded
 from beem_plugin.comparison.ablation.variant_files import read_variants
 from beem_plugin.comparison.ablation.variants import Variant
+from beem_plugin.rendering.plots import plots_available
 from beem_plugin.rendering.tables import write_csv
 
 
@@ -109,6 +111,7 @@ def test_a_list_of_variants_and_a_grid() -> None:
         ({"a": {"grid": {}}}, "grid: found {}"),
         ({"a": {"grid": {"data_loader.batch_size": [1]}, "select": "worst"}}, "select: found 'worst', allowed: "),
         ({"a": {"select": "best"}}, "with a `grid` only"),
+        ({"plain": [4, "all"]}, r"variant 'plain': plain: found \[4, 'all'\], allowed: a list of numbers of layers"),
         ("text", "variants: found a str"),
     ],
 )
@@ -238,6 +241,29 @@ def test_a_failed_variant_has_a_line_of_the_same_length() -> None:
     for row in rows:
         row.results = []
     assert [row[2] for row in ablation_table(rows, "t").cells()] == ["failed", "failed"]
+
+
+def test_plain_networks_are_rows_and_the_deepest_is_the_reference() -> None:
+    document = {"plain": [3, 9], "longer": {"plain": 3, "trainer.num_epochs": 8}}
+    rows = rows_of(document, base=[0.9, 0.8], plain=[0.7, 0.6], longer=[0.8, 0.7])
+    assert [row.name for row in rows] == ["base", "plain 3", "plain 9", "longer 3"]
+    assert [row.variant.plain for row in rows] == [None, 3, 9, 3]
+    encoder = rows[1].variant.config["model"]["encoder"]
+    assert encoder["backbone"]["num_layers"] == 3 and encoder["exit_layers"] == [3]
+    assert rows[3].variant.config["trainer"]["num_epochs"] == 8
+    for row, depth in zip(rows, (6, 3, 9, 3), strict=True):
+        for found in row.results:
+            found |= {"depth": depth, "layer_speedup": 1.5 if row is rows[0] else 1.0}
+    assert reference_of(rows[:2]) is rows[0], "a network of fewer layers is none"
+    compare_with_base(rows)
+    assert [row.spread("layer_speedup_over_base").value for row in rows] == [2.25, 3, 1, 3]  # type: ignore[union-attr]
+    assert rows[2].difference is None and rows[0].difference is not None
+    assert rows[0].difference.difference == pytest.approx(0.2)
+    table = ablation_table(rows, "t")
+    assert table.cells()[1][:2] == ["plain 3", "plain, 3 layers"] and "against plain 9" in table.heads
+    if plots_available():
+        axes = trade_off_figure(rows, [], "t").axes[0]
+        assert any(line.get_xdata()[0] == 1 and line.get_xdata()[-1] == 3 for line in axes.get_lines()[1:])
 
 
 def test_a_smaller_network_is_counted_against_the_base() -> None:

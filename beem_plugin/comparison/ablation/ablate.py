@@ -17,7 +17,7 @@ from beem_plugin.comparison.ablation.difference import differences
 from beem_plugin.comparison.ablation.judging import TrainedRun, judge
 from beem_plugin.comparison.ablation.launcher import Launcher
 from beem_plugin.comparison.ablation.plots import write_plots
-from beem_plugin.comparison.ablation.rows import Row, compare_with_base, find_sweeps, keep_best
+from beem_plugin.comparison.ablation.rows import Row, compare_with_base, find_sweeps, keep_best, reference_of
 from beem_plugin.comparison.ablation.table import ablation_table, csv_record, markdown
 from beem_plugin.comparison.ablation.trainings import TrainingRun, file_name, hash_of, plan, remember
 from beem_plugin.comparison.ablation.variant_files import read_variants
@@ -148,6 +148,8 @@ def write_report(rows: Sequence[Row], directory: Path, title: str, given: dict[s
     content["sweeps"] = [
         {"key": s.key, "name": s.name, "values": s.values, "rows": [row.name for row in s.rows]} for s in sweeps
     ]
+    reference = reference_of(rows)
+    content["reference"] = None if reference is None else reference.name
     # Through text, so that no number of numpy's or torch's is left in it.
     write_json(directory / "ablation.json", json.loads(json.dumps(content, default=float)))
     write_csv(directory / "ablation.csv", [csv_record(row) for row in content["rows"]])

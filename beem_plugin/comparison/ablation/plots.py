@@ -7,6 +7,9 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from beem_plugin.calibration.curves import Curve
 from beem_plugin.comparison.ablation.rows import Row, Sweep
 from beem_plugin.comparison.ablation.trainings import file_name
 from beem_plugin.rendering.plots import (
@@ -48,13 +51,22 @@ def trade_off_figure(rows: Sequence[Row], sweeps: Sequence[Sweep], title: str) -
     families = list(dict.fromkeys(row.variant.family for row in judged))
     farthest = max(FARTHEST, 1.08 * max(ends(speed(row))[1] for row in judged))
     panel = SpeedPanel(ylabel(judged[0]), quality(judged[0], "final_metrics").value, [], title, farthest)
-    # The points of a sweep are joined; elsewhere a rule's own curve is drawn.
+    # The points of a sweep are joined, and plain networks by what they reach together; elsewhere a rule's own curve is.
     swept = {id(row) for sweep in sweeps for row in sweep.rows}
     for sweep in sweeps:
         points = sorted((speed(row).value, quality(row).value) for row in sweep.rows)
         family = sweep.rows[-1].variant.family
         line = [x for x, _ in points], [y for _, y in points]
         panel.series.append(Series(family, families.index(family), line))
+    plain = {
+        family: [row for row in judged if row.variant.family == family and row.variant.plain] for family in families
+    }
+    for family, members in plain.items():
+        if len(members) > 1:
+            points = sorted((speed(row).value, quality(row).value) for row in members)
+            shared = Curve(*np.array(points).T[::-1], [row.name for row in members])
+            speeds, values = shared.line()
+            panel.series.append(Series(family, families.index(family), (speeds.tolist(), values.tolist())))
     for row in judged:
         x, y = speed(row), quality(row)
         series = Series(row.variant.family, families.index(row.variant.family), dots=([x.value], [y.value]))

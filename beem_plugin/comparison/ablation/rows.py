@@ -43,7 +43,7 @@ class Row:
     settings: list[dict[str, Any]] = field(default_factory=list)
     """Of a grid of which the best setting was kept: all settings with their validation scores."""
     difference: Difference | None = None
-    """Of accuracy from the base, paired over seeds, or over samples where there is one seed."""
+    """Of accuracy from `reference_of` the rows, paired over seeds, or over samples where there is one seed."""
 
     @property
     def name(self) -> str:
@@ -147,12 +147,22 @@ def best_of(rows: Sequence[Row], early_exit_on_validation: Callable[[Row], list[
     return chosen
 
 
+def reference_of(rows: Sequence[Row]) -> Row | None:
+    """What all rows are compared with: a plain network that is as deep as the base, or deeper; or else the base."""
+    base = rows[0] if rows and rows[0].name == BASE else None
+    judged = [row for row in rows if row.variant.plain is not None and row.results]
+    deepest = max(judged, key=lambda row: row.results[0]["depth"], default=None)
+    if deepest is None or (base and base.results and base.results[0]["depth"] > deepest.results[0]["depth"]):
+        return base
+    return deepest
+
+
 def compare_with_base(rows: Sequence[Row]) -> None:
     """
-    Sets the speed-ups of each result over the base at full depth, in layers and in what `OVER_BASE` lists, so that
-    smaller networks are counted against the same one; and each row's `difference`.
+    Sets the speed-ups of each result over the reference at full depth, in layers and in what `OVER_BASE` lists, so that
+    smaller networks are counted against the same one; and each row's `difference` from the reference.
     """
-    base = rows[0] if rows and rows[0].name == BASE else None
+    base = reference_of(rows)
     first = base.results[0] if base is not None and base.results else {}
     depth = first.get("depth")
     for row in rows:

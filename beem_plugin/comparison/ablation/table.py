@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from beem_plugin.comparison.ablation.difference import in_one_line
-from beem_plugin.comparison.ablation.rows import SPREADS, Row
+from beem_plugin.comparison.ablation.rows import SPREADS, Row, reference_of
+from beem_plugin.comparison.ablation.variants import BASE
 from beem_plugin.rendering.tables import Column, Table, text
 
 HEADS = {
@@ -28,7 +29,12 @@ def ablation_table(rows: Sequence[Row], title: str) -> Table:
         columns |= {f"{block}.{name}": Column(f"{name} {kind}", factor=100) for block, kind in BLOCKS.items()}
     columns |= {name: Column(head, unit="x") for name, head in HEADS.items()}
     columns["average_exit"] = Column("average exit")
-    heads = {"difference": "against base", "calibrated_on": "calibrated on", "judged_on": "judged on"}
+    reference = reference_of(rows)
+    heads = {
+        "difference": f"against {BASE if reference is None else reference.name}",
+        "calibrated_on": "calibrated on",
+        "judged_on": "judged on",
+    }
     columns |= {name: Column(head, "text") for name, head in heads.items()}
     columns |= {"training_seconds": Column("training s", digits=0), "parameters": Column("parameters", "text")}
     table = Table.of_records([record(row, metrics) for row in rows], columns, title)
@@ -38,7 +44,8 @@ def ablation_table(rows: Sequence[Row], title: str) -> Table:
 
 def record(row: Row, metrics: Sequence[str]) -> dict[str, Any]:
     """The row's values by column; of a variant without results "failed" in place of the first metric."""
-    found: dict[str, Any] = {"name": row.name, "differences": in_one_line(row.differences)}
+    own = f"plain, {row.variant.plain} layers" if row.variant.plain else in_one_line(row.differences)
+    found: dict[str, Any] = {"name": row.name, "differences": own}
     if not row.results:
         return found | {"metrics.accuracy": "failed"}
     first = row.results[0]
@@ -89,9 +96,11 @@ def explanation(rows: Sequence[Row]) -> str:
     seeds = max((len(row.results) for row in rows), default=0)
     spread = f"Median over {seeds} seeds [smallest, largest]. " if seeds > 1 else "One seed [95 % interval, samples]. "
     test = "paired t-test over seeds" if seeds > 1 else "McNemar's test on the samples"
+    reference = reference_of(rows)
+    name = BASE if reference is None else reference.name
     return (
-        f"{spread}Metrics in percent. Speed-ups are against the base at full depth: layers, multiply-accumulates, and "
-        "with --measure seconds; last exit is the variant's whole network. Against base: difference of accuracy, "
+        f"{spread}Metrics in percent. Speed-ups are against {name} at full depth: layers, multiply-accumulates, and "
+        f"with --measure seconds; last exit is the variant's whole network. Against {name}: difference of accuracy, "
         f"{test}. Variants with the same training seconds share one training."
     )
 

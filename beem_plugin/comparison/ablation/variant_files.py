@@ -6,14 +6,16 @@ import copy
 import itertools
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from beem_plugin.common.errors import ConfigurationError, not_allowed
 from beem_plugin.common.params import apply_overrides
 from beem_plugin.comparison.ablation.variants import BASE, Variant
+from beem_plugin.comparison.plain_networks import plain_config
 
 SELECTIONS = ("best", "all")
-SPECIAL_KEYS = ("name", "diff", "overrides", "grid", "select")
+SPECIAL_KEYS = ("name", "diff", "overrides", "grid", "select", "plain")
 
 
 def read_variants(base: dict[str, Any], document: Any) -> list[Variant]:
@@ -23,10 +25,12 @@ def read_variants(base: dict[str, Any], document: Any) -> list[Variant]:
     `document` maps names to blocks, or is a list of blocks with a `name`. A block holds what differs: blocks in it are
     merged into the base's, and a dotted key, on any level, changes one value as `-o` does. `diff` and `overrides` may
     hold the same one level deeper. `grid` holds dotted keys with lists of values, and `select` says whether the "best"
-    setting on validation data is kept (default), or "all".
+    setting on validation data is kept (default), or "all". `plain` lists depths: the first layers of the encoder, each
+    a network without exits; `{"plain": [4, 6]}` is short for `{"plain": {"plain": [4, 6]}}`.
     """
     variants = [Variant(BASE, base, BASE)]
     for name, block in named_blocks(document):
+        block = {"plain": block} if name == "plain" and isinstance(block, list) else block
         if not isinstance(block, dict):
             raise ConfigurationError(f"variant {name!r}: found {block!r}, allowed: an object with what differs")
         try:
@@ -57,7 +61,14 @@ def named_blocks(document: Any) -> list[tuple[str, Any]]:
 
 
 def expand(base: dict[str, Any], name: str, block: dict[str, Any]) -> list[Variant]:
-    """One variant, or one for each setting of its grid."""
+    """One variant, or one for each setting of its grid, or for each depth of plain networks."""
+    if "plain" in block:
+        rest = {key: value for key, value in block.items() if key != "plain"}
+        return [
+            replace(variant, plain=layers, family=variant.family if variant.is_candidate else name)
+            for layers in depths_of(block["plain"])
+            for variant in expand(plain_config(base, layers), f"{name} {layers}", rest)
+        ]
     config = change(base, {key: value for key, value in block.items() if key not in SPECIAL_KEYS})
     for key in ("diff", "overrides"):
         value = block.get(key) or {}
@@ -82,6 +93,14 @@ def expand(base: dict[str, Any], name: str, block: dict[str, Any]) -> list[Varia
         changed = apply_overrides(copy.deepcopy(config), copy.deepcopy(setting))
         variants.append(Variant(f"{name}[{shown_setting(setting)}]", changed, name, setting, selection == "best"))
     return variants
+
+
+def depths_of(value: Any) -> list[int]:
+    """The depths of plain networks, one or several."""
+    depths = value if isinstance(value, list) else [value]
+    if not depths or any(type(one) is not int or one < 1 for one in depths):
+        raise ConfigurationError(f"plain: found {value!r}, allowed: a list of numbers of layers, as in [4, 6, 8]")
+    return depths
 
 
 def change(config: dict[str, Any], diff: dict[str, Any]) -> dict[str, Any]:

@@ -35,6 +35,8 @@ class Variant:
     """The values that a grid gave, by dotted key."""
     is_candidate: bool = False
     """Whether only the best of its family is kept."""
+    plain: int | None = None
+    """Of a plain network, its layers."""
 
     @property
     def policy(self) -> Any:
