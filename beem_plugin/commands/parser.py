@@ -49,6 +49,13 @@ def parse_args(prog: str | None = None, argv: Sequence[str] | None = None) -> ar
     return args
 
 
+def all_commands() -> dict[str, argparse.ArgumentParser]:
+    """The parsers of this package's subcommands by name."""
+    subparsers = ArgumentParserWithDefaults(prog="allennlp").add_subparsers()
+    _add_subcommands(subparsers, set())
+    return dict(subparsers.choices)
+
+
 def _add_subcommands(subparsers: argparse._SubParsersAction[Any], added: set[str]) -> None:
     for name in Subcommand.list_available():
         if name in added:

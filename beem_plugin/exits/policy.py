@@ -88,7 +88,10 @@ class ExitPolicy(Registrable):
         num_labels : `int`
             1 for a regression.
 
-        A list of a wrong length, or a regression that the policy does not serve, is a `ConfigurationError`.
+        # Raises
+
+        `ConfigurationError`
+            For a list of a wrong length, or a regression that the policy does not serve.
         """
         if num_labels < 1:
             raise ConfigurationError(f"exit policy: found num_labels = {num_labels}, allowed: 1 or more")

@@ -1,0 +1,262 @@
+"""
+Pages that mkdocs makes from the code: one for each kind of component, from the registry and the docstrings; the
+commands, from their parsers; and the first page, which is the README. A hook of mkdocs (`hooks` in mkdocs.yml), and the
+extension that reads `# Parameters` in docstrings for mkdocstrings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import inspect
+import re
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import griffe
+import tango.common
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+import beem_plugin.components  # noqa: F401
+from beem_plugin.commands.parser import all_commands
+from beem_plugin.common.plugins import import_deferred
+from beem_plugin.common.registry import FromParams
+from beem_plugin.common.signatures import EMPTY, constructor_of, signature_of
+
+ROOT = Path(__file__).resolve().parent.parent
+SECTION = re.compile(r"^# (Parameters|Raises|Returns)$", re.MULTILINE)
+ENTRY = re.compile(r"^(?P<names>[\w*][\w, *]*?)(?: : (?P<type>.*?))?(?:,? \(?optional\b,? ?(?P<rest>.*))?$")
+HEAD = re.compile(r"^(\w[\w, ]* : .*?)(?:, optional.*)?$", re.MULTILINE)
+OTHER_BLOCKS = "other_blocks"
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Fills the generated pages into the navigation."""
+    for section in config.nav or []:
+        if "Components" in section:
+            section["Components"] = ["components/index.md", *(f"components/{name}.md" for name in components())]
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    pages = {"index.md": first_page(), "commands.md": commands_page(), "components/index.md": index_page()}
+    pages |= {f"components/{name}.md": page for name, page in components().items()}
+    for path, content in pages.items():
+        files.append(File.generated(config, path, content=content))
+    return files
+
+
+def first_page() -> str:
+    """The README, with links as seen from docs/."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8").replace("](docs/", "](")
+    return re.sub(r"\[([^]]+)\]\((?!https?:|[\w/]+\.(?:md|svg))[^)]*\)|\[(CONTRIBUTING\.md)\]\([^)]*\)", r"\1\2", text)
+
+
+def commands_page() -> str:
+    parts = ["# Commands\n\n`allennlp COMMAND`, also `beem COMMAND` and `python -m beem_plugin COMMAND`.\n"]
+    for name, parser in sorted(all_commands().items()):
+        parts.append(f"## {name}\n\n{escaped(parser.description or '')}\n\n```text\n{parser.format_usage()}```\n")
+        rows = [(flags_of(action), escaped(action.help or "")) for action in parser._actions if action.dest != "help"]
+        parts.append("| argument | |\n|---|---|\n" + "".join(f"| {flags} | {help} |\n" for flags, help in rows))
+    return "\n".join(parts)
+
+
+def flags_of(action: argparse.Action) -> str:
+    value = action.metavar or (("{" + ",".join(map(str, action.choices)) + "}") if action.choices else None)
+    value = str(value or action.dest.upper()) if action.nargs != 0 else ""
+    if not action.option_strings:
+        return code(str(action.metavar or action.dest))
+    return ", ".join(code(f"{option} {value}".strip()) for option in action.option_strings)
+
+
+@functools.cache
+def registries() -> dict[str, tuple[type, dict[str, type]]]:
+    """Page -> base class, and its registered classes by name, the default first."""
+    import_deferred()
+    found = {}
+    for base, entries in tango.common.Registrable._registry.items():
+        if entries and base.__module__.startswith(("beem_plugin", "allennlp_light")):
+            names = sorted(entries, key=lambda name: (name != base.default_implementation, name))
+            found[snake(base.__name__)] = base, {name: entries[name][0] for name in names}
+    return dict(sorted(found.items()))
+
+
+def index_page() -> str:
+    lines = ["# Components", "", "The values of `type` in a config, by kind.", "", "| kind | types |", "|---|---|"]
+    for page, (base, entries) in registries().items():
+        names = ", ".join(f"[`{name}`]({page}.md#{anchor(name)})" for name in entries)
+        lines.append(f"| [{base.__name__}]({page}.md) | {names} |")
+    lines.append(f"| [other blocks]({OTHER_BLOCKS}.md) | blocks without a `type` |")
+    return "\n".join(lines) + "\n"
+
+
+@functools.cache
+def components() -> dict[str, str]:
+    """The pages by name."""
+    pages = {}
+    users = users_of()
+    for page, (base, entries) in registries().items():
+        parts = [f"# {base.__name__}\n", description(base)]
+        if users.get(base):
+            parts.append(f"In a config: {', '.join(sorted(users[base]))}.\n")
+        for name, cls in entries.items():
+            parts += [f"## {name}\n", component(cls, name == base.default_implementation)]
+        pages[page] = "\n".join(parts)
+    blocks = sorted((cls for cls in users if snake(cls.__name__) not in pages), key=lambda cls: cls.__name__)
+    parts = ["# Other blocks\n\nBlocks of a config without a `type`.\n"]
+    for cls in blocks:
+        parts += [f"## {cls.__name__}\n", f"In a config: {', '.join(sorted(users[cls]))}.\n", component(cls, False)]
+    return {**pages, OTHER_BLOCKS: "\n".join(parts)}
+
+
+def component(cls: Any, is_default: bool) -> str:
+    """Class, description, and the table of keys."""
+    place = f"{cls.__module__}.{cls.__qualname__}"
+    first = f"`{place}`" + (", the default" if is_default else "") + "\n"
+    return "\n".join([first, description(cls), keys_table(cls)])
+
+
+def keys_table(cls: Any) -> str:
+    documented = {name: entry for one in reversed(mro(cls)) for name, entry in parameters(one).items()}
+    own = parameters(cls)
+    rows = []
+    for name, argument in config_keys(cls).items():
+        kind, default, text = own.get(name) or documented.get(name) or ("", "", "")
+        if text.startswith("See `"):
+            inherited = [parameters(base).get(name) for base in mro(cls)[1:]]
+            better = next((entry for entry in inherited if entry and not entry[2].startswith("See `")), None)
+            more = text.partition(";")[2].strip()
+            if better:
+                more = more[:1].upper() + more[1:] if f"`{name}`" in more else ""
+                kind, text = kind or better[0], f"{better[2]} {more}".strip()
+        kind = kind or code(annotation(argument.annotation))
+        if not default and argument.default is not EMPTY:
+            default = code(repr(argument.default))
+        rows.append(f"| `{name}` | {cell(linked(kind))} | {cell(default) or 'required'} | {cell(text)} |")
+    if not rows:
+        return "No further keys.\n"
+    return "\n".join(["| key | type | default | |", "|---|---|---|---|", *rows]) + "\n"
+
+
+def config_keys(cls: Any) -> dict[str, inspect.Parameter]:
+    function = constructor_of(cls) if inspect.isclass(cls) else cls
+    return dict(signature_of(function, cls if inspect.isclass(cls) else None).arguments)
+
+
+def mro(cls: Any) -> list[type]:
+    return [base for base in getattr(cls, "__mro__", (cls,)) if base.__module__.startswith("beem_plugin")]
+
+
+def sections(cls: Any) -> dict[str, str]:
+    """The parts of a docstring by their title; the description's is ""."""
+    text = inspect.cleandoc(cls.__doc__ or "") if cls.__module__.startswith("beem_plugin") else ""
+    first, *rest = SECTION.split(text)
+    return {"": first, **dict(zip(rest[::2], rest[1::2]))}
+
+
+def description(cls: Any) -> str:
+    return re.sub(r"Registered as an? [^.]*\.?\n?", "", sections(cls)[""]).strip() + "\n"
+
+
+def parameters(cls: Any) -> dict[str, tuple[str, str, str]]:
+    """Type, default and meaning of the documented parameters by name."""
+    found = {}
+    for head, text in entries_of(sections(cls).get("Parameters", "")):
+        match = ENTRY.match(head)
+        if match is None:
+            continue
+        default = re.sub(r"^\(|\)$", "", match["rest"] or "").removeprefix("default").strip(" =:")
+        for name in match["names"].replace("*", "").split(", "):
+            found[name] = (match["type"] or "", default, text)
+    return found
+
+
+def entries_of(section: str) -> Iterator[tuple[str, str]]:
+    """Unindented heads, and the indented text below each."""
+    head, lines = "", []
+    for line in [*section.strip("\n").splitlines(), "end"]:
+        if line and not line.startswith(" "):
+            if head:
+                yield head, " ".join(" ".join(lines).split())
+            head, lines = line, []
+        else:
+            lines.append(line)
+
+
+def users_of() -> dict[type, set[str]]:
+    """The keys of components that take an object of a class of ours, by class."""
+    found: dict[type, set[str]] = {}
+    pending = [(name, cls) for _, entries in registries().values() for name, cls in entries.items()]
+    seen = set()
+    while pending:
+        name, cls = pending.pop()
+        for key, argument in config_keys(cls).items():
+            for inner in classes_in(argument.annotation):
+                is_base = inner in tango.common.Registrable._registry
+                if not (is_base or issubclass(inner, FromParams)) or not inner.__module__.startswith("beem_plugin"):
+                    continue
+                found.setdefault(inner, set()).add(f"`{key}` of `{name}`")
+                if not is_base and inner not in seen:
+                    seen.add(inner)
+                    pending.append((inner.__name__, inner))
+    return found
+
+
+def classes_in(kind: Any) -> Iterator[type]:
+    if inspect.isclass(kind) and not typing.get_args(kind):
+        yield kind
+    for part in typing.get_args(kind):
+        yield from classes_in(part)
+
+
+def linked(kind: str) -> str:
+    """Names of kinds as links to their pages."""
+    pages = registries()
+    return re.sub(
+        r"`(\w+)`", lambda match: f"[`{match[1]}`]({page}.md)" if (page := snake(match[1])) in pages else match[0], kind
+    )
+
+
+def annotation(kind: Any) -> str:
+    if kind is EMPTY:
+        return "any"
+    return re.sub(
+        r"\b(?:\w+\.)+", "", kind.__name__ if inspect.isclass(kind) and not typing.get_args(kind) else str(kind)
+    )
+
+
+def code(text: str) -> str:
+    return f"`{text}`" if "`" not in text else f"`` {text} ``"
+
+
+def cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def escaped(text: str) -> str:
+    """Help texts are no Markdown."""
+    return re.sub(r"([\\*_<>\[\]|{}])", r"\\\1", re.sub(r"%\((\w+)\)s", "", text).replace("%%", "%"))
+
+
+def snake(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+
+
+def anchor(name: str) -> str:
+    return re.sub(r"[^\w-]", "", name.lower())
+
+
+class ParametersSections(griffe.Extension):
+    """`# Parameters` and the like, as AllenNLP writes them, in the form of numpydoc, which mkdocstrings reads."""
+
+    def on_instance(self, *, obj: griffe.Object, **kwargs: Any) -> None:
+        if obj.docstring is not None:
+            first, *rest = SECTION.split(inspect.cleandoc(obj.docstring.value))
+            parts = [first]
+            for title, text in zip(rest[::2], rest[1::2]):
+                body = HEAD.sub(lambda head: head[1].replace("`", ""), text) if title == "Parameters" else text
+                parts.append(f"{title}\n{'-' * len(title)}\n{body.lstrip()}")
+            obj.docstring.value = "".join(parts)
