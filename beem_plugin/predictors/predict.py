@@ -60,7 +60,8 @@ def predict_from_args(args: argparse.Namespace) -> None:
         write.shown = shown
         for part in parts:
             write(predictor, part)
-    print(write.summary(exit_layers_of(archive.model)), file=sys.stderr)
+    lines = (write.summary(exit_layers_of(archive.model)), task_of(archive.model).legend(archive.model))
+    print("\n".join(filter(None, lines)), file=sys.stderr)
     if shown is not None:
         with atomic_write(args.html) as file:
             file.write(predictor.page(shown))

@@ -163,6 +163,14 @@ class Classification(Task):
             for label, row in zip(decisions.predictions.tolist(), probabilities, strict=True)
         ]
 
+    def legend(self, model: Any) -> str:
+        policy, labels = model.exit_policy, text_model(model).vocab.labels
+        confident = getattr(getattr(policy, "policy", policy), "higher_is_more_confident", None)
+        shown = [f"probabilities are those of {', '.join(labels)}"] if self.answer == "label" else []
+        if confident is not None:
+            shown.append(f"a {'higher' if confident else 'lower'} score is more confident")
+        return "; ".join(shown)
+
     def tables(self, metrics: dict[str, Any]) -> list[Table]:
         """One row a class: precision, recall, F1, samples, and how often each label was predicted instead."""
         classes = metrics.get("per_class")

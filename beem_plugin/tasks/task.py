@@ -139,6 +139,10 @@ class Task(Registrable):
             f"{counted['mac_speedup']:.3f}x"
         )
 
+    def legend(self, model: Any) -> str:
+        """What the numbers in a prediction are, in a line for the terminal; empty if that needs no word."""
+        return ""
+
     def tables(self, metrics: dict[str, Any]) -> list[Table]:
         """Further tables of the metrics that `evaluate` gave, such as one a class."""
         return []

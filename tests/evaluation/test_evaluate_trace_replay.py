@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 import torch
 
+from beem_plugin.archival import load_archive
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.rendering.pages.evaluation import shown_figure
+from beem_plugin.tasks.task import task_of_archive
 from tests.tiny_project import run
 
 POLICIES: dict[str, Any] = {
@@ -73,6 +75,12 @@ def test_evaluate_says_which_data_there_are_and_that_there_are_no_exits(
     assert refused.returncode == 1 and "policy is final: no sample exits early" in caplog.text + refused.stderr
     assert "gone.tsv: no such file; allowed: a path, or FILE[test]; the archive's config has" in refused.stderr
     assert "test_data_path 'validation'" in refused.stderr
+
+
+def test_predict_says_whose_probabilities_there_are(trained: Path) -> None:
+    archive = load_archive(trained)
+    legend = task_of_archive(archive).legend(archive.model)
+    assert legend == "probabilities are those of negative, positive; a higher score is more confident"
 
 
 def test_figures_are_shown_as_what_they_are() -> None:

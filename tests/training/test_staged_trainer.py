@@ -177,16 +177,20 @@ def test_recovering_a_finished_run_changes_nothing(tmp_path: Path) -> None:
     assert results(tmp_path) == before and not moved(best, weights(tmp_path / "best.th"))
 
 
-def test_callbacks_of_the_trainer_run_in_the_last_stage(tmp_path: Path, seen: list) -> None:
+def test_callbacks_of_the_trainer_run_in_the_last_stage(
+    tmp_path: Path, seen: list, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     """calibrate_exits among them writes to the run's directory, from where it is archived."""
     calibrate = {"type": "calibrate_exits", "data": "calibration:30"}
     trainer = {"callbacks": ["inspect", calibrate], "num_epochs": 1}
-    policy = {"exit_policy": {"type": "max_probability", "thresholds": {"type": "best_on_validation"}}}
+    policy = {"exit_policy": {"type": "max_probability", "thresholds": 0.99999}}
     config = staged(TWO_STAGES, trainer=trainer).as_dict(quiet=True)
     config["model"].update(policy)
     train_model(type(staged(TWO_STAGES))(config), tmp_path)
     assert [found["directory"] for found in seen] == [tmp_path] and not matching(seen[0]["optimizer"], BACKBONE)
     assert (tmp_path / "calibration").is_dir()
+    assert "max_probability on 30 samples calibration:30" in " ".join(capsys.readouterr().err.split())
+    assert results(tmp_path)["calibration_early_share"] == 0.0 and "what helps: better exits" in caplog.text
     assert results(tmp_path)["calibration_samples"] == 30 and "best_validation_early_exit_accuracy" in results(tmp_path)
     archive = load_archive(tmp_path / "model.tar.gz")
     assert archive.calibration is not None

@@ -16,11 +16,18 @@ from beem_plugin.common.metrics import METRICS
 from beem_plugin.common.registry import Lazy, Params
 from beem_plugin.data.data_loader import DataLoader
 from beem_plugin.data.instance import Instance
+from beem_plugin.rendering.pages.calibration import exits_table
 from beem_plugin.tasks.task import task_of
 from beem_plugin.training.callbacks.callback import TrainerCallback
 from beem_plugin.training.trainer import RunningTrainer, with_means
 
 logger = logging.getLogger(__name__)
+
+ADVICE = (
+    "no sample exits early, so the speed-up is %.2fx; what helps: better exits (methods.recommended of "
+    "beem/methods.libsonnet), more held-out data, or without new training another strategy: allennlp calibrate "
+    "ARCHIVE --policy max_probability --speedup 1.5 --output-archive NEW.tar.gz"
+)
 
 FIT, HOLDOUT = "[fit]", "[holdout]"
 
@@ -95,8 +102,11 @@ class CalibrateExits(TrainerCallback):
         metrics["calibration_early_share"] = report.early_share
         metrics["calibration_warnings"] = report.warnings
         metrics.update({f"calibration_{name}": value for name, value in figures(model, trace).items()})
+        exits_table(report.to_json()).print(stderr=True)
         for warning in report.warnings:
             logger.warning("calibration on %s: %s", self.data, warning)
+        if model.exit_policy.leaves_early and not report.early_share:
+            logger.warning(ADVICE, report.layer_speedup)
         found: dict[str, dict[str, Any]] = {}
         for name in (split for split, source in data.paths.items() if split != "train" and source != self.data):
             traced = self.trace(trainer, data.instances[name], data.paths[name])
