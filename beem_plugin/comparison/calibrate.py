@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from beem_plugin.archival import Archive, load_archive, with_calibration
-from beem_plugin.archived_config import as_policy_config
 from beem_plugin.calibration.report import CalibrationReport
 from beem_plugin.calibration.stored_calibration import Calibration
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.files import atomic_write, write_json
 from beem_plugin.common.outputs import check_outputs
-from beem_plugin.common.params import load_config_dict
 from beem_plugin.common.registry import Params
 from beem_plugin.comparison.evidence import CalibrationEvidence, calibration_evidence
 from beem_plugin.comparison.policy_files import errors_at, policy_block
@@ -92,8 +90,7 @@ def trace_for(args: argparse.Namespace) -> ExitTrace:
 
 def policy_config(policy: str | dict[str, Any]) -> dict[str, Any]:
     """The config of a policy that is given by its name, its config, or a json or jsonnet file."""
-    is_file = isinstance(policy, str) and Path(policy).is_file()
-    return copy.deepcopy(as_policy_config(load_config_dict(policy) if is_file else policy))  # type: ignore[arg-type]
+    return copy.deepcopy(policy) if isinstance(policy, dict) else policy_block(policy)
 
 
 def at_speed(config: dict[str, Any], speedup: float) -> dict[str, Any]:
@@ -128,12 +125,8 @@ def policy_name(config: Mapping[str, Any]) -> str:
 
 def with_policy(archive: Archive, config: dict[str, Any], trace: ExitTrace | None = None) -> Archive:
     """
-    The archive under another policy, fitted on `trace` or else on the archive's own. Weights are shared.
-
-    # Raises
-
-    `ConfigurationError`
-        If the policy has open numbers and there is no trace.
+    The archive under another policy, fitted on `trace` or else on the archive's own. Weights are shared. A policy with
+    open numbers and no trace is a `ConfigurationError`.
     """
     network: Any = archive.model.exit_network
     if trace is None and archive.calibration is not None:

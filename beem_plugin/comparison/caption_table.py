@@ -81,22 +81,9 @@ def caption_table(
     repeats: int = 3,
 ) -> list[dict[str, Any]]:
     """
-    The rows of `decoded_rows` with `metrics`, `cider_difference` from the first case, `cider_difference_error`, its
-    standard error over images, and `caption_tokenizer`.
-
-    # Parameters
-
-    archive : `Archive`
-    source : `str`
-        What the validation reader reads.
-    cases : `Sequence[TableCase]`
-        See `table_cases`.
-    metrics, spice_jars
-        See `score_captions`.
-    batch_size : `int`, optional (default = `32`)
-        Images decoded together.
-    repeats : `int`, optional (default = `3`)
-        Of the measurement, after a warm-up; 0 measures nothing.
+    The rows of `decoded_rows` with `metrics`, see `score_captions`, `cider_difference` from the first case,
+    `cider_difference_error`, its standard error over images, and `caption_tokenizer`. `repeats` are those of the
+    measurement, after a warm-up; 0 measures nothing.
     """
     check_metrics(metrics, spice_jars)
     rows, references = decoded_rows(archive, source, cases, batch_size, repeats)
@@ -117,15 +104,11 @@ def decoded_rows(
     archive: Archive, source: str, cases: Sequence[TableCase], batch_size: int = 32, repeats: int = 0
 ) -> tuple[list[dict[str, Any]], list[list[str]]]:
     """
-    Captions and their cost, not yet scored; the parameters are those of `caption_table`.
+    Captions and their cost, not yet scored; and the references of each image, in the order of the captions.
 
-    # Returns
-
-    `tuple[list[dict[str, Any]], list[list[str]]]`
-        A row a case: `name`; the counts of `decoded_speed`; `measured_speedup`, the image encoder included, and
-        `decoder_measured_speedup`, without it; `same_as_full_depth`; `by_word_class`, see `exits_by_class`;
-        `distinct_captions`, `exit_policy`, `skipped_blocks`, `captions`. And the references of each image, in the order
-        of the captions.
+    A row a case has `name`; the counts of `decoded_speed`; `measured_speedup`, the image encoder included, and
+    `decoder_measured_speedup`, without it; `same_as_full_depth`; `by_word_class`, see `exits_by_class`;
+    `distinct_captions`, `exit_policy`, `skipped_blocks`, `captions`.
     """
     model = captioner_of(archive.model)
     if repeats and model.decoding.image_exit is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from beem_plugin.calibration.curves import curve_of, has_scores
@@ -40,8 +40,7 @@ class CalibrationEvidence:
 
     def to_json(self) -> dict[str, Any]:
         """`report.json`."""
-        own = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        return {**own, "calibration": self.calibration.to_json()}
+        return {**vars(self), "calibration": self.calibration.to_json()}
 
 
 def calibration_evidence(policy: ExitPolicy, report: CalibrationReport, trace: ExitTrace) -> CalibrationEvidence:

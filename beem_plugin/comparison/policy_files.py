@@ -55,9 +55,10 @@ def load_policies(policies: Sequence[str], files: Sequence[str], overrides: str)
     return found
 
 
-def policy_block(policy: str, overrides: str) -> dict[str, Any]:
+def policy_block(policy: str, overrides: str = "") -> dict[str, Any]:
     """The block of a policy that is given by its registered name or by a file."""
-    if policy in ExitPolicy.list_available():
+    is_file_name = bool(Path(policy).suffix) or Path(policy).exists()
+    if policy in ExitPolicy.list_available() or not is_file_name:
         return apply_overrides({"type": policy}, overrides)
     return load_config_dict(policy, overrides)
 

@@ -79,7 +79,7 @@ def expand(block: dict[str, Any]) -> list[Setting]:
 
 def describe(swept: dict[str, Any]) -> str:
     """`patience=3, weights.scale=0.1`"""
-    return ", ".join(f"{key}={_shown(value)}" for key, value in swept.items())
+    return ", ".join(f"{key}={shown_value(value)}" for key, value in swept.items())
 
 
 def _alternatives(value: Any, annotation: Any, path: str, along: bool) -> Iterator[Setting]:
@@ -202,9 +202,9 @@ def _class_of(block: dict[str, Any], annotation: Any) -> tuple[Any, type | None]
     return None
 
 
-def _shown(value: Any) -> str:
+def shown_value(value: Any) -> str:
     if isinstance(value, Quantiles):
         return f"{value.count} quantiles"
     if isinstance(value, float):
-        return f"{value:.6g}"
+        return f"{value:g}"
     return value if isinstance(value, str) else json.dumps(value)

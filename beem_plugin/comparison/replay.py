@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from beem_plugin.comparison.operating_curve import CURVE_POINTS, Family, TraceJu
 from beem_plugin.comparison.policy_files import NamedPolicy, errors_at, load_policies, shortest_names, trace_paths
 from beem_plugin.comparison.replay_tables import csv_records, curves_table, pairs_table, results_table, speed_panels
 from beem_plugin.comparison.result import check_same_network
-from beem_plugin.evaluation.statistics import mcnemar, paired_difference
+from beem_plugin.evaluation.statistics import Difference, mcnemar, paired_difference
 from beem_plugin.rendering.plots import need_plots, save_figure, speed_plot
 from beem_plugin.rendering.tables import write_csv
 
@@ -32,15 +32,8 @@ MAX_PAIRED = 8
 @dataclass
 class Replay:
     """
-    # Parameters
-
-    traces : `list[TraceResult]`
-    metric : `str`
-        The metric of curves and of the order of tables.
-    with_points : `bool`
-        Whether curves go into JSON with their points.
-    decisions : `dict[str, ExitDecisions]`
-        Of policies without a grid on the last trace, by name.
+    What policies do on traces; `metric` is that of curves and of the order of tables, `with_points` puts curves into
+    JSON point by point, `decisions` are those of policies without a grid on the last trace, by name.
     """
 
     traces: list[TraceResult]
@@ -64,38 +57,34 @@ class Replay:
         return rows
 
     def pairs(self) -> list[dict[str, Any]]:
-        """Single policies of each trace, two by two, and each against the last exit: accuracy on the same samples."""
-        found = []
-        for trace in self.traces:
-            first = [family.results[0] for family in trace.families]
-            right = {result.name: result.right for result in first if result.right is not None}
-            if not right or len(right) > MAX_PAIRED:
-                continue
-            last = ((trace.trace.predictions[:, -1] == trace.trace.labels)[trace.trace.known]).numpy()
-            tests = [(name, one, "last exit", last) for name, one in right.items()]
-            tests += [(*pair[0], *pair[1]) for pair in itertools.combinations(right.items(), 2)]
-            label = {} if trace.name is None else {"trace": trace.name}
-            for name, one, other_name, other in tests:
-                found.append({**label, "first": name, "second": other_name, **mcnemar(one, other).to_json()})
-        return found + self._pairs_over_traces()
-
-    def _pairs_over_traces(self) -> list[dict[str, Any]]:
-        """The same of several traces, such as those of seeds: differences of the metric, paired by trace."""
-        singles = [[one.results[0] for one in trace.families if len(one.results) == 1] for trace in self.traces]
-        values: dict[str, list[Any]] = {
-            result.name: [
-                other.metrics.get(self.metric) for results in singles for other in results if other.name == result.name
-            ]
-            for result in singles[0]
-        }
-        values["last exit"] = [results[0].final_metrics.get(self.metric) for results in singles if results]
-        values = {name: found for name, found in values.items() if len(found) == len(singles) and None not in found}
-        if len(singles) < 2 or not 2 <= len(values) <= MAX_PAIRED + 1:
-            return []
+        """Paired tests of single policies and the last exit, two by two: on each trace, and over several."""
         return [
-            {"trace": "all", "first": one, "second": other, **paired_difference(values[one], values[other]).to_json()}
+            {**label, "first": one, "second": other, **test(values[one], values[other]).to_json()}
+            for label, test, values in (*self._right(), *self._metrics())
+            if 2 <= len(values) <= MAX_PAIRED + 1
             for one, other in itertools.combinations(values, 2)
         ]
+
+    def _right(self) -> Iterator[tuple[dict[str, Any], Callable[..., Difference], dict[str, Any]]]:
+        """Of each trace: which samples are right, by policy. Accuracy is compared on the same samples."""
+        for trace in self.traces:
+            right = {one.name: one.right for family in trace.families for one in family.results[:1]}
+            right = {name: found for name, found in right.items() if found is not None}
+            if right:
+                data = trace.trace
+                right["last exit"] = (data.predictions[:, -1] == data.labels)[data.known].numpy()
+            yield {} if trace.name is None else {"trace": trace.name}, mcnemar, right
+
+    def _metrics(self) -> Iterator[tuple[dict[str, Any], Callable[..., Difference], dict[str, Any]]]:
+        """Of several traces, such as those of seeds: the metric on each, by policy, paired by trace."""
+        singles = [[one.results[0] for one in trace.families if len(one.results) == 1] for trace in self.traces]
+        values: dict[str, list[Any]] = {}
+        for one in (one for results in singles for one in results):
+            values.setdefault(one.name, []).append(one.metrics.get(self.metric))
+        values["last exit"] = [results[0].final_metrics.get(self.metric) for results in singles if results]
+        if len(singles) > 1:
+            whole = {name: found for name, found in values.items() if len(found) == len(singles) and None not in found}
+            yield {"trace": "all"}, paired_difference, whole
 
     def to_json(self) -> dict[str, Any]:
         """What `--output-file` holds."""
@@ -148,16 +137,9 @@ def replay_traces(
     sweep: bool = False,
 ) -> Replay:
     """
-    # Parameters
-
-    paths : `Sequence[str]`
-        Trace files.
-    calibrations : `Sequence[str | None]`
-        For each of them the trace that parameters which are not set are fitted on.
-    policies : `Sequence[NamedPolicy]`
-    metric : `str`, optional (default = accuracy, or a regression's own)
-    sweep : `bool`, optional (default = `False`)
-        Whether curves go through all thresholds that make a difference.
+    Policies on the traces in `paths`; parameters that are not set are fitted on those in `calibrations`, one for each.
+    `metric` is that of curves (default: accuracy, or a regression's own), which with `sweep` go through all thresholds
+    that make a difference.
     """
     found = Replay([], metric or "", sweep)
     for name, path, other in zip(shortest_names(paths), paths, calibrations, strict=True):

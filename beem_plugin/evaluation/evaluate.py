@@ -28,7 +28,7 @@ from beem_plugin.execution import Engine
 from beem_plugin.execution.file_engine import check_engine
 from beem_plugin.execution.metering.macs import exit_costs
 from beem_plugin.exits.policy import ExitPolicy
-from beem_plugin.rendering.pages.evaluation import evaluation_page, shown_figure
+from beem_plugin.rendering.pages.evaluation import evaluation_page, shown_figures
 from beem_plugin.rendering.tables import Table, text
 from beem_plugin.tasks.task import task_of_archive, warn_without_exits
 
@@ -143,14 +143,8 @@ class Evaluation:
 
     def summary(self, source: str) -> Table:
         """Every number with its interval and the last exit's; policy and classes are left out."""
-        last = self.metrics.get("last_exit", {})
         table = Table(text("metric", "early exit", "95 % interval", "last exit"), title=source)
-        for name, value in self.metrics.items():
-            if isinstance(value, float):
-                interval = self.intervals.get(name)
-                shown = "" if interval is None else " to ".join(shown_figure(name, bound) for bound in interval)
-                final = shown_figure(name, last[name]) if name in last else ""
-                table.rows.append([name.replace("_", " "), shown_figure(name, value), shown, final])
+        table.rows += map(list, shown_figures(self.to_json()))
         if "exit_histogram" in self.metrics:
             table.notes.append(f"left at exit 1, 2, ...: {' '.join(map(str, self.metrics['exit_histogram']))}")
         if self.difference is not None:

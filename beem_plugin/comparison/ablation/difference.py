@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from beem_plugin.common.params import ABSENT, diff_configs
-from beem_plugin.comparison.ablation.variant_files import shown_value
+from beem_plugin.comparison.policy_grid import shown_value
 
 Difference = tuple[str, Any, Any]
 

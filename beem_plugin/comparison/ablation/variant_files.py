@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import itertools
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -13,6 +12,7 @@ from beem_plugin.common.errors import ConfigurationError, not_allowed
 from beem_plugin.common.params import apply_overrides
 from beem_plugin.comparison.ablation.variants import BASE, Variant
 from beem_plugin.comparison.plain_networks import plain_config
+from beem_plugin.comparison.policy_grid import shown_value
 
 SELECTIONS = ("best", "all")
 SPECIAL_KEYS = ("name", "diff", "overrides", "grid", "select", "plain")
@@ -140,9 +140,3 @@ def shown_setting(setting: Mapping[str, Any]) -> str:
     words = [key.rsplit(".", 1)[-1] for key in setting]
     names = words if len(set(words)) == len(words) else list(setting)
     return ", ".join(f"{name}={shown_value(value)}" for name, value in zip(names, setting.values(), strict=True))
-
-
-def shown_value(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    return f"{value:g}" if isinstance(value, float) else json.dumps(value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from beem_plugin.rendering.pages import data_uri, render_page
@@ -58,14 +58,19 @@ def shown_figure(name: str, value: float) -> str:
     return f"{100 * value:.2f} %" if 0 <= value <= 1 and not name.startswith("average") else f"{value:.2f}"
 
 
-def _cards(metrics: dict[str, Any]) -> list[tuple[str, str]]:
+def shown_figures(metrics: dict[str, Any]) -> Iterator[tuple[str, str, str, str]]:
+    """Of each number its name, value, 95 % interval and the last exit's value as text, empty where there is none."""
     intervals, last = metrics.get("intervals", {}), metrics.get("last_exit", {})
-    cards = []
     for name, value in metrics.items():
         if isinstance(value, float):
-            label = name.replace("_", " ")
-            if (interval := intervals.get(name)) is not None:
-                label += ", 95 % interval " + " - ".join(shown_figure(name, bound) for bound in interval)
-            label += f", last exit {shown_figure(name, last[name])}" if name in last else ""
-            cards.append((shown_figure(name, value), label))
+            interval = " to ".join(shown_figure(name, bound) for bound in intervals.get(name, ()))
+            final = shown_figure(name, last[name]) if name in last else ""
+            yield name.replace("_", " "), shown_figure(name, value), interval, final
+
+
+def _cards(metrics: dict[str, Any]) -> list[tuple[str, str]]:
+    cards = []
+    for name, value, interval, last in shown_figures(metrics):
+        label = name + (f", 95 % interval {interval}" if interval else "") + (f", last exit {last}" if last else "")
+        cards.append((value, label))
     return cards
