@@ -64,8 +64,8 @@ def trade_off_figure(rows: Sequence[Row], sweeps: Sequence[Sweep], title: str) -
     for family, members in plain.items():
         if len(members) > 1:
             points = sorted((speed(row).value, quality(row).value) for row in members)
-            shared = Curve(*np.array(points).T[::-1], [row.name for row in members])
-            speeds, values = shared.line()
+            x, y = np.array(points).T
+            speeds, values = Curve(y, x, [row.name for row in members]).line()
             panel.series.append(Series(family, families.index(family), (speeds.tolist(), values.tolist())))
     for row in judged:
         x, y = speed(row), quality(row)
