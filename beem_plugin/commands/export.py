@@ -53,7 +53,11 @@ def export_from_args(args: argparse.Namespace) -> Any:
             new,
             token_types="token_type_ids" in example.encoding,
             full_depth=args.full_depth,
-            meta={"labels": model.vocab.labels},
+            meta={
+                "labels": model.vocab.labels,
+                "text_fields": list(reader.text_fields),
+                "max_length": reader.tokenizer.max_length,
+            },
         )
         reader.tokenizer.save(new / "tokenizer")
     print(f"{args.folder}: {len(written['segments'])} segments")

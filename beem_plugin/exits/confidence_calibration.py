@@ -40,7 +40,7 @@ class ConfidenceCalibration(Registrable):
 
     def signals(self, exit_number: int, signals: ExitSignals) -> ExitSignals:
         """The signals of an exit with calibrated logits; further signals are unchanged."""
-        return ExitSignals(self.transform(exit_number, signals.logits), signals.extra)
+        return signals.with_logits(self.transform(exit_number, signals.logits))
 
     def apply(self, trace: T) -> T:
         """`trace` with all logits calibrated, in float64."""

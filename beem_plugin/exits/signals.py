@@ -86,6 +86,10 @@ class ExitSignals:
         """`(batch,)` bool, `value` for every sample."""
         return torch.full((self.batch_size,), value, device=self.device)
 
+    def with_logits(self, logits: Tensor) -> ExitSignals:
+        """The same signals beside other logits."""
+        return ExitSignals(logits, self.extra)
+
     def index_select(self, index: Tensor) -> ExitSignals:
         """The signals of the samples at `index`, a `(kept,)` int64 tensor."""
         return ExitSignals(

@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import beem_plugin.commands.export  # noqa: F401  registers the command
-from beem_plugin.common.errors import ConfigurationError, DataError
+from beem_plugin.backbones import BackboneState
+from beem_plugin.calibration.replay import replay
+from beem_plugin.calibration.trace import ExitTrace
+from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.data.ragged_batch import RaggedBatch, ragged_batches
 from beem_plugin.exits.policies import Beem, Final
+from beem_plugin.exits.signals import ExitSignals
 from beem_plugin.models.multi_exit_encoder import MultiExitEncoder
 from tests.backbones.tiny_models import CONFIGS, tiny
 from tests.execution.worlds import Wanted, World, make_batches, reference, same
-from tests.tiny_project import run
+from tests.exits.every_policy import SIGNALS, every_policy
+from tests.tiny_project import run, sentences
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
-from beem_plugin.data.ragged_batch import ragged_batches
-from beem_plugin.execution import Compaction, DepthPools, Engine, Single
-from beem_plugin.execution.engine import gather_decisions
 from beem_plugin.execution.onnx.export import export_network, long_input
-from beem_plugin.execution.onnx.network import OnnxNetwork
-
-ENGINES = [Single(), Compaction(), DepthPools(tokens_per_chunk=30, window_tokens=80)]
+from beem_plugin.execution.onnx.policy_graph import write_policy
+from beem_plugin.execution.onnx.runner import Runner, all_exits, open_graph
+from tests.execution.exported import run_exported
 
 
 def beem(exits: int) -> Beem:
@@ -36,12 +42,10 @@ def beem(exits: int) -> Beem:
 def test_same_results_as_the_network(family: str, tmp_path: Path) -> None:
     world = World(family)
     export_network(world, beem(4), tmp_path)
-    network = OnnxNetwork(tmp_path, threads=1)
     batches = make_batches(14, 5)
     expected = reference(world, beem(4), batches)
-    for engine in ENGINES:
-        _, found = gather_decisions(engine.run(network, network.exit_policy, ragged_batches(batches)), 3, total=14)
-        same(found, expected)
+    for batch_size in (1, 4, 14):
+        same(run_exported(tmp_path, batches, batch_size), expected)
 
 
 def test_a_graph_keeps_the_local_window_at_every_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,17 +53,19 @@ def test_a_graph_keeps_the_local_window_at_every_length(tmp_path: Path, monkeypa
     monkeypatch.setitem(CONFIGS, "modernbert-wider", {**CONFIGS["modernbert"], "local_attention": 14})
     world = World("modernbert-wider")
     export_network(world, beem(4), tmp_path)
-    network = OnnxNetwork(tmp_path, threads=1)
+    segments = [open_graph(tmp_path / f"segment_{number}.onnx", 1) for number in (1, 2, 3, 4)]
     for length in (1, 5, 7, 8, 9, 20, 120):
         tokens = torch.arange(2 * length).reshape(2, length) % 50 + 3
         mask = torch.ones_like(tokens)
         mask[1, max(1, length - 2) :] = 0
         batch = {"input_ids": tokens, "attention_mask": mask}
         with torch.inference_mode():
-            expected, found = world.embed(batch), network.embed(batch)
+            expected, found = (
+                world.embed(batch),
+                all_exits(segments, {name: value.numpy() for name, value in batch.items()}),
+            )
             for number in (1, 2, 3, 4):
-                expected, found = world.advance(number, expected), network.advance(number, found)
-                logits = network.exit_signals(number, found).logits
+                expected, logits = world.advance(number, expected), torch.from_numpy(found[number - 1][0])
                 torch.testing.assert_close(logits, world.exit_logits(number, expected), atol=1e-3, rtol=1e-3)
 
 
@@ -72,57 +78,121 @@ def test_exits_at_some_layers_token_types_and_full_depth(tmp_path: Path) -> None
     world = World("bert", exit_layers=[2, 4])
     export_network(world, beem(2), tmp_path, token_types=True, full_depth=True)
     assert {path.name for path in tmp_path.iterdir()} == {
-        *("segment_1.onnx", "segment_2.onnx", "full_depth.onnx", "export.json")
+        *("segment_1.onnx", "segment_2.onnx", "policy_1.onnx", "policy_2.onnx", "full_depth.onnx"),
+        *("export.json", "runner.py"),
     }
     batches = make_batches(6, 3)
     for batch in batches:
         batch["token_type_ids"] = (torch.arange(batch["input_ids"].shape[1]) % 2) * batch["attention_mask"]
-    network, full = OnnxNetwork(tmp_path, threads=1), OnnxNetwork(tmp_path, threads=1, full_depth=True)
-    _, found = gather_decisions(Single().run(network, network.exit_policy, ragged_batches(batches)), 3, total=6)
-    same(found, reference(world, beem(2), batches))
-    _, last = gather_decisions(Compaction().run(full, Final(), ragged_batches(batches)), 3, total=6)
-    torch.testing.assert_close(
-        last.log_probabilities, reference(world, Final(), batches).log_probabilities, atol=1e-4, rtol=1e-4
-    )
+    same(run_exported(tmp_path, batches), reference(world, beem(2), batches))
+
+
+def test_a_policy_without_early_exits_has_one_segment(tmp_path: Path) -> None:
+    world, batches = World(), make_batches(6, 3)
+    written = export_network(world, Final(), tmp_path)
+    assert written["segments"] == [{"exit": 4, "graph": "segment_4.onnx", "policy": "policy_4.onnx"}]
+    found, expected = run_exported(tmp_path, batches), reference(world, Final(), batches)
+    assert torch.equal(found.exits, expected.exits)
+    torch.testing.assert_close(found.log_probabilities, expected.log_probabilities, atol=1e-4, rtol=1e-4)
+
+
+class Signals(MultiExitEncoder):
+    """An encoder with further signals, each read from the layer's first token."""
+
+    @property
+    def available_signals(self) -> set[str]:
+        return set(SIGNALS)
+
+    def exit_signals(self, exit_number: int, state: BackboneState) -> ExitSignals:
+        first = state.hidden_states[:, 0]
+        extra = {name: torch.sigmoid(9 * first[:, number]) for number, name in enumerate(SIGNALS)}
+        return ExitSignals(self.exit_logits(exit_number, state), extra)
+
+
+class EverySignal(Final):
+    required_signals = SIGNALS
+
+
+def test_every_policy_decides_alike(tmp_path: Path) -> None:
+    network, batches = Signals(3, tiny("bert")).eval(), make_batches(14, 5)
+    with torch.no_grad():
+        for head in network.exits:
+            head.classifier.weight.mul_(40)
+    exits = set()
+    # The segments are exported once, with all signals, for the graphs of all policies.
+    written = export_network(network, EverySignal(), tmp_path, refit=lambda folder, meta: EverySignal())
+    segments = [open_graph(tmp_path / one["graph"], 1) for one in written["segments"]]
+    samples = RaggedBatch.join(list(ragged_batches(batches)))
+    samples = samples.select(samples.index.argsort())
+    padded = samples.padded(always_mask=True)
+    padded["attention_mask"] = padded["attention_mask"].long()
+    outputs = all_exits(segments, {name: value.numpy() for name, value in padded.items()})
+    logits, *signals = (torch.from_numpy(np.stack(column, 1)) for column in zip(*outputs, strict=True))
+    trace = ExitTrace(logits, torch.full((14,), -1), signals=dict(zip(SIGNALS, signals, strict=True)))
+    for policy in every_policy(4):
+        names, has_score = write_policy(policy, [1, 2, 3, 4], tmp_path)
+        assert names == [one["policy"] for one in written["segments"]]
+        expected, found = replay(policy, trace), run_exported(tmp_path, batches)
+        assert has_score == (expected.scores is not None)
+        found.scores = found.scores if has_score else None
+        same(found, expected)
+        exits |= set(found.exits.tolist())
+    assert exits == {1, 2, 3, 4}
 
 
 def test_inputs_that_a_graph_does_not_take(tmp_path: Path) -> None:
     export_network(World(), beem(4), tmp_path)
-    network = OnnxNetwork(tmp_path, threads=1)
-    tokens = torch.full((1, 41), 5)
-    with pytest.raises(ConfigurationError, match="an input has 41 tokens, the graphs take at most 40"):
-        network.embed({"input_ids": tokens})
-    for dtype in (torch.float32, torch.bool):
-        with pytest.raises(DataError, match="input_ids: found .*, allowed: whole numbers"):
-            network.embed({"input_ids": tokens[:, :4].to(dtype)})
-    results = [
-        network.advance(1, network.embed({"input_ids": tokens[:, :4].to(dtype)})).batched["logits"]
-        for dtype in (torch.int64, torch.int32)
-    ]
-    assert torch.equal(*results)
+    runner = Runner(tmp_path, threads=1)
+    with pytest.raises(ValueError, match="input_ids: found 41 tokens, allowed: up to 40"):
+        runner.run([[5] * 41], None)
+    meta = json.loads((tmp_path / "export.json").read_text())
+    (tmp_path / "export.json").write_text(json.dumps({**meta, "format": 1}))
+    with pytest.raises(ValueError, match="found format 1, allowed: 2"):
+        Runner(tmp_path)
 
 
-def test_policies_that_read_more_than_logits_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="logits alone"):
-        export_network(World(), Wanted(), tmp_path)
+def test_policies_that_read_signals_of_other_models_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"needs the signals \['wanted'\]"):
+        export_network(MultiExitEncoder(3, tiny("bert")).eval(), Wanted(), tmp_path)
 
 
 def test_a_folder_without_an_export(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="export.json"):
-        OnnxNetwork(tmp_path)
+    with pytest.raises(FileNotFoundError, match="export.json"):
+        Runner(tmp_path)
 
 
-def test_command(trained: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "onnx"
+RUN = """
+import json, sys
+class Torchless:
+    def find_spec(self, name, *_):
+        if name.split(".")[0] in ("torch", "transformers", "beem_plugin", "pandas", "scipy"):
+            raise ImportError(f"{name} is not installed")
+sys.meta_path.insert(0, Torchless())
+sys.argv = ["runner.py", sys.argv[1], "--batch-size", "8", "--threads", "1"]
+exec(compile(open("runner.py").read(), "runner.py", "exec"), {"__name__": "__main__", "__file__": "runner.py"})
+"""
+
+
+def test_the_runner_predicts_as_predict_does_without_torch(trained: Path, tmp_path: Path) -> None:
+    folder, source, output = tmp_path / "onnx", tmp_path / "in.txt", tmp_path / "out.jsonl"
+    source.write_text("\n".join(text for text, _ in sentences(30, seed=4)) + "\n")
     result = run("export", str(trained), str(folder))
     assert "3 segments" in result.stdout
     meta = json.loads((folder / "export.json").read_text())
     assert meta["labels"] and meta["exit_policy"]["type"] == "beem" and (folder / "tokenizer").is_dir()
-    network = OnnxNetwork(folder, threads=1)
-    engine: Engine = Single()
-    batch = {"input_ids": torch.tensor([[2, 4, 5, 3]])}
-    (executed,) = engine.run(network, network.exit_policy, ragged_batches([batch]))
-    assert executed.decisions.log_probabilities.shape == (1, 2)
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, str(source)], cwd=folder, env={}, capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+    run("predict", str(trained), str(source), "--output-file", str(output), "--silent")
+    found, expected = ([json.loads(line) for line in text.splitlines()] for text in (done.stdout, output.read_text()))
+    assert len({row["exit"] for row in expected}) > 1
+    for one, other in zip(found, expected, strict=True):
+        chances = other["probabilities"]
+        chances = chances if isinstance(chances, dict) else dict(zip(meta["labels"], chances, strict=True))
+        assert one.pop("probabilities") == pytest.approx(chances, abs=1e-5)
+        assert one.pop("score") == pytest.approx(other["score"], abs=1e-5)
+        assert one == {name: other[name] for name in one}
 
 
 def test_a_folder_that_is_not_empty(trained: Path, tmp_path: Path) -> None:
@@ -155,4 +225,4 @@ def test_force_deletes_nothing_but_an_export(trained: Path, tmp_path: Path) -> N
 def test_an_encoder_of_any_kind_steps_alike(tmp_path: Path) -> None:
     network = MultiExitEncoder(3, tiny("distilbert")).eval()
     meta = export_network(network, beem(4), tmp_path)
-    assert meta["segments"] == [f"segment_{number}.onnx" for number in (1, 2, 3, 4)]
+    assert [one["graph"] for one in meta["segments"]] == [f"segment_{number}.onnx" for number in (1, 2, 3, 4)]

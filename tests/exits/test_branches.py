@@ -197,15 +197,14 @@ def test_exported_segments_hold_their_branches(config: dict[str, Any], tmp_path:
     pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
     from beem_plugin.execution.onnx.export import export_network
-    from beem_plugin.execution.onnx.network import OnnxNetwork
+    from tests.execution.exported import run_exported
 
     made = network(config)
     policy = MaxProbability(thresholds=0.8)
     policy.bind(made.exit_layers, 3)
     export_network(made, policy, tmp_path)
-    exported = OnnxNetwork(tmp_path, threads=1)
     batches = make_batches(14, 5)
-    _, found = gather_decisions(Compaction().run(exported, exported.exit_policy, ragged_batches(batches)), 3, total=14)
+    found = run_exported(tmp_path, batches)
     assert list(zip(found.exits.tolist(), found.predictions.tolist())) == one_by_one(made, batches, 0.8)
 
 

@@ -102,13 +102,11 @@ def test_exports_equal_batch_1(name: str, tmp_path: Path) -> None:
     pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
     from beem_plugin.execution.onnx.export import export_network
-    from beem_plugin.execution.onnx.network import OnnxNetwork
+    from tests.execution.exported import run_exported
 
     model, policy, batches = made(name, KINDS[0])
     export_network(model, policy, tmp_path)
-    exported = OnnxNetwork(tmp_path, threads=1)
-    found = decisions(Compaction(), exported, exported.exit_policy, batches)
-    same(found, replay(policy, alone(model, batches)))
+    same(run_exported(tmp_path, batches), replay(policy, alone(model, batches)))
 
 
 @pytest.mark.parametrize("name", NETWORKS)

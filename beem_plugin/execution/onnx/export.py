@@ -1,16 +1,17 @@
 """
-A multi-exit network as ONNX graphs, one for each segment between two exits.
+A multi-exit network and its exit policy as ONNX graphs.
 
-No exporter keeps a decision that depends on a tensor, so the decision stays outside: segment e takes the hidden states
-of exit e - 1 (the first one tokens) and gives those of exit e and its logits. `onnx_network.py` runs the segments under
-the same policies and engines as the network itself. Batch and length are dynamic.
+No exporter keeps a decision that depends on a tensor, so that decisions are between graphs: segment e takes the hidden
+states of the exit before (the first one tokens) and gives those of its exit, its logits and the signals that the policy
+reads; the policy's graph takes these and gives who leaves. `runner.py`, which is written beside them, runs both. Batch
+and length are dynamic. Exits where no sample can leave, and whose outputs the policy does not use, have no graphs.
 """
 
 from __future__ import annotations
 
 import logging
-import warnings
-from collections.abc import Sequence
+import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,57 +19,65 @@ import torch
 from torch import Tensor
 
 from beem_plugin.backbones import BackboneState
-from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.calibration.replay import check_signals
+from beem_plugin.common.errors import ConfigurationError, not_allowed
 from beem_plugin.common.files import write_json
+from beem_plugin.execution.onnx.graph import GraphModule, missing_extra, write_graph
+from beem_plugin.execution.onnx.policy_graph import write_policy
 from beem_plugin.execution.stepped_network import SteppedNetwork, pad_token_of
 from beem_plugin.exits.policy import ExitPolicy
 
-logger = logging.getLogger(__name__)
-
 META_NAME = "export.json"
+FORMAT = 2
 FULL_DEPTH_NAME = "full_depth.onnx"
-OPSET = 18
+RUNNER = Path(__file__).with_name("runner.py")
+DTYPES = ("float32", "int8")
 CHECKED_SHAPES = ((2, 7), (1, 5), (3, 12), (1, 1))
 """Batch and tokens at which an exported graph is compared with the network; it is traced at the first."""
 LONG_INPUT = 100
 """Tokens of one further comparison at least, as far as the network takes so many."""
-TOLERANCE = 1e-3
+
+Refit = Callable[[Path, dict[str, Any]], ExitPolicy]
+"""From the folder with the segments of all exits, and `export.json`'s entries, to a policy that is fitted on them."""
 
 
-class Segment(torch.nn.Module):
-    """The layers from exit `first - 1` to exit `last`, and exit `last`'s head."""
+class Segment(GraphModule):
+    """The layers after exit `first - 1` up to exit `last`, and exit `last`'s head."""
 
-    def __init__(self, network: Any, first: int, last: int, token_types: bool) -> None:
+    token_names = ("input_ids", "token_type_ids", "attention_mask", "hidden_states", "hidden_states_out")
+
+    def __init__(self, network: Any, first: int, last: int, token_types: bool, signals: Sequence[str] = ()) -> None:
         super().__init__()
         self.network = network
         self.first, self.last = first, last
+        self.signals = list(signals)
         self.token_types = token_types and first == 1
-
-    @property
-    def input_names(self) -> list[str]:
-        names = ["input_ids" if self.first == 1 else "hidden_states", "attention_mask"]
-        return [*names, "token_type_ids"] if self.token_types else names
+        self.input_names = ["input_ids" if first == 1 else "hidden_states", "attention_mask"]
+        self.input_names += ["token_type_ids"] * self.token_types
+        self.output_names = ["hidden_states_out", "logits", *self.signals]
 
     def forward(self, entering: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Any:
         state: BackboneState
+        mask = attention_mask.bool()  # tokenizers give int64
         if self.first == 1:
-            batch = {"input_ids": entering, "attention_mask": attention_mask}
+            batch = {"input_ids": entering, "attention_mask": mask}
             state = self.network.embed(batch if token_type_ids is None else {**batch, "token_type_ids": token_type_ids})
         else:
-            state = self.network.backbone.make_state(entering, attention_mask)
+            state = self.network.backbone.make_state(entering, mask)
         for exit_number in range(self.first, self.last + 1):
             state = self.network.advance(exit_number, state)
-        return state.hidden_states, self.network.exit_signals(self.last, state).logits
+        found = self.network.exit_signals(self.last, state)
+        return state.hidden_states, found.logits, *(found.extra[name] for name in self.signals)
 
     def example(self, batch: int, tokens: int) -> tuple[Tensor, ...]:
         """Made-up inputs; the last sample is padded where there is room."""
         generator = torch.Generator().manual_seed(batch * 100 + tokens)
-        mask = torch.ones(batch, tokens, dtype=torch.bool)
+        mask = torch.ones(batch, tokens, dtype=torch.int64)
         mask[-1, max(1, tokens - 2) :] = batch == 1
         if self.first == 1:
             high = min(1000, self.network.backbone.config.vocab_size)
             entering = torch.randint(3, high, (batch, tokens), generator=generator)
-            entering = entering.masked_fill(~mask, pad_token_of(self.network))
+            entering = entering.masked_fill(mask == 0, pad_token_of(self.network))
         else:
             entering = torch.randn(batch, tokens, self.network.backbone.hidden_size, generator=generator)
         return (entering, mask, torch.zeros_like(entering)) if self.token_types else (entering, mask)
@@ -81,16 +90,19 @@ def export_network(
     token_types: bool = False,
     full_depth: bool = False,
     meta: dict[str, Any] | None = None,
+    dtype: str = "float32",
+    refit: Refit | None = None,
 ) -> dict[str, Any]:
     """
-    Writes `segment_1.onnx`, ... and `export.json` into `folder`, and compares each graph with the network.
+    Writes the segments, the policy's graphs, `export.json` and `runner.py` into `folder`, and compares each graph with
+    what it was made from.
 
     # Parameters
 
     network : `SteppedNetwork`
         In evaluation mode, float32, on the CPU.
     policy : `ExitPolicy`
-        Calibrated; it is written down with its numbers.
+        Calibrated.
     folder : `Path`
     token_types : `bool`, optional (default = `False`)
         Whether the tokenizer makes `token_type_ids`.
@@ -98,86 +110,85 @@ def export_network(
         Also write `full_depth.onnx`, one graph with the last exit alone, to compare the speed with.
     meta : `dict[str, Any]`, optional
         Further entries of `export.json`.
+    dtype : `str`, optional (default = `"float32"`)
+        `"int8"`: weights of matrix products in 8 bits, their inputs quantized as they come (dynamic quantization).
+    refit : `Callable`, optional
+        Gives the policy that is written in place of `policy`, fitted on the outputs of the written segments.
 
     # Raises
 
     `ConfigurationError`
-        If the policy reads more than logits, an exit reads outputs of earlier exits, onnx is not installed, or a graph
-        and the network disagree.
+        If the policy reads signals that the network does not have, an exit reads outputs of earlier exits, onnx is not
+        installed, or a graph and its origin disagree.
     """
-    if policy.required_signals:
-        raise ConfigurationError(
-            f"exit_policy: found {type(policy).__name__}, which reads {list(policy.required_signals)}; allowed in an "
-            "export: policies that read logits alone"
-        )
+    if dtype not in DTYPES:
+        raise ConfigurationError(not_allowed("dtype", dtype, DTYPES))
     obstacle = getattr(network, "obstacle", None)
     if obstacle is None and getattr(network, "carries_memory", False):
         obstacle = f"exits that read outputs of earlier exits ({', '.join(getattr(network, 'memory_readers', []))})"
+    if obstacle is None and getattr(network, "output_per_token", False):
+        obstacle = "exits of tags"
     if obstacle is not None:
         raise ConfigurationError(
             f"export: found {obstacle}; allowed: exits that read nothing but their own layer's hidden states"
         )
     policy.bind(network.exit_layers, network.num_labels)
+    check_signals(policy, set(network.available_signals), "the model")
     policy.check_calibrated()
     folder.mkdir(parents=True, exist_ok=True)
-    names = []
-    for exit_number in range(1, network.num_exits + 1):
-        names.append(f"segment_{exit_number}.onnx")
-        _export(Segment(network, exit_number, exit_number, token_types), folder / names[-1])
+    last = network.num_exits
+    exits = [n for n in range(1, last) if refit is not None or policy.can_leave(n) or policy.needs(n)] + [last]
+    graphs = [f"segment_{number}.onnx" for number in exits]
+    for first, number, name in zip([1, *(one + 1 for one in exits)], exits, graphs):
+        write_segment(Segment(network, first, number, token_types, policy.required_signals), folder / name, dtype)
     if full_depth:
-        _export(Segment(network, 1, network.num_exits, token_types), folder / FULL_DEPTH_NAME)
+        write_segment(Segment(network, 1, last, token_types), folder / FULL_DEPTH_NAME, dtype)
     written = {
-        "format": 1,
-        "segments": names,
+        "format": FORMAT,
         "exit_layers": list(network.exit_layers),
         "num_labels": network.num_labels,
         "hidden_size": network.backbone.hidden_size,
         "max_tokens": getattr(network.backbone, "max_tokens", None),
         "pad_token_id": pad_token_of(network),
         "token_types": token_types,
-        "exit_policy": policy.to_config(),
+        "signals": list(policy.required_signals),
+        "dtype": dtype,
         **(meta or {}),
     }
+    if refit is not None:
+        policy = refit(folder, {**written, "graphs": graphs})
+        policy.bind(network.exit_layers, network.num_labels)
+    policies, has_score = write_policy(policy, exits, folder)
+    steps = zip(exits, graphs, policies, strict=True)
+    written["segments"] = [{"exit": number, "graph": graph, "policy": step} for number, graph, step in steps]
+    written |= {"has_score": has_score, "exit_policy": policy.to_config()}
     write_json(folder / META_NAME, written)
+    shutil.copyfile(RUNNER, folder / RUNNER.name)
     return written
 
 
-def _export(segment: Segment, path: Path) -> None:
-    segment.eval()
-    names, outputs = segment.input_names, ["hidden_states_out", "logits"]
-    axes = {name: {0: "batch", 1: "tokens"} for name in [*names, outputs[0]]}
-    with torch.no_grad(), warnings.catch_warnings():
-        # The exporters warn about themselves; what counts is checked below.
-        warnings.simplefilter("ignore")
-        for dynamo in (False, True):  # the tracing exporter is ten times as fast, and one day it will be gone
-            options: dict[str, Any] = {"dynamic_axes": {**axes, "logits": {0: "batch"}}}
-            if dynamo:
-                shape = {0: torch.export.Dim("batch"), 1: torch.export.Dim("tokens")}
-                options = {"dynamic_shapes": tuple(shape for _ in names), "verbose": False, "external_data": False}
-            try:
-                torch.onnx.export(
-                    segment,
-                    segment.example(*CHECKED_SHAPES[0]),
-                    str(path),
-                    input_names=names,
-                    output_names=outputs,
-                    opset_version=OPSET,
-                    dynamo=dynamo,
-                    **options,
-                )
-                _compare(segment, path, (*CHECKED_SHAPES, (2, long_input(segment.network.backbone))))
-                return
-            except ImportError as error:
-                raise ConfigurationError(
-                    f'export: {error}; install the extra: pip install "beem_plugin[export]"'
-                ) from error
-            except Exception as error:
-                path.unlink(missing_ok=True)
-                if dynamo:
-                    raise ConfigurationError(
-                        f"export: {path.name} could not be exported: {first_line(error)}"
-                    ) from error
-                logger.info("%s: the tracing exporter failed, trying the other one: %s", path.name, first_line(error))
+def write_segment(segment: Segment, path: Path, dtype: str) -> None:
+    write_graph(segment, path, (*CHECKED_SHAPES, (2, long_input(segment.network.backbone))))
+    if dtype == "int8":
+        quantize(path)
+
+
+def quantize(path: Path) -> None:
+    """Replaces a graph by its dynamic quantization, whose results differ: policies are to be fitted afterwards."""
+    try:
+        from onnxruntime.quantization import QuantType, quantize_dynamic
+    except ImportError as error:
+        raise missing_extra(error) from error
+    full, root = path.with_suffix(".float32"), logging.getLogger()
+    level = root.level
+    path.rename(full)
+    try:
+        root.setLevel(logging.ERROR)  # it recommends steps that change nothing here
+        # One bit of the weights is left out: sums of two products must not overflow on processors without VNNI.
+        quantize_dynamic(full, path, weight_type=QuantType.QInt8, per_channel=True, reduce_range=True)
+    finally:
+        root.setLevel(level)
+        full.unlink()
 
 
 def long_input(backbone: Any) -> int:
@@ -186,24 +197,3 @@ def long_input(backbone: Any) -> int:
     tokens = max(LONG_INPUT, 2 * window + 3)
     most = getattr(backbone, "max_tokens", None)
     return tokens if most is None else min(tokens, most)
-
-
-def first_line(error: Exception) -> str:
-    """The first line of an exporter's error, without its report."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
-def _compare(segment: Segment, path: Path, shapes: Sequence[tuple[int, int]]) -> None:
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    for batch, tokens in shapes:
-        inputs = segment.example(batch, tokens)
-        expected = segment(*inputs)[1]
-        given = {name: value.numpy() for name, value in zip(segment.input_names, inputs, strict=True)}
-        found = torch.from_numpy(session.run(["logits"], given)[0])
-        apart = float((found - expected).abs().max())
-        if not apart <= TOLERANCE * (1 + float(expected.abs().max())):
-            raise ConfigurationError(
-                f"export: {path.name} gives logits {apart:.2g} from the network's at {batch} samples of {tokens} tokens"
-            )
