@@ -15,6 +15,7 @@ from beem_plugin.common.metrics import METRICS
 from beem_plugin.common.registry import Params
 from beem_plugin.data import DatasetReader, Instance, TextEncoder, hub
 from beem_plugin.dataset_readers.glue_tasks import GLUE_TASKS
+from tests.tiny_project import run
 
 # task -> (file, header, row, label's name)
 TSV: dict[str, tuple[str, str, str, str | float]] = {
@@ -98,6 +99,17 @@ def test_every_task_in_its_tsv_layout(task: str, make: Make, tmp_path: Path) -> 
     assert list(fields) == ["id", *reader.text_fields] and fields["id"] == (9 if task == "qqp" else 0)
     assert fields[reader.text_fields[-1]] in row
     assert reader.metric in METRICS and reader.is_regression == (task == "stsb")
+
+
+def test_predict_reads_the_file_of_every_task(trained: Path, make: Make, tmp_path: Path) -> None:
+    for task, (file, header, row, _) in TSV.items():
+        path = write(tmp_path / file, header, row, row)
+        if GLUE_TASKS[task].is_regression:  # the archive is a classifier's
+            found = [read.values for read in make(task).rows(str(path))]
+        else:
+            printed = run("predict", str(trained), str(path), "-o", json.dumps({"dataset_reader.task": task})).stdout
+            found = [json.loads(line) for line in printed.splitlines()]
+        assert len(found) == 2 and all(found[0][name] in row for name in GLUE_TASKS[task].text_fields), task
 
 
 def test_lower_case_folders_and_file_names_inside_the_task_folder(make: Make, tmp_path: Path) -> None:
