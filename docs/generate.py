@@ -1,7 +1,6 @@
 """
 Pages that mkdocs makes from the code: one for each kind of component, from the registry and the docstrings; the
-commands, from their parsers; and the first page, which is the README. A hook of mkdocs (`hooks` in mkdocs.yml), and the
-extension that reads `# Parameters` in docstrings for mkdocstrings.
+commands, from their parsers; and the first page, which is the README. A hook of mkdocs (`hooks` in mkdocs.yml).
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import griffe
 import tango.common
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -25,11 +23,11 @@ from beem_plugin.commands.parser import all_commands
 from beem_plugin.common.plugins import import_deferred
 from beem_plugin.common.registry import FromParams
 from beem_plugin.common.signatures import EMPTY, constructor_of, signature_of
+from beem_plugin.training.gradient_descent_trainer import GradientDescentTrainer
 
 ROOT = Path(__file__).resolve().parent.parent
 SECTION = re.compile(r"^# (Parameters|Raises|Returns)$", re.MULTILINE)
 ENTRY = re.compile(r"^(?P<names>[\w*][\w, *]*?)(?: : (?P<type>.*?))?(?:,? \(?optional\b,? ?(?P<rest>.*))?$")
-HEAD = re.compile(r"^(\w[\w, ]* : .*?)(?:, optional.*)?$", re.MULTILINE)
 OTHER_BLOCKS = "other_blocks"
 
 
@@ -87,7 +85,7 @@ def registries() -> dict[str, tuple[type, dict[str, type]]]:
 def index_page() -> str:
     lines = ["# Components", "", "The values of `type` in a config, by kind.", "", "| kind | types |", "|---|---|"]
     for page, (base, entries) in registries().items():
-        names = ", ".join(f"[`{name}`]({page}.md#{anchor(name)})" for name in entries)
+        names = ", ".join(f"[`{name}`]({page}.md#{name})" for name in entries)
         lines.append(f"| [{base.__name__}]({page}.md) | {names} |")
     lines.append(f"| [other blocks]({OTHER_BLOCKS}.md) | blocks without a `type` |")
     return "\n".join(lines) + "\n"
@@ -103,24 +101,29 @@ def components() -> dict[str, str]:
         if users.get(base):
             parts.append(f"In a config: {', '.join(sorted(users[base]))}.\n")
         for name, cls in entries.items():
-            parts += [f"## {name}\n", component(cls, name == base.default_implementation)]
+            default = next(iter(entries.values()))
+            parts += [f"## {name}\n", component(cls, default, name == base.default_implementation)]
         pages[page] = "\n".join(parts)
-    blocks = sorted((cls for cls in users if snake(cls.__name__) not in pages), key=lambda cls: cls.__name__)
     parts = ["# Other blocks\n\nBlocks of a config without a `type`.\n"]
-    for cls in blocks:
-        parts += [f"## {cls.__name__}\n", f"In a config: {', '.join(sorted(users[cls]))}.\n", component(cls, False)]
+    for cls in sorted((cls for cls in users if snake(cls.__name__) not in pages), key=lambda cls: cls.__name__):
+        parts += [
+            f"## {cls.__name__}\n",
+            f"In a config: {', '.join(sorted(users[cls]))}.\n",
+            component(cls, GradientDescentTrainer),
+        ]
     return {**pages, OTHER_BLOCKS: "\n".join(parts)}
 
 
-def component(cls: Any, is_default: bool) -> str:
-    """Class, description, and the table of keys."""
-    place = f"{cls.__module__}.{cls.__qualname__}"
-    first = f"`{place}`" + (", the default" if is_default else "") + "\n"
-    return "\n".join([first, description(cls), keys_table(cls)])
+def component(cls: Any, fallback: Any, is_default: bool = False) -> str:
+    """Class, description, and the table of keys; `fallback` documents keys that `cls` only passes on."""
+    first = f"`{cls.__module__}.{cls.__qualname__}`" + ", the default" * is_default + "\n"
+    return "\n".join([first, description(cls), keys_table(cls, fallback)])
 
 
-def keys_table(cls: Any) -> str:
-    documented = {name: entry for one in reversed(mro(cls)) for name, entry in parameters(one).items()}
+def keys_table(cls: Any, fallback: Any) -> str:
+    documented = parameters(fallback) | {
+        name: entry for one in reversed(mro(cls)) for name, entry in parameters(one).items()
+    }
     own = parameters(cls)
     rows = []
     for name, argument in config_keys(cls).items():
@@ -188,9 +191,8 @@ def entries_of(section: str) -> Iterator[tuple[str, str]]:
 
 def users_of() -> dict[type, set[str]]:
     """The keys of components that take an object of a class of ours, by class."""
-    found: dict[type, set[str]] = {}
     pending = [(name, cls) for _, entries in registries().values() for name, cls in entries.items()]
-    seen = set()
+    found, seen = {}, set()
     while pending:
         name, cls = pending.pop()
         for key, argument in config_keys(cls).items():
@@ -223,9 +225,10 @@ def linked(kind: str) -> str:
 def annotation(kind: Any) -> str:
     if kind is EMPTY:
         return "any"
-    return re.sub(
-        r"\b(?:\w+\.)+", "", kind.__name__ if inspect.isclass(kind) and not typing.get_args(kind) else str(kind)
-    )
+    plain = inspect.isclass(kind) and not typing.get_args(kind)
+    text = re.sub(r"\b(?:\w+\.)+", "", kind.__name__ if plain else str(kind))
+    text = re.sub(r"Lazy\[(\w+)\]", r"\1", text)
+    return re.sub(r"^Optional\[(.*)\]$", r"\1 | None", text)
 
 
 def code(text: str) -> str:
@@ -243,20 +246,3 @@ def escaped(text: str) -> str:
 
 def snake(name: str) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
-
-
-def anchor(name: str) -> str:
-    return re.sub(r"[^\w-]", "", name.lower())
-
-
-class ParametersSections(griffe.Extension):
-    """`# Parameters` and the like, as AllenNLP writes them, in the form of numpydoc, which mkdocstrings reads."""
-
-    def on_instance(self, *, obj: griffe.Object, **kwargs: Any) -> None:
-        if obj.docstring is not None:
-            first, *rest = SECTION.split(inspect.cleandoc(obj.docstring.value))
-            parts = [first]
-            for title, text in zip(rest[::2], rest[1::2]):
-                body = HEAD.sub(lambda head: head[1].replace("`", ""), text) if title == "Parameters" else text
-                parts.append(f"{title}\n{'-' * len(title)}\n{body.lstrip()}")
-            obj.docstring.value = "".join(parts)

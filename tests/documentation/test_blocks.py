@@ -14,6 +14,7 @@ import pytest
 import tango.common
 
 import beem_plugin.components  # noqa: F401
+from beem_plugin.commands.parser import all_commands
 from tests.documentation.blocks import PAGES, README, tables_of
 from tests.documentation.checks import PageRun, registry
 from tests.tiny_project import ROOT, sentences, write_backbone
@@ -82,6 +83,22 @@ def test_tables_name_what_exists(page: Path) -> None:
             else:
                 unknown = [part for word in words for part in word.split("...") if part.strip() not in SOURCE]
             assert words and not unknown, f"{page}: {unknown} not found in the code"
+
+
+@every_page
+def test_commands_and_options_in_the_text_exist(page: Path) -> None:
+    commands = all_commands()
+    options = {option for parser in commands.values() for option in parser._option_string_actions}
+    scripts = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "scripts").iterdir() if path.is_file())
+    options |= set(re.findall(r'"(--[a-z-]+)"', scripts)) | {"--strict", "--nproc_per_node", "--version"}
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for code in re.findall(r"`([^`\n]+)`", text):
+        if not code.startswith(("--", "allennlp ", "beem ", "scripts/")) and code.partition(" ")[0] not in commands:
+            continue
+        unknown = set(re.findall(r"(?<![\w-])--[a-z][a-z_-]*", code)) - options
+        assert not unknown, f"{page}: `{code}`: no command has {unknown}"
+        for name in re.findall(r"^(?:allennlp|beem) ([a-z][\w-]*)", code):
+            assert name in commands, f"{page}: no command {name}"
 
 
 def test_the_picture_and_the_tables_show_the_stored_figures() -> None:
