@@ -16,7 +16,7 @@ LANGUAGES = {"bash", "python", "jsonnet", "json", "text", "mermaid", "yaml", "do
 FENCE = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 TABLE = re.compile(r"<!-- test: (?P<kind>names|messages) ?(?P<base>\w*) -->\n\n\|.*\n\|[-| ]*\n(?P<rows>(?:\|.*\n)+)")
 COMMENT = re.compile(r"<!-- test: (?P<text>[^>]*) -->\s*$")
-KEYS = ("parse", "file", "merge", "build", "keys")
+KEYS = ("parse", "file", "merge", "build", "variants", "keys")
 
 
 @dataclass
@@ -24,8 +24,9 @@ class Block:
     """
     One fenced block, its language, and the options of a comment `<!-- test: key value; key value -->` before it:
     `parse` checks without running (the value says why), `file NAME` writes the block to a file of the page's folder,
-    `merge NAME` checks a part of a config merged into that file, `build CLASS` builds a block of a config,
-    `keys NAME` compares the keys with those of the first line of a file.
+    `merge NAME` checks a part of a config merged into that file, `build CLASS` checks a block of a config,
+    `variants NAME` checks the variants of an ablation with that base, `keys NAME` compares the keys with those of the
+    first line of a file.
     """
 
     page: Path

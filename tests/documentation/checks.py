@@ -17,6 +17,7 @@ import tango.common
 from beem_plugin.commands.parser import parse_args
 from beem_plugin.common.construct import check
 from beem_plugin.common.params import evaluate_document, parse_overrides
+from beem_plugin.comparison.ablation.variant_files import read_variants
 from beem_plugin.training.train_model import TrainModel
 from tests.documentation.blocks import Block, blocks_of, commands_of
 from tests.tiny_project import ROOT, run, sentences
@@ -50,10 +51,13 @@ class PageRun:
 
     def run(self, page: Path) -> None:
         for block in blocks_of(page):
-            try:
-                getattr(self, block.language, self.output)(block)
-            except (Exception, SystemExit) as error:
-                raise AssertionError(f"{block.place}: {type(error).__name__}: {error}\n{block.code}") from error
+            self.check(block)
+
+    def check(self, block: Block) -> None:
+        try:
+            getattr(self, block.language, self.output)(block)
+        except (Exception, SystemExit) as error:
+            raise AssertionError(f"{block.place}: {type(error).__name__}: {error}\n{block.code}") from error
 
     def output(self, block: Block) -> None:
         """Output of commands, drawings and files of other programs are not checked."""
@@ -121,10 +125,13 @@ class PageRun:
         content = evaluate_document(file)
         if "build" in block.options:
             check(registry(block.options["build"]), content)
+        elif "variants" in block.options:
+            for variant in read_variants(evaluate_document(block.options["variants"]), content):
+                check_config(variant.config)
         elif isinstance(content, dict) and {"model", "dataset_reader"} <= set(content):
-            check(TrainModel, {key: value for key, value in content.items() if not key.endswith("_seed")}, partial=True)
+            check_config(content)
         else:
-            assert "parse" in block.options, "no whole config: say `merge`, `build` or `parse`"
+            assert "parse" in block.options, "no whole config: say `merge`, `build`, `variants` or `parse`"
 
     def json(self, block: Block) -> None:
         found = json.loads(block.code)
@@ -132,6 +139,11 @@ class PageRun:
             with open(block.options["keys"], encoding="utf-8") as file:
                 expected = json.loads(file.readline())
             assert set(found) <= set(expected), f"{sorted(found)} are not all in {sorted(expected)}"
+
+
+def check_config(config: dict[str, Any]) -> None:
+    """Keys and types of a whole config."""
+    check(TrainModel, {key: value for key, value in config.items() if not key.endswith("_seed")}, partial=True)
 
 
 def write_file(block: Block) -> Path:

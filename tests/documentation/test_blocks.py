@@ -15,7 +15,8 @@ import tango.common
 
 import beem_plugin.components  # noqa: F401
 from beem_plugin.commands.parser import all_commands
-from tests.documentation.blocks import PAGES, README, tables_of
+from beem_plugin.common.params import evaluate_jsonnet
+from tests.documentation.blocks import PAGES, README, Block, tables_of
 from tests.documentation.checks import PageRun, registry
 from tests.tiny_project import ROOT, sentences, write_backbone
 
@@ -72,6 +73,30 @@ def test_the_blocks_of_a_page(
             del sys.modules[name]
     for base, names in registered.items():  # what the page's own package has registered is taken back
         tango.common.Registrable._registry[base] = names
+
+
+@pytest.mark.parametrize(
+    ("language", "code", "options", "message"),
+    [
+        ("bash", "allennlp predict model.tar.gz in.csv --no-such-flag 3", {"parse": ""}, "SystemExit"),
+        ("bash", "allennlp no-such-command", {"parse": ""}, "SystemExit"),
+        ("bash", "scripts/test_all", {}, "FileNotFoundError"),
+        ("bash", "scripts/plot_results --no-such-flag", {}, "has no option"),
+        ("bash", "pip install beem_plugin[no_such_extra]", {}, "no extra"),
+        ("python", "from beem_plugin.archival import no_such_name", {"parse": ""}, "no_such_name"),
+        ("jsonnet", "{ trainer+: { no_such_key: 1 } }", {"merge": "base.json"}, "trainer.no_such_key"),
+        ("jsonnet", "{ type: 'beem', weigths: 'cost' }", {"build": "ExitPolicy"}, "weigths"),
+        ("jsonnet", "{ a: { 'model.objective.type': 'no_such' } }", {"variants": "base.json"}, "no_such"),
+    ],
+)
+def test_what_does_not_exist_is_found(
+    language: str, code: str, options: dict[str, str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = evaluate_jsonnet(ROOT / "training_configs" / "rte_beem.jsonnet", {"BEEM_BACKBONE": "", "GLUE_DIR": ""})
+    Path("base.json").write_text(json.dumps(config))
+    with pytest.raises(AssertionError, match=message):
+        PageRun(monkeypatch, []).check(Block(README, 1, language, code, options))
 
 
 @every_page
