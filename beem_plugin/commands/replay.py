@@ -38,6 +38,14 @@ class Replay(Subcommand):
             "same order",
         )
         subparser.add_argument(
+            "--plain",
+            nargs="+",
+            metavar="ARCHIVE|PLAIN.npz",
+            help="networks of fewer layers without exits, on the same samples: archives, which are run, or traces; of "
+            "each network one for each trace. The deepest, if no exits are deeper, is what speeds and paired tests "
+            "are relative to",
+        )
+        subparser.add_argument(
             "--metric",
             help="what curves and the order of the table are about: accuracy (the default), f1, accuracy_f1, macro_f1, "
             "matthews; pearson_spearman of a regression",

@@ -56,11 +56,15 @@ class Family:
 
 @dataclass
 class TraceResult:
-    """All policies on one trace; its `name` is `None` if it is the only one."""
+    """
+    All policies on one trace; its `name` is `None` if it is the only one. Speeds are relative to a network of `scale`
+    times the trace's layers.
+    """
 
     name: str | None
     trace: ExitTrace
     families: list[Family]
+    scale: float = 1.0
 
 
 class TraceJudge:

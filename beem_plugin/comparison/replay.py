@@ -17,6 +17,7 @@ from beem_plugin.common.files import atomic_write, write_json
 from beem_plugin.common.outputs import check_outputs
 from beem_plugin.comparison.operating_curve import CURVE_POINTS, Family, TraceJudge, TraceResult
 from beem_plugin.comparison.policy_files import NamedPolicy, errors_at, load_policies, shortest_names, trace_paths
+from beem_plugin.comparison.replay_plain import plain_of_each, with_plain
 from beem_plugin.comparison.replay_tables import csv_records, curves_table, pairs_table, results_table, speed_panels
 from beem_plugin.comparison.result import check_same_network
 from beem_plugin.evaluation.statistics import Difference, mcnemar, paired_difference
@@ -33,13 +34,15 @@ MAX_PAIRED = 8
 class Replay:
     """
     What policies do on traces; `metric` is that of curves and of the order of tables, `with_points` puts curves into
-    JSON point by point, `decisions` are those of policies without a grid on the last trace, by name.
+    JSON point by point, `decisions` are those of policies without a grid on the last trace, by name; `reference`, the
+    plain network of full depth, is what all others are tested against.
     """
 
     traces: list[TraceResult]
     metric: str
     with_points: bool = False
     decisions: dict[str, ExitDecisions] = field(default_factory=dict)
+    reference: str | None = None
 
     def curves(self) -> list[dict[str, Any]]:
         """One entry a curve: `area`, the value `at` each speed-up, that of the last exit, and points if wanted."""
@@ -57,18 +60,25 @@ class Replay:
         return rows
 
     def pairs(self) -> list[dict[str, Any]]:
-        """Paired tests of single policies and the last exit, two by two: on each trace, and over several."""
+        """
+        Paired tests of single policies and the last exit, two by two, or all against `reference`: on each trace, and
+        over several.
+        """
         return [
             {**label, "first": one, "second": other, **test(values[one], values[other]).to_json()}
             for label, test, values in (*self._right(), *self._metrics())
-            if 2 <= len(values) <= MAX_PAIRED + 1
-            for one, other in itertools.combinations(values, 2)
+            for one, other in self._compared(list(values))
         ]
+
+    def _compared(self, names: list[str]) -> list[tuple[str, str]]:
+        if self.reference in names:
+            return [(name, self.reference) for name in names if name != self.reference]
+        return list(itertools.combinations(names, 2)) if 2 <= len(names) <= MAX_PAIRED + 1 else []
 
     def _right(self) -> Iterator[tuple[dict[str, Any], Callable[..., Difference], dict[str, Any]]]:
         """Of each trace: which samples are right, by policy. Accuracy is compared on the same samples."""
         for trace in self.traces:
-            right = {one.name: one.right for family in trace.families for one in family.results[:1]}
+            right = {one.name: one.right for family in trace.families for one in family.results}
             right = {name: found for name, found in right.items() if found is not None}
             if right:
                 data = trace.trace
@@ -77,7 +87,9 @@ class Replay:
 
     def _metrics(self) -> Iterator[tuple[dict[str, Any], Callable[..., Difference], dict[str, Any]]]:
         """Of several traces, such as those of seeds: the metric on each, by policy, paired by trace."""
-        singles = [[one.results[0] for one in trace.families if len(one.results) == 1] for trace in self.traces]
+        singles = [
+            [one for family in trace.families for one in family.results if one.setting is None] for trace in self.traces
+        ]
         values: dict[str, list[Any]] = {}
         for one in (one for results in singles for one in results):
             values.setdefault(one.name, []).append(one.metrics.get(self.metric))
@@ -102,14 +114,15 @@ class Replay:
 def replay_from_args(args: argparse.Namespace) -> dict[str, Any]:
     """Runs the command; `args` as `commands/replay.py` parses them."""
     paths, calibrations = trace_paths(args.trace, args.calibrate_on or [])
+    plain = plain_of_each(args.plain or [], len(paths))
     policies = load_policies(args.policy or [], args.policies or [], args.overrides)
     check_arguments(args, paths, policies)
     outputs = ("output_file", "csv", "plot", "table", "predictions_output_file")
     check_outputs(
         {f"--{name.replace('_', '-')}": getattr(args, name) for name in outputs},
-        [*paths, *calibrations, *(args.policy or []), *(args.policies or [])],
+        [*paths, *calibrations, *(args.plain or []), *(args.policy or []), *(args.policies or [])],
     )
-    found = replay_traces(paths, calibrations, policies, args.metric, args.curve)
+    found = replay_traces(paths, calibrations, policies, args.metric, args.curve, plain)
     output = found.to_json()
     if args.output_file:
         write_json(args.output_file, output)
@@ -135,11 +148,12 @@ def replay_traces(
     policies: Sequence[NamedPolicy],
     metric: str | None = None,
     sweep: bool = False,
+    plain: Sequence[Sequence[str]] = (),
 ) -> Replay:
     """
     Policies on the traces in `paths`; parameters that are not set are fitted on those in `calibrations`, one for each.
     `metric` is that of curves (default: accuracy, or a regression's own), which with `sweep` go through all thresholds
-    that make a difference.
+    that make a difference. `plain` are traces or archives of plain networks for each path.
     """
     found = Replay([], metric or "", sweep)
     for name, path, other in zip(shortest_names(paths), paths, calibrations, strict=True):
@@ -162,6 +176,8 @@ def replay_traces(
                     family.curve = judge.curve(family, found.metric, sweep)
             families += judged
         found.traces.append(TraceResult(name if len(paths) > 1 else None, trace, families))
+        if plain and (own := plain[len(found.traces) - 1]):
+            found.reference = with_plain(found.traces[-1], path, own, found.metric)
     return found
 
 

@@ -229,3 +229,49 @@ def test_a_regression_is_compared_by_correlation(folder: Path) -> None:
     assert output["results"][1]["metrics"] == pytest.approx(expected["metrics"], abs=1e-9)
     refused = run("replay", str(folder / "sts.npz"), "--policy", policy, "--metric", "f1", check=False)
     assert refused.returncode == 1 and "sts.npz: --metric: found 'f1', allowed: pearson_spearman" in refused.stderr
+
+
+def test_plain_networks_are_points_and_the_deepest_is_the_reference(folder: Path) -> None:
+    """Plain networks of a third and twice the depth of the six exits, with the outputs of exits 2 and 6."""
+    traces = [str(folder / f"s{seed}" / "dev.npz") for seed in (0, 1)]
+    plain = []
+    for layers, column in ((2, 1), (12, 5)):
+        for seed, path in enumerate(traces):
+            trace = ExitTrace.load(path)
+            meta = {"metric": "matthews", "exit_layers": [layers]}
+            file = folder / f"s{seed}" / f"plain{layers}.npz"
+            ExitTrace(trace.logits[:, column : column + 1], trace.labels, meta=meta).save(file)
+            plain.append(str(file))
+    policy = write(folder / "p.json", {"type": "max_probability", "thresholds": 0.7})
+    alone = replayed(folder, traces[0], "--policy", policy)
+    found = replayed(folder, traces[0], "--policy", policy, "--plain", plain[0], plain[2])
+    rows = {row["name"]: row for row in found["results"]}
+    assert list(rows) == ["p", "plain network of 12 layers", "plain network of 2 layers"]
+    assert rows["p"]["layer_speedup"] == pytest.approx(2 * alone["layer_speedup"])
+    assert rows["p"]["metrics"] == alone["metrics"] and rows["plain network of 2 layers"]["layer_speedup"] == 6
+    last = alone["final_metrics"]["accuracy"]
+    assert rows["plain network of 12 layers"]["metrics"]["accuracy"] == pytest.approx(last)
+    pairs = {(pair["first"], pair["second"]): pair for pair in found["paired_tests"]}
+    assert {second for _, second in pairs} == {"plain network of 12 layers"} and len(pairs) == 3
+    difference = pairs["p", "plain network of 12 layers"]["difference"]
+    assert difference == pytest.approx(alone["metrics"]["accuracy"] - last)
+    (curve,) = found["curves"]
+    assert curve["name"] == "plain networks" and curve["at"]["2.0"] is not None
+
+    both = replayed(folder, *traces, "--policy", policy, "--plain", *plain)
+    assert len(both["results"]) == 6
+    over_traces = [pair for pair in both["paired_tests"] if pair["trace"] == "all"]
+    assert {pair["second"] for pair in over_traces} == {"plain network of 12 layers"}
+
+    shallow = replayed(folder, traces[0], "--policy", policy, "--plain", plain[0])
+    assert shallow["results"][0]["layer_speedup"] == pytest.approx(alone["layer_speedup"])
+    assert {pair["second"] for pair in shallow["paired_tests"]} == {"last exit", "plain network of 2 layers"}
+    for given, message in (
+        (plain[:1] * 2, "found 2 layers, as in"),
+        ([plain[1]], "found other samples"),
+        ([str(folder / "no.npz")], "no.npz"),
+    ):
+        refused = run("replay", traces[0], "--policy", policy, "--plain", *given, check=False)
+        assert refused.returncode == 1 and message in refused.stderr, refused.stderr
+    refused = run("replay", *traces, "--policy", policy, "--plain", plain[0], check=False)
+    assert "--plain: found 1 files for 2 traces" in refused.stderr

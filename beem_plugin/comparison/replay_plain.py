@@ -1,0 +1,89 @@
+"""Plain networks beside policies in `replay`: their traces on the same samples, and one scale of speed for all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from beem_plugin.archival import load_archive
+from beem_plugin.calibration.curves import Curve
+from beem_plugin.calibration.trace import ExitTrace
+from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.comparison.operating_curve import Family, TraceJudge, TraceResult
+from beem_plugin.comparison.plain_networks import check_same_samples
+from beem_plugin.comparison.result import PolicyResult
+from beem_plugin.evaluation.trace import trace_archive
+
+NAME = "plain networks"
+
+
+def plain_of_each(paths: Sequence[str], traces: int) -> list[list[str]]:
+    """The files of `--plain` that belong to each trace: of each network one for each trace, in the same order."""
+    if len(paths) % traces:
+        raise ConfigurationError(
+            f"--plain: found {len(paths)} files for {traces} traces, allowed: of each network one for each trace, in "
+            "the same order"
+        )
+    return [list(paths[number::traces]) for number in range(traces)]
+
+
+def with_plain(found: TraceResult, path: str, plain: Sequence[str], metric: str) -> str | None:
+    """
+    Adds plain networks to the result of a trace, as a family whose curve is that of mixing two of them. If the deepest
+    is as deep as the network with exits, all speeds become relative to it.
+
+    # Returns
+
+    `str`, optional
+        The name of the deepest plain network if it is the reference.
+    """
+    traces = [plain_trace(one, found.trace) for one in plain]
+    check_same_samples([found.trace, *traces], [path, *plain])
+    depth = max(found.trace.exit_layers[-1], *(trace.exit_layers[-1] for trace in traces))
+    results: list[PolicyResult] = []
+    names: dict[str, str] = {}
+    for trace, file in sorted(zip(traces, plain, strict=True), key=lambda pair: -pair[0].exit_layers[-1]):
+        layers = trace.exit_layers[-1]
+        name = f"plain network of {layers} layers"
+        if name in names:
+            raise ConfigurationError(
+                f"--plain: {file}: found {layers} layers, as in {names[name]}, allowed: each depth once"
+            )
+        names[name] = file
+        family, _ = TraceJudge(trace, metrics=[metric]).single({"type": "final"}, name)
+        results.append(scaled(family.results[0], depth / layers))
+    found.scale = depth / found.trace.exit_layers[-1]
+    for one in found.families:
+        one.results = [scaled(result, found.scale) for result in one.results]
+        if one.curve is not None:
+            one.curve = replace(one.curve, speedup=found.scale * one.curve.speedup)
+    curve = Curve(
+        np.array([result.metrics[metric] for result in results]),
+        np.array([result.layer_speedup for result in results]),
+        [result.name for result in results],
+    )
+    found.families.append(Family(NAME, results, family.policy, curve if len(results) > 1 else None))
+    return results[0].name if results[0].layer_speedup == 1 else None
+
+
+def plain_trace(path: str, like: ExitTrace) -> ExitTrace:
+    """A stored trace, or that of an archive on the data of the trace `like`."""
+    if Path(path).suffix == ".npz":
+        return ExitTrace.load(path)
+    if not like.source:
+        raise ConfigurationError(f"--plain: {path}: the trace does not name its data; allowed: a trace of that network")
+    return trace_archive(load_archive(path), like.source)
+
+
+def scaled(result: PolicyResult, factor: float) -> PolicyResult:
+    """The result with speeds relative to a network that is `factor` times as deep."""
+    speedup = factor * result.layer_speedup
+    interval = result.intervals.get("layer_speedup")
+    intervals = result.intervals
+    if interval is not None:
+        intervals = {**intervals, "layer_speedup": (factor * interval[0], factor * interval[1])}
+    depth = {**result.depth, "layer_speedup": speedup, "layers_saved": 1 - 1 / speedup}
+    return replace(result, depth=depth, intervals=intervals)
