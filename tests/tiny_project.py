@@ -7,7 +7,11 @@ import io
 import random
 import sys
 from dataclasses import dataclass
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import torch
 from tokenizers import Tokenizer
@@ -156,3 +160,20 @@ def run(*arguments: str, check: bool = True, stdin: str = "") -> Result:
     if check:
         assert result.returncode == 0, result.stderr[-4000:]
     return result
+
+
+def load_script(name: str) -> dict[str, Any]:
+    """The names that a script without `.py` defines."""
+    loader = SourceFileLoader(name, str(ROOT / "scripts" / name))
+    spec = spec_from_loader(name, loader)
+    assert spec is not None
+    module = module_from_spec(spec)
+    loader.exec_module(module)
+    return vars(module)
+
+
+def run_script(name: str, *arguments: str) -> str:
+    """What a script prints, run in this process: starting one anew costs seconds."""
+    with patch.object(sys, "argv", [name, *arguments]), contextlib.redirect_stdout(io.StringIO()) as printed:
+        load_script(name)["main"]()
+    return printed.getvalue()

@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from beem_plugin.calibration.trace import ExitTrace
+from beem_plugin.comparison.ablation.launcher import Launcher
 from beem_plugin.rendering.plots import plots_available
+from tests.ablation_in_process import train_in_process
 from tests.tiny_project import CONFIGS, Result, run
 
 OVERRIDES = {
@@ -103,9 +105,18 @@ def test_ablation_from_the_first_run_to_a_changed_config(
     assert "--force" in changed.stderr and weights.stat().st_mtime_ns == before
 
 
-def test_each_training_is_a_process_and_one_that_fails_does_not_stop_the_others(
-    environment: None, tmp_path: Path
+def test_a_training_that_fails_in_its_process_does_not_stop_the_others(
+    environment: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    in_a_process = Launcher.execute
+    commands = train_in_process(monkeypatch)
+    here = Launcher.execute
+
+    def execute(launcher: Launcher, command: list[str], log_path: Path) -> int:
+        is_wrong = log_path.parent.name.startswith("wrong")
+        return (in_a_process if is_wrong else here)(launcher, command, log_path)
+
+    monkeypatch.setattr(Launcher, "execute", execute)
     result = ablate(
         tmp_path, "--jobs", "2", variants={"wrong": VARIANTS["wrong training"]}, **{"trainer.num_epochs": 1}
     )
@@ -113,7 +124,8 @@ def test_each_training_is_a_process_and_one_that_fails_does_not_stop_the_others(
     base, wrong = json.loads((tmp_path / "out" / "ablation.json").read_text())["rows"]
     assert not base["errors"] and base["layer_speedup"]["median"] >= 1
     assert "objective.distillation: found 'sideways'" in wrong["errors"][0] and "layer_speedup" not in wrong
-    assert "epoch 0" in next((tmp_path / "out" / "trainings").glob("base-*/seed_1.log")).read_text()
+    assert len(commands) == 1
+    assert "error: " in next((tmp_path / "out" / "trainings").glob("wrong-*/seed_1.log")).read_text()
 
 
 def test_an_interrupted_training_goes_on(environment: None, tmp_path: Path, in_process: list[list[str]]) -> None:

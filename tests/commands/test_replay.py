@@ -97,8 +97,8 @@ def test_several_traces_are_calibrated_each_on_its_own(folder: Path) -> None:
 
 def test_curves_tables_and_plots(folder: Path) -> None:
     variants = {
-        "confidence": {"type": "max_probability", "thresholds": {"quantiles": 30}},
-        "pcee": {"type": "confident_patience", "patience": [1, 2], "entropy_threshold": {"linspace": [0, 1.5, 20]}},
+        "confidence": {"type": "max_probability", "thresholds": {"quantiles": 12}},
+        "pcee": {"type": "confident_patience", "patience": [1, 2], "entropy_threshold": {"linspace": [0, 1.5, 8]}},
         "one": {"type": "margin", "thresholds": 0.5},
     }
     traces = [str(folder / f"s{seed}" / "dev.npz") for seed in (0, 1)]
@@ -108,7 +108,7 @@ def test_curves_tables_and_plots(folder: Path) -> None:
     assert "pcee patience=2" in printed and "area, 1x to 3x" in printed and "±" in printed
     assert printed.index("area, 1x to 3x") < printed.index("left at exit 1"), "the comparison comes first"
     output = json.loads((folder / "r.json").read_text())
-    assert len(output["results"]) == 2 * (31 + 40 + 1)
+    assert len(output["results"]) == 2 * (13 + 16 + 1)
     assert [curve["name"] for curve in output["curves"][:3]] == ["confidence", "pcee patience=1", "pcee patience=2"]
     assert all(curve["metric"] == "matthews" and curve["area"] is not None for curve in output["curves"])
     rows = list(csv.DictReader((folder / "r.csv").open()))

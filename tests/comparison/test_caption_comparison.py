@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import csv
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ from beem_plugin.comparison.caption_comparison import (
     read_caption_runs,
 )
 from beem_plugin.comparison.caption_scores import scores_table
-from tests.tiny_project import ROOT
+from tests.tiny_project import run_script
 
 REFERENCES = [
     ["a dog runs on the grass", "a brown dog runs"],
@@ -86,10 +84,9 @@ def test_files_that_are_missing_or_garbled_are_named(tmp_path: Path) -> None:
 
 
 def test_the_script_writes_three_files(folder: Path, tmp_path: Path) -> None:
-    command = [sys.executable, str(ROOT / "scripts" / "score_captions"), str(folder)]
     options = ["--output", str(tmp_path / "out"), "--metrics", "bleu", "cider"]
-    done = subprocess.run([*command, *options], capture_output=True, text=True, check=True)
-    assert "| final | full depth |" in done.stdout and (tmp_path / "out.md").read_text() in done.stdout
+    printed = run_script("score_captions", str(folder), *options)
+    assert "| final | full depth |" in printed and (tmp_path / "out.md").read_text() in printed
     assert len(json.loads((tmp_path / "out.json").read_text())) == 5
     with (tmp_path / "out.csv").open() as file:
         assert [line["method"] for line in csv.DictReader(file)] == ["final", "final", "reduced", "beem", "beem"]

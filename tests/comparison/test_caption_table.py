@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import csv
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,7 @@ from beem_plugin.decoding.generated import GeneratedCaption
 from beem_plugin.decoding.word_depth import exits_by_class
 from beem_plugin.training.train import train_model
 from tests.tiny_caption_configs import tiny
-from tests.tiny_project import CONFIGS, ROOT
+from tests.tiny_project import CONFIGS, run_script
 
 ENTRIES: list[dict[str, Any]] = [
     {"name": "four", "policy": {"type": "fixed_exit", "exit": 4}},
@@ -91,10 +89,9 @@ def test_wrong_policies_are_named(trained: Path, entries: Any, words: str) -> No
 def test_the_script_writes_three_files(trained: Path, tmp_path: Path) -> None:
     policies = tmp_path / "policies.json"
     policies.write_text(json.dumps(ENTRIES[:1]))
-    command = [str(ROOT / "scripts" / "caption_table"), str(trained), "test", "--policies", str(policies)]
     options = ["--output", str(tmp_path / "out"), "--repeats", "0", "--metrics", "bleu"]
-    done = subprocess.run([sys.executable, *command, *options], capture_output=True, text=True, check=True)
-    assert "| four |" in done.stdout and (tmp_path / "out.md").read_text().strip() == done.stdout.strip()
+    printed = run_script("caption_table", str(trained), "test", "--policies", str(policies), *options)
+    assert "| four |" in printed and (tmp_path / "out.md").read_text().strip() == printed.strip()
     assert [row["name"] for row in json.loads((tmp_path / "out.json").read_text())] == ["full depth", "four"]
     with (tmp_path / "out.csv").open() as file:
         assert [float(line["layer_speedup"]) for line in csv.DictReader(file)] == pytest.approx([1.0, 1.5])

@@ -20,8 +20,8 @@ from beem_plugin.comparison.paper.paper_tables import paper_tables_from_args
 from beem_plugin.comparison.paper.runs import depth_of
 from beem_plugin.rendering.plots import plots_available
 from tests.ablation_in_process import train_in_process
-from tests.comparison.test_stored_figures import load_script
 from tests.tiny_caption_configs import DECODER, ENCODER
+from tests.tiny_project import load_script
 
 TINY = {"trainer.cuda_device": -1, "dataset_reader.max_instances": 24}
 IMAGES = {

@@ -7,10 +7,7 @@ import gzip
 import json
 import re
 import shutil
-import subprocess
 import sys
-from importlib.machinery import SourceFileLoader
-from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +17,7 @@ import beem_plugin.components  # noqa: F401
 from beem_plugin.archival import load_archive
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.comparison.caption_table import decoded_rows, table_cases
-from tests.tiny_project import ROOT, run
+from tests.tiny_project import ROOT, load_script, run, run_script
 
 FOLDER = ROOT / "tests" / "fixtures" / "figures"
 ARCHIVES = ROOT / "tests" / "fixtures" / "release_0_1"
@@ -52,22 +49,6 @@ def assert_holds(found: Any, expected: Any, place: str = "") -> None:
         assert ADDED.sub("", found) == expected.replace(*REWORDED), place
     else:
         assert found == expected, place
-
-
-def script(name: str, *arguments: str) -> None:
-    command = [sys.executable, str(ROOT / "scripts" / name), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
-def load_script(name: str) -> dict[str, Any]:
-    """The names that a script without `.py` defines."""
-    loader = SourceFileLoader(name, str(ROOT / "scripts" / name))
-    spec = spec_from_loader(name, loader)
-    assert spec is not None
-    module = module_from_spec(spec)
-    loader.exec_module(module)
-    return vars(module)
 
 
 def traces(part: str, names: tuple[str, ...] = NAMES) -> list[str]:
@@ -145,7 +126,7 @@ def test_table_of_methods(tmp_path: Path) -> None:
         for name in NAMES[1:]:
             shutil.copytree(FOLDER / "seeds" / name, tmp_path / "runs" / method / name)
             (tmp_path / "runs" / method / name / "metrics.json").write_text(json.dumps(metrics))
-    script("compare_methods", str(tmp_path / "runs"), "--output", str(tmp_path / "m"))
+    run_script("compare_methods", str(tmp_path / "runs"), "--output", str(tmp_path / "m"))
     assert_holds(json.loads((tmp_path / "m.json").read_text()), EXPECTED["methods"])
     rows, before = (text.splitlines()[2:] for text in ((tmp_path / "m.md").read_text(), EXPECTED["methods_md"]))
     assert [row.replace("**", "") for row in rows] == before

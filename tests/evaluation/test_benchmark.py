@@ -97,7 +97,7 @@ MIXED = [MaxProbability(share / 40) for share in range(14, 40)]
 
 def is_mixed(world: World, policy: ExitPolicy, batches: list[dict[str, Tensor]]) -> bool:
     """Whether some samples leave early, and others stay to the end."""
-    exits = checked_decisions("single", world, policy, batches)[0].exits
+    exits = checked_decisions("compaction", world, policy, batches)[0].exits
     staying = int((exits == world.num_exits).sum())
     return 4 <= staying <= 14
 
@@ -108,7 +108,7 @@ def test_real_engines_are_never_refused(engine: str, exit_layers: list[int]) -> 
     world = World(exit_layers=exit_layers)
     for seed, (count, size) in enumerate([(1, 1), (2, 2), (9, 4), (30, 7), (30, 30)]):
         batches = make_batches(count, size, seed)
-        for policy in MIXED[::3]:
+        for policy in MIXED[::6]:
             checked_decisions(engine, world, policy, batches)
         policy_of_all: ExitPolicy = FixedExit(1)
         assert checked_decisions(engine, world, policy_of_all, batches)[1] > 1
