@@ -7,7 +7,6 @@ class only) the value is 0.0 without a warning, so that metrics of untrained exi
 
 from __future__ import annotations
 
-import inspect
 import warnings
 from collections.abc import Callable
 
@@ -18,39 +17,38 @@ from beem_plugin.common.errors import ConfigurationError, DataError, not_allowed
 Metric = Callable[..., dict[str, float]]
 
 
-def accuracy(labels: np.ndarray, predictions: np.ndarray, weights: np.ndarray | None = None) -> dict[str, float]:
+def accuracy(labels: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
     """The share of equal entries: `accuracy`."""
-    return {"accuracy": float(np.average(labels == predictions, weights=weights))}
+    return {"accuracy": float(np.average(labels == predictions))}
 
 
-def f1(labels: np.ndarray, predictions: np.ndarray, weights: np.ndarray | None = None) -> dict[str, float]:
+def f1(labels: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
     """`accuracy`, the `f1` of label 1, and their mean `accuracy_f1` (MRPC, QQP). Two labels only."""
     from sklearn.metrics import f1_score
 
-    if max(labels.max(), predictions.max()) > 1:
-        raise ConfigurationError("metric 'f1' is the F1 of label 1 of two; use 'macro_f1' for more than two labels")
-    share = accuracy(labels, predictions, weights)["accuracy"]
-    score = float(f1_score(labels, predictions, zero_division=0.0, sample_weight=weights))
+    _check_two(np.maximum(labels, predictions))
+    share = accuracy(labels, predictions)["accuracy"]
+    score = float(f1_score(labels, predictions, zero_division=0.0))
     return {"accuracy": share, "f1": score, "accuracy_f1": (share + score) / 2}
 
 
-def macro_f1(labels: np.ndarray, predictions: np.ndarray, weights: np.ndarray | None = None) -> dict[str, float]:
+def macro_f1(labels: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
     """`accuracy`, and `macro_f1`: the mean F1 over the labels that occur in labels or predictions."""
     from sklearn.metrics import f1_score
 
-    score = float(f1_score(labels, predictions, average="macro", zero_division=0.0, sample_weight=weights))
-    return {**accuracy(labels, predictions, weights), "macro_f1": score}
+    score = float(f1_score(labels, predictions, average="macro", zero_division=0.0))
+    return {**accuracy(labels, predictions), "macro_f1": score}
 
 
-def matthews(labels: np.ndarray, predictions: np.ndarray, weights: np.ndarray | None = None) -> dict[str, float]:
+def matthews(labels: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
     """`accuracy`, and `matthews`: the correlation R_K (Gorodkin, 2004), for two labels Matthews' (CoLA)."""
     from sklearn.metrics import matthews_corrcoef
 
     with warnings.catch_warnings():
         # One class in labels and predictions: defined as 0, without scikit-learn's warning.
         warnings.simplefilter("ignore", UserWarning)
-        score = float(matthews_corrcoef(labels, predictions, sample_weight=weights))
-    return {**accuracy(labels, predictions, weights), "matthews": score}
+        score = float(matthews_corrcoef(labels, predictions))
+    return {**accuracy(labels, predictions), "matthews": score}
 
 
 def pearson_spearman(labels: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
@@ -98,9 +96,56 @@ def compute_metrics(name: str, labels: np.ndarray, predictions: np.ndarray) -> d
 
 def count_metrics(name: str, labels: np.ndarray, predictions: np.ndarray, counts: np.ndarray) -> dict[str, float]:
     """`compute_metrics` from `(cells,)` of a confusion matrix: label, prediction, and number of samples (1 or more)."""
-    if name in METRICS and "weights" in inspect.signature(METRICS[name]).parameters:
-        return METRICS[name](labels, predictions, weights=counts)
-    return compute_metrics(name, np.repeat(labels, counts), np.repeat(predictions, counts))
+    if name not in METRICS or name in REGRESSION_METRICS:
+        return compute_metrics(name, np.repeat(labels, counts), np.repeat(predictions, counts))
+    found = many_metrics(name, labels, predictions, np.asarray(counts)[None])
+    return {key: float(values[0]) for key, values in found.items()}
+
+
+def many_metrics(name: str, labels: np.ndarray, predictions: np.ndarray, counts: np.ndarray) -> dict[str, np.ndarray]:
+    """
+    A metric of labels for many confusion matrices at once.
+
+    # Parameters
+
+    name : `str`
+    labels, predictions : `np.ndarray`
+        `(cells,)` int64.
+    counts : `np.ndarray`
+        `(matrices, cells)`: the number of samples of each cell, at least one in each matrix.
+
+    # Returns
+
+    `dict[str, np.ndarray]`
+        `(matrices,)` for each number of the metric.
+    """
+    known, places = np.unique(np.concatenate([labels, predictions]), return_inverse=True)
+    is_right = labels == predictions
+
+    def by_label(places: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        return np.stack([np.bincount(places, row, len(known)) for row in counts])
+
+    gold, predicted = by_label(places[: len(labels)], counts), by_label(places[len(labels) :], counts)
+    hits = by_label(places[: len(labels)][is_right], counts[:, is_right])
+    right, total = hits.sum(1), gold.sum(1)
+    of_labels = 2 * hits / np.maximum(gold + predicted, 1)
+    found = {"accuracy": right / total}
+    if name == "f1":
+        _check_two(known)
+        score = of_labels[:, known == 1].sum(1)
+        return found | {"f1": score, "accuracy_f1": (found["accuracy"] + score) / 2}
+    if name == "macro_f1":
+        return found | {"macro_f1": of_labels.sum(1) / (gold + predicted > 0).sum(1)}
+    if name == "matthews":
+        covariance = right * total - (gold * predicted).sum(1)
+        variances = [total**2 - (counts**2).sum(1) for counts in (gold, predicted)]
+        return found | {"matthews": covariance / np.sqrt(np.maximum(variances[0] * variances[1], 1))}
+    return found
+
+
+def _check_two(labels: np.ndarray) -> None:
+    if labels.max() > 1:
+        raise ConfigurationError("metric 'f1' is the F1 of label 1 of two; use 'macro_f1' for more than two labels")
 
 
 def count_metric(key: str, labels: np.ndarray, predictions: np.ndarray, counts: np.ndarray) -> float:

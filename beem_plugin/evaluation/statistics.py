@@ -11,6 +11,7 @@ import numpy as np
 
 from beem_plugin.calibration.report import binomial_interval
 from beem_plugin.calibration.speed import full_depth_cost
+from beem_plugin.common.metrics import many_metrics
 
 Interval = tuple[float, float]
 CONFIDENCE = 0.95
@@ -154,28 +155,11 @@ def metric_intervals(
         `(cells,)` each: how many samples, one or more, have which label and prediction.
     """
     found = {"accuracy": binomial_interval(int(counts[labels == predictions].sum()), int(counts.sum()))}
-    size = int(max(labels.max(), predictions.max(), 1)) + 1
-    matrices = np.zeros((METRIC_DRAWS, size, size))
-    matrices[:, labels, predictions] = resampled_counts(counts, METRIC_DRAWS)
+    draws = resampled_counts(counts, METRIC_DRAWS)
     for name in names:
-        found |= {key: percentile_interval(values) for key, values in scores_of(name, matrices).items()}
+        drawn = many_metrics(name, labels, predictions, draws)
+        found |= {key: percentile_interval(values) for key, values in drawn.items() if key != "accuracy"}
     return found
-
-
-def scores_of(name: str, matrices: np.ndarray) -> dict[str, np.ndarray]:
-    """A metric's numbers but accuracy, `(draws,)` each, from `(draws, labels, labels)` counts, gold labels first."""
-    gold, predicted, hits = matrices.sum(2), matrices.sum(1), matrices.diagonal(axis1=1, axis2=2)
-    right, total = hits.sum(1), gold.sum(1)
-    f1 = 2 * hits / np.maximum(gold + predicted, 1)
-    if name == "f1":
-        return {"f1": f1[:, 1], "accuracy_f1": (right / total + f1[:, 1]) / 2}
-    if name == "macro_f1":
-        return {"macro_f1": f1.sum(1) / (gold + predicted > 0).sum(1)}
-    if name == "matthews":  # R_K of Gorodkin (2004)
-        spread = [total**2 - (counts**2).sum(1) for counts in (gold, predicted)]
-        covariance = right * total - (gold * predicted).sum(1)
-        return {"matthews": covariance / np.sqrt(np.maximum(spread[0] * spread[1], 1))}
-    return {}
 
 
 def speedup_interval(

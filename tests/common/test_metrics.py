@@ -8,7 +8,7 @@ from scipy import stats
 from sklearn import metrics
 
 from beem_plugin.common.errors import ConfigurationError, DataError
-from beem_plugin.common.metrics import MAIN_SCORE, METRICS, compute_metrics, main_score
+from beem_plugin.common.metrics import MAIN_SCORE, METRICS, compute_metrics, count_metrics, main_score, many_metrics
 
 
 @pytest.mark.parametrize("num_labels", [2, 4])
@@ -72,3 +72,21 @@ def test_misuse_is_named() -> None:
         compute_metrics("f1", np.array([0, 2]), np.array([0, 1]))
     with pytest.raises(DataError, match="do not match"):
         compute_metrics("accuracy", np.array([0, 1]), np.array([0]))
+
+
+def test_metrics_of_many_confusion_matrices_are_those_of_their_samples() -> None:
+    random = np.random.default_rng(0)
+    gold, predicted = np.indices((3, 3)).reshape(2, -1)
+    for size, name in ((2, "f1"), (3, "accuracy"), (3, "macro_f1"), (3, "matthews")):
+        inside = (gold < size) & (predicted < size)
+        cells = gold[inside], predicted[inside]
+        counts = random.integers(0, 4, (6, size**2)) + np.eye(6, size**2, dtype=int)
+        counts[0] = np.eye(size**2, dtype=int)[0]  # one class in labels and predictions
+        found = many_metrics(name, *cells, counts)
+        for number, row in enumerate(counts):
+            expected = compute_metrics(name, *(np.repeat(cell, row) for cell in cells))
+            assert {key: values[number] for key, values in found.items()} == pytest.approx(expected, rel=1e-15)
+            some = row > 0
+            assert count_metrics(name, cells[0][some], cells[1][some], row[some]) == pytest.approx(expected, rel=1e-15)
+    with pytest.raises(ConfigurationError, match="'macro_f1' for more than two"):
+        count_metrics("f1", gold, predicted, np.ones(9, dtype=int))

@@ -9,13 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from beem_plugin.common.metrics import count_metrics
 from beem_plugin.evaluation.statistics import (
     crossed_difference,
     mcnemar,
     mean_and_error,
     paired_difference,
-    scores_of,
     speedup_interval,
 )
 from beem_plugin.rendering.tables import Column, Estimate, Table, text
@@ -36,22 +34,6 @@ def test_seeds_are_paired() -> None:
     assert found.difference == pytest.approx(0.02) and not found.within_noise
     assert paired_difference([0.9], [0.8]).within_noise, "one seed tells nothing"
     assert mean_and_error([1.0, 3.0]) == (2.0, pytest.approx(1.0))
-
-
-def test_bootstrapped_scores_are_those_of_the_metrics() -> None:
-    random = np.random.default_rng(0)
-    gold, predicted = np.indices((3, 3)).reshape(2, -1)
-    for size, name in ((2, "f1"), (3, "macro_f1"), (3, "matthews")):
-        cells = (gold < size) & (predicted < size)
-        draws = random.integers(0, 4, (6, 9)) * cells
-        draws[0] = np.eye(9, dtype=int)[0]  # one class in labels and predictions
-        found = scores_of(name, draws.reshape(-1, 3, 3)[:, :size, :size].astype(float))
-        for number, counts in enumerate(draws):
-            some = counts > 0
-            expected = count_metrics(name, gold[some], predicted[some], counts[some])
-            assert {key: values[number] for key, values in found.items()} == pytest.approx(
-                {key: value for key, value in expected.items() if key != "accuracy"}
-            )
 
 
 def test_the_interval_of_a_speed_up_holds_it() -> None:
