@@ -11,7 +11,7 @@ from typing import Any
 from beem_plugin.archival import Archive, load_archive, save_archive
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.archive_files import ARCHIVE_NAME, CONFIG_NAME
-from beem_plugin.common.errors import DataError
+from beem_plugin.common.errors import ConfigurationError, DataError
 from beem_plugin.comparison.calibrate import at_speed, headline, policy_config, with_policy
 from beem_plugin.comparison.evidence import calibration_evidence
 from beem_plugin.data.hub import hub_folder
@@ -19,10 +19,10 @@ from beem_plugin.data.instance import Instance
 from beem_plugin.data.table_file import TableRow
 from beem_plugin.evaluation.benchmark import machine, run_benchmark
 from beem_plugin.execution.file_engine import file_engine
-from beem_plugin.execution.precision import cast_network
+from beem_plugin.execution.precision import INT8, cast_network
 from beem_plugin.models.multi_exit_model import MultiExitModel
 from beem_plugin.predictors.early_exit import row_of, texts_of
-from beem_plugin.predictors.predictor import Predictor
+from beem_plugin.predictors.predictor import Predictor, check_precision
 from beem_plugin.rendering.pages.model_card import model_card
 from beem_plugin.tasks.classification import text_model
 from beem_plugin.tasks.task import BenchmarkOptions, evaluation_loader, task_of_archive
@@ -46,13 +46,15 @@ class EarlyExitPipeline:
         As of `allennlp predict`.
     engine : `str`, optional (default = the model's, or `"depth_pools"`)
     dtype : `str`, optional (default = `"float32"`)
-        `"float32"`, `"bfloat16"` or `"float16"`: the precision of the layers.
+        Of the layers: `"float32"`, `"bfloat16"`, `"float16"`, or on the CPU `"int8"`, which needs thresholds
+        of its own (`calibrate`).
     """
 
     def __init__(
         self, archive: Archive, batch_size: int = 32, engine: str | None = None, dtype: str = "float32"
     ) -> None:
         cast_network(text_model(archive.model).encoder, dtype)
+        check_precision(archive)
         self.archive = archive
         self.batch_size = batch_size
         self.engine = {"type": engine} if engine else file_engine(archive.config.as_dict(quiet=True))
@@ -214,6 +216,8 @@ class EarlyExitPipeline:
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Writes the archive's files and a model card, `README.md`, to a folder that `from_pretrained` reads."""
+        if self.dtype == INT8:
+            raise ConfigurationError("save_pretrained: found int8 weights, allowed: a pipeline of another dtype")
         save_archive(self.archive, Path(folder))
         evidence, summary = None, ""
         trace = self.archive.calibration.trace if self.archive.calibration is not None else None

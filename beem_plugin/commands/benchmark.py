@@ -47,7 +47,10 @@ class Benchmark(Subcommand):
         )
         subparser.add_argument("--max-instances", type=int, metavar="N", help="read no more of the data than this")
         subparser.add_argument(
-            "--dtype", default="float32", choices=["float32", "bfloat16", "float16"], help="precision of the layers"
+            "--dtype",
+            default="float32",
+            choices=["float32", "bfloat16", "float16", "int8"],
+            help="precision of the layers",
         )
         subparser.add_argument("--output-file", metavar="B.json", help="JSON; B.csv and B.svg are written beside it")
         subparser.add_argument("--cuda-device", type=int, default=-1, help="number of the GPU, -1 for the CPU")

@@ -46,6 +46,12 @@ class Calibrate(Subcommand):
         subparser.add_argument(
             "--batch-size", type=batch_size, metavar="N", help="with --data: instead of the data loader's"
         )
+        subparser.add_argument(
+            "--dtype",
+            default="float32",
+            choices=["float32", "bfloat16", "float16", "int8"],
+            help="with --data: the precision in which the model is to predict later",
+        )
         subparser.add_argument("--cuda-device", type=int, default=-1, help="number of the GPU, -1 for the CPU")
         add_overrides(subparser, "the policy", '{"thresholds.speedup": 2}')
         add_file_friendly_logging(subparser)

@@ -26,6 +26,17 @@ class Export(Subcommand):
         subparser.add_argument(
             "--full-depth", action="store_true", help="also one graph without exits, to compare the speed with"
         )
+        subparser.add_argument(
+            "--dtype",
+            default="float32",
+            choices=["float32", "int8"],
+            help="int8: weights of matrix products in 8 bits (dynamic quantization); give --data",
+        )
+        subparser.add_argument(
+            "--data",
+            metavar="FILE",
+            help="fit the exit policy again, on these data and the outputs of the exported graphs",
+        )
         subparser.add_argument("--weights-file", metavar="FILE", help="weights to use instead of the archive's")
         add_archive_overrides(subparser)
         subparser.set_defaults(func=export_from_args)
@@ -35,6 +46,7 @@ class Export(Subcommand):
 def export_from_args(args: argparse.Namespace) -> Any:
     from beem_plugin.archival import load_archive
     from beem_plugin.common.replaced_folder import replaced_folder, restore_folder
+    from beem_plugin.comparison.refit_export import refit_on
     from beem_plugin.execution.onnx.export import export_network
     from beem_plugin.tasks.classification import text_model
 
@@ -53,6 +65,8 @@ def export_from_args(args: argparse.Namespace) -> Any:
             new,
             token_types="token_type_ids" in example.encoding,
             full_depth=args.full_depth,
+            dtype=args.dtype,
+            refit=refit_on(archive, args.data) if args.data else None,
             meta={
                 "labels": model.vocab.labels,
                 "text_fields": list(reader.text_fields),

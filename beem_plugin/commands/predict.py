@@ -40,7 +40,7 @@ class Predict(Subcommand):
         subparser.add_argument(
             "--dtype",
             default="float32",
-            choices=["float32", "bfloat16", "float16"],
+            choices=["float32", "bfloat16", "float16", "int8"],
             help="precision of the layers of a classifier; exits are decided in double precision",
         )
         subparser.add_argument(

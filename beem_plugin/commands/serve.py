@@ -52,7 +52,7 @@ class Serve(Subcommand):
         subparser.add_argument(
             "--dtype",
             default="float32",
-            choices=["float32", "bfloat16", "float16"],
+            choices=["float32", "bfloat16", "float16", "int8"],
             help="precision of the layers; exits are decided in double precision",
         )
         add_archive_overrides(subparser)

@@ -20,9 +20,11 @@ from beem_plugin.comparison.evidence import CalibrationEvidence, calibration_evi
 from beem_plugin.comparison.policy_files import errors_at, policy_block
 from beem_plugin.comparison.result import check_same_network
 from beem_plugin.evaluation.trace import trace_archive
+from beem_plugin.execution.precision import cast_network
 from beem_plugin.exits.policies.threshold_policy import ThresholdPolicy
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.rendering.pages.calibration import calibration_page, exits_table
+from beem_plugin.tasks.classification import text_model
 
 
 def calibrate_from_args(args: argparse.Namespace) -> CalibrationEvidence:
@@ -31,6 +33,8 @@ def calibrate_from_args(args: argparse.Namespace) -> CalibrationEvidence:
         raise ConfigurationError("calibrate: found neither ARCHIVE nor --trace, allowed: one of them, or both")
     if args.archive_file is None and args.output_archive is not None:
         raise ConfigurationError("--output-archive: allowed with ARCHIVE only; without, use --output-policy")
+    if args.dtype != "float32" and args.data is None:
+        raise ConfigurationError(f"--dtype: found {args.dtype}, allowed: with --data, on which the model is run")
     report = Path(args.report_dir) if args.report_dir else None
     outputs = {
         "--output-policy": args.output_policy,
@@ -77,6 +81,8 @@ def trace_for(args: argparse.Namespace) -> ExitTrace:
         return trace
     archive = load_archive(args.archive_file, cuda_device=args.cuda_device)
     if args.data is not None:
+        if args.dtype != "float32":
+            cast_network(text_model(archive.model).encoder, args.dtype)
         return trace_archive(archive, args.data, args.batch_size)
     if trace is None:
         if archive.calibration is None or archive.calibration.trace is None:

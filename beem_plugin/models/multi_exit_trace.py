@@ -10,6 +10,8 @@ from torch import Tensor
 
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.execution.metering.macs import exit_costs
+from beem_plugin.execution.precision import dtype_of
+from beem_plugin.exits.signals import ExitSignals
 from beem_plugin.models.multi_exit_model import MultiExitModel
 
 
@@ -34,14 +36,24 @@ def all_exits(
 def trace_model(
     model: MultiExitModel, batches: Iterable[dict[str, Tensor]], ids: list[str] | None, source: str
 ) -> ExitTrace:
+    """`trace_outputs` of the model itself."""
+    return trace_outputs(model, all_exits(model, batches), ids, source)
+
+
+def trace_outputs(
+    model: MultiExitModel,
+    outputs: Iterable[tuple[dict[str, Tensor], list[ExitSignals]]],
+    ids: list[str] | None,
+    source: str,
+) -> ExitTrace:
     """
-    Runs all exits over a data set.
+    The outputs of all exits on a data set.
 
     # Parameters
 
     model : `MultiExitModel`
-    batches : `Iterable[dict[str, Tensor]]`
-        In any order; `index` is each sample's position in the data set.
+    outputs : `Iterable[tuple[dict[str, Tensor], list[ExitSignals]]]`
+        Batches in any order, each with the signals of its exits; `index` is each sample's position in the data set.
     ids : `list[str]`, optional
     source : `str`
         Which data these are.
@@ -50,9 +62,11 @@ def trace_model(
     signals: dict[str, list[Tensor]] = {name: [] for name in sorted(model.encoder.available_signals)}
     unknown = torch.tensor(float("nan") if model.vocab.is_regression else -1)
     tokens: list[Tensor] = []
-    for batch, exits in all_exits(model, batches):
+    for batch, exits in outputs:
         logits.append(torch.stack([one.logits for one in exits], 1).cpu())
         for name, values in signals.items():
+            if name not in exits[0].extra:  # of an export, which holds what its policy reads
+                continue
             values.append(torch.stack([one.extra[name] for one in exits], 1).float().cpu())
         indices.append(batch["index"].cpu())
         if model.encoder.tokens_leave:
@@ -66,7 +80,7 @@ def trace_model(
         return ExitTrace(empty, unknown.new_zeros(0), ids, none, meta)
     # Outside of inference mode, so that a rule can be fitted on the trace by gradients.
     order = torch.cat(indices).argsort()
-    stacked = {name: torch.cat(values)[order] for name, values in signals.items()}
+    stacked = {name: torch.cat(values)[order] for name, values in signals.items() if values}
     depth = model.encoder.token_depth([tokens[row] for row in order.tolist()]) if tokens else None
     return ExitTrace(torch.cat(logits)[order], torch.cat(labels)[order], ids, stacked, meta, depth)
 
@@ -74,5 +88,7 @@ def trace_model(
 def trace_meta(model: MultiExitModel, source: str) -> dict[str, Any]:
     """What a trace stores of its model, and which data it is of."""
     layers, costs = model.encoder.exit_layers, exit_costs(model.encoder)
-    meta = {"exit_layers": layers, "metric": model.metric, "source": source}
+    meta: dict[str, Any] = {"exit_layers": layers, "metric": model.metric, "source": source}
+    if dtype_of(model.encoder) != "float32":
+        meta["dtype"] = dtype_of(model.encoder)
     return meta if costs == layers else {**meta, "exit_costs": costs}

@@ -21,7 +21,7 @@ from beem_plugin.execution.precision import cast_network
 from beem_plugin.models.model import Model
 from beem_plugin.predictors.inputs import count_lines, input_rows
 from beem_plugin.predictors.output import output
-from beem_plugin.predictors.predictor import JsonDict, Predictor
+from beem_plugin.predictors.predictor import JsonDict, Predictor, check_precision
 from beem_plugin.tasks.task import task_of
 
 FILE_PREDICTORS = ("early_exit", "beem_exit")
@@ -41,6 +41,7 @@ def predict_from_args(args: argparse.Namespace) -> None:
         raise ConfigurationError("--engine: a captioning model decodes by itself, allowed: none")
     if task_of(archive.model).uses_engines:
         cast_network(archive.model.exit_network, args.dtype)
+        check_precision(archive)
     elif args.dtype != "float32":
         raise ConfigurationError(f"--dtype: found {args.dtype} for a captioning model, allowed: float32")
     extra = predictor_arguments(args)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,28 @@ from beem_plugin.common.strict_json import json_line
 from beem_plugin.data.dataset_reader import DatasetReader
 from beem_plugin.data.instance import Instance
 from beem_plugin.data.table_file import TableRow
+from beem_plugin.execution.precision import INT8, dtype_of
 from beem_plugin.models.model import Model
 from beem_plugin.predictors.chunks import chunks
 
+logger = logging.getLogger(__name__)
+
 JsonDict = dict[str, Any]
+
+
+def check_precision(archive: Archive) -> None:
+    """Warns if thresholds were fitted on outputs of a model that was quantized otherwise than this one."""
+    trace = None if archive.calibration is None else archive.calibration.trace
+    found = dtype_of(archive.model.exit_network)
+    fitted = found if trace is None else str(trace.meta.get("dtype", "float32"))
+    if found != fitted and INT8 in (found, fitted):
+        logger.warning(
+            "the exit policy was calibrated in %s, and the layers compute in %s: fit it again by `allennlp calibrate "
+            "ARCHIVE --data DATA --policy P --dtype %s --output-archive NEW.tar.gz`",
+            fitted,
+            found,
+            found,
+        )
 
 
 class Predictor(Registrable):

@@ -195,6 +195,20 @@ def test_the_runner_predicts_as_predict_does_without_torch(trained: Path, tmp_pa
         assert one == {name: other[name] for name in one}
 
 
+def test_int8_graphs_with_a_policy_fitted_on_their_outputs(trained: Path, tmp_path: Path) -> None:
+    full, small = tmp_path / "float32", tmp_path / "int8"
+    run("export", str(trained), str(full))
+    run("export", str(trained), str(small), "--dtype", "int8", "--data", "train[holdout]")
+    meta = json.loads((small / "export.json").read_text())
+    assert meta["dtype"] == "int8" and meta["exit_policy"]["type"] == "beem" and len(meta["segments"]) == 3
+    size = [sum(path.stat().st_size for path in folder.glob("segment_*.onnx")) for folder in (full, small)]
+    assert size[1] < size[0]
+    rows = sentences(40, seed=9)
+    found = [Runner(folder, 1).predict([text for text, _ in rows]) for folder in (full, small)]
+    right = [sum(one["label"] == meta["labels"][label] for one, (_, label) in zip(part, rows)) for part in found]
+    assert right[1] >= right[0] - 4 and len({one["exit"] for one in found[1]}) > 1
+
+
 def test_a_folder_that_is_not_empty(trained: Path, tmp_path: Path) -> None:
     folder, archive = tmp_path / "onnx", str(trained)
     folder.mkdir()

@@ -170,3 +170,25 @@ def test_half_precision_changes_no_prediction_much(trained: Path, tmp_path: Path
     assert rows["float32"] != rows["bfloat16"]
     same = [one["label"] == other["label"] for one, other in zip(*rows.values(), strict=True)]
     assert sum(same) > 0.9 * len(TEXTS)
+
+
+def test_int8_needs_thresholds_of_its_own(trained: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    source, archive, found = tmp_path / "in.txt", tmp_path / "int8.tar.gz", {}
+    source.write_text("\n".join(TEXTS) + "\n")
+    model = str(trained / "model.tar.gz")
+    data = ["--data", "train[holdout]", "--dtype", "int8"]
+    run("calibrate", model, *data, "--policy", "max_probability", "--speedup", "1.5", "--output-archive", str(archive))
+    for name, dtype in ((model, "int8"), (str(archive), "int8"), (str(archive), "float32")):
+        caplog.clear()
+        output = tmp_path / "out.jsonl"
+        run("predict", name, str(source), "--output-file", str(output), "--dtype", dtype, "--silent")
+        found[name, dtype] = [json.loads(line) for line in output.read_text().splitlines()]
+        is_fitted = (name, dtype) == (str(archive), "int8")
+        assert ("fit it again by `allennlp calibrate" in caplog.text) == (not is_fitted)
+    own = found[str(archive), "int8"]
+    assert {row["exit"] for row in own} > {1} and own != found[str(archive), "float32"]
+    same = [one["label"] == other["label"] for one, other in zip(own, found[str(archive), "float32"], strict=True)]
+    assert sum(same) > 0.9 * len(TEXTS)
+    assert load_archive(archive).calibration.trace.meta["dtype"] == "int8"  # type: ignore[union-attr]
+    refused = run("calibrate", model, "--policy", "beem", "--dtype", "int8", check=False)
+    assert refused.returncode == 1 and "--dtype: found int8, allowed: with --data" in refused.stderr

@@ -9,6 +9,7 @@ as in every published count. A segment costs a + b T + c T^2 at T tokens, so thr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +24,14 @@ from beem_plugin.exits.branches import BranchedHead
 from beem_plugin.exits.policy import ExitPolicy
 
 LENGTHS = (8, 16, 24)
+
+
+def _quantized_linear(inputs: Any, weight: Any, *rest: Any, out_shape: Any = None, **options: Any) -> int:
+    return 2 * math.prod(inputs) * out_shape[-1]
+
+
+QUANTIZED = {torch.ops.quantized.linear_dynamic: _quantized_linear}
+"""Formulas of operations that torch does not count."""
 
 
 @dataclass
@@ -122,7 +131,7 @@ def _counting() -> Iterator[Any]:
     fused = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False, custom_mapping=QUANTIZED) as counter:
             yield counter
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)

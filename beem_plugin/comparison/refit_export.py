@@ -1,0 +1,55 @@
+"""Fits an exit policy on the outputs of exported graphs, which differ from the network's once they are quantized."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from beem_plugin.archival import Archive
+from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.comparison.calibrate import with_policy
+from beem_plugin.execution.onnx.export import Refit
+from beem_plugin.exits.policy import ExitPolicy
+from beem_plugin.exits.signals import ExitSignals
+from beem_plugin.models.multi_exit_trace import trace_outputs
+from beem_plugin.tasks.classification import text_model
+from beem_plugin.tasks.task import evaluation_loader
+
+
+def refit_on(archive: Archive, source: str) -> Refit:
+    """
+    # Parameters
+
+    archive : `Archive`
+        Its policy as it was before calibration is fitted.
+    source : `str`
+        What the validation reader reads.
+    """
+    instances = archive.validation_dataset_reader.read(source)
+    if not instances:
+        raise ConfigurationError(f"--data: found no sample in {source}, allowed: one or more")
+    model = text_model(archive.model)
+    config = model.exit_policy.to_config() if archive.calibration is None else archive.calibration.config
+
+    def outputs(folder: Path, meta: dict[str, Any]) -> Iterator[tuple[dict[str, Tensor], list[ExitSignals]]]:
+        from beem_plugin.execution.onnx.runner import all_exits, open_graph
+
+        segments = [open_graph(folder / name) for name in meta["graphs"]]
+        for batch in evaluation_loader(archive, instances, None):
+            found = all_exits(segments, {name: value.numpy() for name, value in batch.items()})
+            yield batch, [signals_of(values, meta["signals"]) for values in found]
+
+    def refit(folder: Path, meta: dict[str, Any]) -> ExitPolicy:
+        trace = trace_outputs(model, outputs(folder, meta), None, source)
+        return text_model(with_policy(archive, config, trace).model).exit_policy
+
+    return refit
+
+
+def signals_of(values: list[Any], names: list[str]) -> ExitSignals:
+    logits, *signals = map(torch.from_numpy, values)
+    return ExitSignals(logits, dict(zip(names, signals, strict=True)))
