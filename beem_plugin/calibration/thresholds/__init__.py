@@ -4,6 +4,7 @@ from beem_plugin.calibration.thresholds.error_rate import ErrorRate
 from beem_plugin.calibration.thresholds.joint import Joint
 from beem_plugin.calibration.thresholds.path import ThresholdPath
 from beem_plugin.calibration.thresholds.risk_controlled import RiskControlled
+from beem_plugin.calibration.thresholds.ucb import UpperConfidenceBound
 from beem_plugin.exits.score_table import ScoreTable
 from beem_plugin.exits.threshold_strategy import NEVER, FixedThresholds, ThresholdFit, ThresholdStrategy
 
@@ -19,4 +20,5 @@ __all__ = [
     "ThresholdFit",
     "ThresholdPath",
     "ThresholdStrategy",
+    "UpperConfidenceBound",
 ]

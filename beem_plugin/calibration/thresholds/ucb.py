@@ -1,0 +1,81 @@
+"""A threshold learned online, without labels, by a bandit."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from torch import Tensor
+
+from beem_plugin.calibration.thresholds.grid import ThresholdGrid
+from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.exits.score_table import ScoreTable
+from beem_plugin.exits.threshold_strategy import ThresholdFit, ThresholdStrategy
+
+
+@ThresholdStrategy.register("ucb")
+class UpperConfidenceBound(ThresholdStrategy):
+    """
+    CeeBERT (Bajpai and Hanawal 2024) and UEE-UCB: one threshold for all exits, an arm of a bandit for each candidate.
+    Samples come in the order of the trace; each is given the arm with the largest
+
+        mean reward + exploration sqrt(ln t / plays),
+
+    exits at i by it, and the reward, which needs no label, is what confidence gained less what the layers cost,
+
+        max_{j<=i} C_j - C_1 - mu cost_i / cost_L.
+
+    Only what the sample computed up to its exit is looked at, so that the same happens on a stream. The threshold is
+    the arm with the best mean reward, of the arms that were played most. It stays within the candidates, and adapts to
+    data of another domain by being fitted on a trace of theirs, without labels.
+
+    Registered as a `ThresholdStrategy` with name "ucb".
+
+    # Parameters
+
+    grid : `list` or `str` or `int`, optional (default = `10`)
+        Candidates in the policy's own unit, or as many quantiles of the scores; see `BestOnValidation`.
+    mu : `float`, optional (default = `0.1`)
+        The price of full depth, in confidence.
+    exploration : `float`, optional (default = `1.0`)
+    """
+
+    def __init__(self, grid: list | str | int = 10, mu: float = 0.1, exploration: float = 1.0) -> None:
+        for key, value in (("mu", mu), ("exploration", exploration)):
+            if not (value >= 0 and math.isfinite(value)):
+                raise ConfigurationError(f"thresholds.{key}: found {value}, allowed: a number from 0")
+        self.grid = ThresholdGrid(grid)
+        self.mu = mu
+        self.exploration = exploration
+
+    def fit(self, table: ScoreTable) -> ThresholdFit:
+        table.require_samples("ucb")
+        arms = self.grid.candidates(table, table.scores[:, :-1].flatten())
+        rewards = self.rewards(table, arms)
+        plays, totals = np.zeros(len(arms)), np.zeros(len(arms))
+        for step, row in enumerate(rewards):
+            if step < len(arms):
+                arm = step  # each once
+            else:
+                arm = int(np.argmax(totals / plays + self.exploration * np.sqrt(math.log(step) / plays)))
+            plays[arm] += 1
+            totals[arm] += row[arm]
+        means = totals / np.maximum(plays, 1)
+        best = int(np.argmax(np.where(plays == plays.max(), means, -math.inf)))
+        known = {
+            "arms": [table.orient(arm) if math.isfinite(arm) else "never" for arm in arms],
+            "plays": plays.astype(int).tolist(),
+            "mean_reward": means.tolist(),
+            "regret": float(rewards.sum(0).max() - totals.sum()),
+        }
+        few = len(table) < 10 * len(arms)
+        warnings = [f"ucb: {len(table)} samples for {len(arms)} candidates are few: use a smaller grid"] if few else []
+        return ThresholdFit([arms[best]] * (table.num_exits - 1), warnings, known)
+
+    def rewards(self, table: ScoreTable, arms: list[float]) -> np.ndarray:
+        """`(samples, arms)` the reward that each sample would give with each candidate."""
+        gain = table.confidences.cummax(1).values - table.confidences[:, :1]
+        cost = table.confidences.new_tensor(table.costs) / table.full_cost
+        value: Tensor = gain - self.mu * cost
+        exits = [table.exits([arm] * (table.num_exits - 1)) for arm in arms]
+        return np.stack([value.gather(1, (exit - 1).unsqueeze(1)).squeeze(1).double().numpy() for exit in exits], 1)
