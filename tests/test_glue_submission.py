@@ -57,7 +57,7 @@ def check(path: Path) -> dict[str, list[str]]:
 def wnli(tiny_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("wnli") / "run"
     overrides = {
-        "trainer.num_epochs": 1,
+        "trainer.num_epochs": 4,
         "trainer.cuda_device": -1,
         "trainer.optimizer.lr": 2e-3,
         "model.exit_policy": {"type": "max_probability", "thresholds": {"type": "budget", "speedup": 1.2}},
@@ -76,6 +76,7 @@ def test_the_sites_files(tmp_path: Path, tiny_environment: dict[str, str], wnli:
     assert (tmp_path / "sent" / "WNLI.tsv").read_text().splitlines()[1:] == [
         f"{number}\t{value}" for number, value in enumerate(found["WNLI"])
     ]
+    assert set(found["WNLI"]) == {"0", "1"}
     # What was submitted scores what `evaluate` measures on the same rows with their labels.
     labelled = tmp_path / "labelled.tsv"
     lines = [f"{number}\t{text}\tit is good\t{label}" for number, (text, label) in enumerate(rows)]

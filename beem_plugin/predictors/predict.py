@@ -19,6 +19,7 @@ from beem_plugin.data.table_file import TableRow
 from beem_plugin.execution.file_engine import check_engine, file_engine
 from beem_plugin.execution.precision import cast_network
 from beem_plugin.models.model import Model
+from beem_plugin.predictors.data_shift import ShiftCheck
 from beem_plugin.predictors.inputs import count_lines, input_rows
 from beem_plugin.predictors.output import output
 from beem_plugin.predictors.predictor import JsonDict, Predictor, check_precision
@@ -56,12 +57,16 @@ def predict_from_args(args: argparse.Namespace) -> None:
     shown: list[JsonDict] | None = [] if args.html else None
     if shown is not None:
         predictor.page([])  # raises at once for a predictor without pages
+    check = ShiftCheck.of(archive)
     gc.freeze()  # the collector would traverse the libraries' objects again and again while inputs come and go
     with output(args.output_file) as write, closing(predictions(args, predictor, write.bar)) as parts:
         write.shown = shown
         for part in parts:
             write(predictor, part)
-    lines = (write.summary(exit_layers_of(archive.model)), task_of(archive.model).legend(archive.model))
+            if check is not None:
+                check.add(part)
+    lines = [write.summary(exit_layers_of(archive.model)), task_of(archive.model).legend(archive.model)]
+    lines += [] if check is None else [check.warning()]
     print("\n".join(filter(None, lines)), file=sys.stderr)
     if shown is not None:
         with atomic_write(args.html) as file:
