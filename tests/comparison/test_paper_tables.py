@@ -116,7 +116,11 @@ def test_tables_2_4_and_5_and_both_figures_take_the_same_trainings(
     assert all(0 <= row["RTE Acc"] <= 100 for row in rows)  # absolute
     assert call("--figure", "alpha", *one) == 0
     points = read_csv(output / "figure_alpha.csv")
-    assert {point["series"] for point in points} == {"beem-a", "beem-c", "pabee", "deebert"}
+    rules = {"beem-a", "beem-c", "pabee", "deebert"}
+    fitted = {f"{name}, a threshold an exit" for name in ("beem-a", "beem-c")}
+    assert {point["series"] for point in points} == rules | fitted
+    speeds = [point["setting"] for point in points if point["series"] in fitted]
+    assert sorted(set(speeds)) == ["1.25", "1.5", "1.75", "2.0", "2.5", "3.0"]
     assert [point["setting"] for point in points if point["series"] == "pabee"] in (["2", "1"], ["1", "2"])
     assert call("--figure", "lambda", *one) == 0
     points = read_csv(output / "figure_lambda.csv")

@@ -19,6 +19,8 @@ from beem_plugin.rendering.plots import Series, SpeedPanel, plots_available, sav
 from beem_plugin.rendering.tables import write_csv
 
 LAMBDAS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0)
+JOINT_SPEEDS = (1.25, 1.5, 1.75, 2.0, 2.5, 3.0)
+"""At which BEEM gets a threshold for each exit, as one for all does not suit a score that grows with depth."""
 ALPHA = 1.5
 """The threshold of the figure over lambda, the last of the paper's grid."""
 
@@ -31,7 +33,8 @@ def run_figure(kind: str, given: Plan, jobs: int = 1, devices: Sequence[str] = (
         for task in given.tasks:
             variants = figure_variants(kind, given.variants(backbone, task), depth_of(backbone))
             rows = ablate(variants, given.folder(backbone, task), given.seeds, jobs, devices=devices)
-            points = {method: alpha_points(method, rows) for method in given.methods}
+            families = dict.fromkeys(row.variant.family for row in rows)
+            points = {family: alpha_points(family, rows) for family in families}
             if kind == "lambda":
                 points = lambda_points(rows)
             for name, found in points.items():
@@ -48,21 +51,29 @@ def run_figure(kind: str, given: Plan, jobs: int = 1, devices: Sequence[str] = (
 
 
 def figure_variants(kind: str, variants: Sequence[Variant], depth: int) -> list[Variant]:
-    """The methods, of patience one variant for each number of exits; or BEEM-C for every lambda."""
+    """
+    The methods, of patience one variant for each number of exits, BEEM with joint thresholds as well; or BEEM-C for
+    every lambda.
+    """
     found = list(variants) if kind == "alpha" else []
     for variant in variants:
+        family = variant.family
+        grid: list[dict[str, Any]] = []
         if kind == "lambda":
             grid = [
                 {"model.exit_policy.weights.scale": scale, "model.exit_policy.thresholds": ALPHA} for scale in LAMBDAS
             ]
         elif variant.policy["type"] == "patience":
             grid = [{"model.exit_policy.patience": count} for count in range(1, depth)]
-        else:
-            grid = []
+        elif variant.policy["type"] == "beem":
+            family = f"{variant.name}, a threshold an exit"
+            thresholds = [{"type": "joint", "speedup": speed} for speed in JOINT_SPEEDS]
+            grid = [{"model.exit_policy.thresholds": joint} for joint in thresholds]
         for setting in grid:
-            name = f"{variant.name} {next(iter(setting.values()))}"
+            value = next(iter(setting.values()))
+            shown = value["speedup"] if isinstance(value, dict) else value
             config = apply_overrides(variant.config, setting)
-            found.append(replace(variant, name=name, config=config, setting=setting))
+            found.append(replace(variant, name=f"{family} {shown}", family=family, config=config, setting=setting))
     return found
 
 
@@ -72,12 +83,12 @@ def point_of(row: Row, setting: Any = None) -> dict[str, Any]:
     return {"setting": setting, "accuracy": 100 * accuracy.value, "layer_speedup": speed.value}
 
 
-def alpha_points(method: str, rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """From slow to fast: a rule's curve over all thresholds, the median of the seeds, or a point a patience."""
-    own = [row for row in rows if row.variant.family == method and row.results]
+def alpha_points(family: str, rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """From slow to fast: a rule's curve over all thresholds, the median of the seeds, or a point a setting."""
+    own = [row for row in rows if row.variant.family == family and row.results]
     grid = [row for row in own if row.variant.setting]
     if grid:
-        found = [point_of(row, next(iter(row.variant.setting.values()))) for row in grid]
+        found = [point_of(row, row.name.removeprefix(family).strip()) for row in grid]
         return sorted(found, key=lambda point: point["layer_speedup"])
     curve = own[0].curve() if own else None
     if curve is None:
@@ -97,7 +108,7 @@ def panel(task: str, points: dict[str, list[dict[str, Any]]], rows: Sequence[Row
     finals = [result["final_metrics"]["accuracy"] for row in rows for result in row.results]
     series = [
         Series(
-            METHODS[name].row,
+            ", ".join([METHODS[name.partition(",")[0]].row, *name.split(", ")[1:]]),
             look,
             line=([point["layer_speedup"] for point in found], [point["accuracy"] for point in found]),
         )
