@@ -132,6 +132,35 @@ def test_table_of_methods(tmp_path: Path) -> None:
     assert [row.replace("**", "") for row in rows] == before
 
 
+def test_plain_networks_and_cascades_are_rows_of_methods(tmp_path: Path) -> None:
+    metrics = {"seconds": 1.0, "num_parameters": 10, "num_parameters_of_last_exit_only": 10}
+    right = {}
+    for method, column in (("final", -1), ("plain_2", 1), ("plain_3", 2)):
+        folder = tmp_path / "runs" / method / NAMES[1]
+        for part in ("calibration", "validation"):
+            trace = ExitTrace.load(traces(part, NAMES[1:2])[0])
+            depth, layer = trace.exit_layers[-1], trace.exit_layers[column]
+            meta = {**trace.meta, "exit_layers": [layer]}
+            ExitTrace(trace.logits[:, [column]], trace.labels, meta=meta).save(folder / f"{part}.npz")
+            right[layer] = 100 * float((trace.predictions[:, column] == trace.labels).double().mean())
+        speed = {"layer_speedup": depth / layer}
+        (folder / "metrics.json").write_text(json.dumps(metrics | speed))
+    run_script(
+        "compare_methods", str(tmp_path / "runs"), "--output", str(tmp_path / "m"), "--against", "last exit only"
+    )
+    rows = {row["row"]: row for row in json.loads((tmp_path / "m.json").read_text())}
+    assert depth == 6 and rows["plain network of 3 layers"]["point"] == 2
+    mixed = rows["plain networks, between two of them by mixing"]
+    assert mixed["final"] == rows["last exit only"]["final"] == right[6]
+    assert mixed["at_2.0"] == pytest.approx(right[3]) == rows["plain network of 3 layers"]["final"]
+    # 1.5x is four layers: two thirds of the samples through three, a third through six.
+    assert mixed["at_1.5"] == pytest.approx((2 * right[3] + right[6]) / 3)
+    cascades = [name for name in rows if name.startswith("cascade")]
+    assert cascades == ["cascade of 2 and 3 layers", "cascade of 2 and 6 layers", "cascade of 3 and 6 layers"]
+    # From five layers, 2 + 3, to two.
+    assert rows[cascades[0]]["at_1.5"] is not None and rows[cascades[0]]["area"] is None
+
+
 def test_captions_under_policies() -> None:
     """Counts and captions; scores depend on whether Java is installed."""
     archive = load_archive(ARCHIVES / "captioner.tar.gz")

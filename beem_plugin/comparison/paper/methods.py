@@ -58,11 +58,14 @@ METHODS = {
     "beem-a w/o fix": Method(
         "BEEM-A, one threshold", policy="beem-a", point={"thresholds": {"type": "best_on_validation"}}
     ),
-    # Variants of ours, in no table unless named.
+    # Variants of ours, see `UNLISTED`.
     "ztw_lbfgs": Method("ZTW, L-BFGS", "ztw_lbfgs"),
     "jei_dnn_small": Method("JEI-DNN, small tasks", "jei_dnn_small()"),
     "recommended": Method("recommended", "recommended()"),
+    **{f"plain_{layers}": Method(f"{{encoder}}-{layers}L", f"reduced({layers})") for layers in (3, 4, 6, 8, 9)},
 }
+UNLISTED = ("ztw_lbfgs", "jei_dnn_small", "recommended", "beem-a w/o fix", *(key for key in METHODS if "plain_" in key))
+"""Methods of no table unless they are named."""
 FULL_PRECISION = {"leebert"}
 """Its loss weights come from small differences of losses."""
 

@@ -163,7 +163,7 @@ def export_traces(given: Plan, tables: Sequence[TaskRows], folder: Path) -> None
                 "test_early_exit_accuracy": result["metrics"].get("accuracy"),
                 "test_early_exit_layer_speedup": result["layer_speedup"],
             }
-            if name in ("hashee", "reduced"):  # points without a rule
+            if name in ("hashee", "reduced") or name.startswith("plain_"):  # points without a rule
                 metrics["layer_speedup"] = table.depth / result["depth"] * result["layer_speedup"]
             write_json(target / "metrics.json", metrics)
 
