@@ -17,7 +17,7 @@ class Ablate(Subcommand):
     def add_subparser(self, parser: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
         description = (
             "Compare a config with variants of it, on one table. Variants that differ only in the exit policy, its "
-            "calibration or the engine share one training. What is done is kept: the same command goes on with an "
+            "calibration or the engine share one training. Finished work is kept: the same command continues an "
             "interrupted ablation, and takes further variants and seeds."
         )
         subparser = parser.add_parser(self.name, description=description, help="compare a config with variants of it")
@@ -37,7 +37,7 @@ class Ablate(Subcommand):
         )
         subparser.add_argument("--jobs", type=int, default=1, metavar="N", help="trainings at a time")
         subparser.add_argument(
-            "-r", "--recover", action="store_true", help="DIR must hold an ablation; going on with it is the default"
+            "-r", "--recover", action="store_true", help="DIR must hold an ablation; to continue it is the default"
         )
         subparser.add_argument("-f", "--force", action="store_true", help="delete the ablation in DIR first")
         subparser.add_argument(

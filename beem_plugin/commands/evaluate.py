@@ -13,7 +13,7 @@ class Evaluate(Subcommand):
     """Evaluates a trained model on labelled data."""
 
     def add_subparser(self, parser: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
-        description = "Evaluate an archived model, as it runs: samples leave early."
+        description = "Evaluate an archived model with early exit, as it is executed."
         subparser = parser.add_parser(self.name, description=description, help="evaluate a trained model")
         subparser.add_argument("archive_file", help="model.tar.gz, or the directory of a run")
         subparser.add_argument(

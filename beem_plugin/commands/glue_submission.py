@@ -16,8 +16,8 @@ class GlueSubmission(Subcommand):
 
     def add_subparser(self, parser: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
         description = (
-            "Predict GLUE's test sets with archived models, one a task, samples leaving early, and write the eleven "
-            "files that gluebenchmark.com demands, and their zip. Files of tasks without an archive are filled with "
+            "Predict GLUE's test sets with archived models, one a task, with early exit, and write the eleven "
+            "files that gluebenchmark.com requires, and their zip. Files of tasks without an archive are filled with "
             "one label."
         )
         subparser = parser.add_parser(self.name, description=description, help="write a submission to GLUE's site")

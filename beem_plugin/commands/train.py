@@ -30,7 +30,7 @@ class Train(Subcommand):
             help="where the model, its log and results go; if not given, runs/NAME_OF_CONFIG, numbered if there is one",
         )
         subparser.add_argument(
-            "-r", "--recover", action="store_true", help="go on with the interrupted run in the serialization directory"
+            "-r", "--recover", action="store_true", help="continue the interrupted run in the serialization directory"
         )
         subparser.add_argument(
             "-f", "--force", action="store_true", help="delete the serialization directory first if it exists"

@@ -18,7 +18,7 @@ class WorthIt(Subcommand):
         description = (
             "Is early exit worth it on these data? Trains the config, plain networks (the first layers of its encoder, "
             "each trained for itself), and compares exits with plain networks and their cascades at equal cost. "
-            "What is done is kept: the same command goes on with an interrupted one, and takes further depths or seeds."
+            "Finished work is kept: the same command continues an interrupted one, and takes further depths or seeds."
         )
         subparser = parser.add_parser(self.name, description=description, help="compare exits with plain networks")
         subparser.add_argument("config", metavar="CONFIG", help="with exits: jsonnet, json or yaml")
