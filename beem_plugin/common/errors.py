@@ -37,3 +37,10 @@ def not_allowed(what: str, found: object, allowed: Iterable[object]) -> str:
     shown = repr(found)
     shown = shown if len(shown) <= _SHOWN else f"{shown[: _SHOWN - 4]} ..."
     return f"{what}: found {shown}, allowed: {', '.join(nearest_first(found, allowed))}"
+
+
+def check_least(args: object, least: int, *names: str) -> None:
+    """Raises a `ConfigurationError` for an argument of a command line that is given and below `least`."""
+    for name in names:
+        if (value := getattr(args, name)) is not None and value < least:
+            raise ConfigurationError(f"--{name.replace('_', '-')}: found {value}, allowed: {least} or more")

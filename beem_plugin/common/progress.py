@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 from tqdm import tqdm
 
 from beem_plugin.common.logging import is_file_friendly
+
+T = TypeVar("T")
 
 
 class _LineWriter:
@@ -28,3 +31,13 @@ def progress_bar(total: int | None, description: str, disable: bool = False, ini
     if is_file_friendly() or not sys.stderr.isatty():
         options = {"mininterval": 10.0, "file": _LineWriter(), "ncols": 100}
     return tqdm(total=total, desc=description, disable=disable, initial=initial, unit=unit, **options)
+
+
+def counted(
+    items: Iterable[T], total: int, description: str, unit: str, size: Callable[[T], int] = lambda item: 1
+) -> Iterator[T]:
+    """The items, with a progress bar that counts the `size` of each."""
+    with progress_bar(total, description, unit=unit) as bar:
+        for item in items:
+            yield item
+            bar.update(size(item))

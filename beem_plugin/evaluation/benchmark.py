@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from beem_plugin.archival import load_archive
-from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.errors import ConfigurationError, check_least
 from beem_plugin.common.files import write_json
 from beem_plugin.common.outputs import check_outputs, check_writable
 from beem_plugin.execution.metering.timing import PERCENTILES, measure, percentiles, ratio
@@ -37,9 +37,7 @@ def benchmark_from_args(args: argparse.Namespace) -> dict[str, Any]:
     if args.output_file:
         check_benchmark_files(args)
     sizes = numbers(args.batch_sizes, "--batch-sizes")
-    for name in ("repeats", "max_instances", "num_beams", "max_length"):
-        if (value := getattr(args, name)) is not None and value < 1:
-            raise ConfigurationError(f"--{name.replace('_', '-')}: found {value}, allowed: 1 or more")
+    check_least(args, 1, "repeats", "max_instances", "num_beams", "max_length")
     archive = load_archive(
         args.archive_file, cuda_device=args.cuda_device, overrides=args.overrides, weights_file=args.weights_file
     )

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Iterator
-from typing import Any
 
 from beem_plugin.archival import Archive, load_archive
 from beem_plugin.calibration.trace import ExitTrace
-from beem_plugin.common.progress import progress_bar
+from beem_plugin.common.progress import counted
 from beem_plugin.tasks.task import evaluation_loader, read_instances, task_of_archive
 
 
@@ -31,12 +29,5 @@ def trace_archive(archive: Archive, source: str, batch_size: int | None = None) 
     instances = read_instances(archive, source)
     ids = [str(instance.id) for instance in instances] if instances[0].id is not None else None
     loader = evaluation_loader(archive, instances, batch_size)
-    with progress_bar(len(loader), "tracing", unit=" batches") as bar:
-        return task_of_archive(archive).trace(archive.model, counted(loader, bar), ids, source)
-
-
-def counted(batches: Iterable[Any], bar: Any) -> Iterator[Any]:
-    """Counts on the progress bar what has been read."""
-    for batch in batches:
-        yield batch
-        bar.update()
+    batches = counted(loader, len(loader), "tracing", " batches")
+    return task_of_archive(archive).trace(archive.model, batches, ids, source)

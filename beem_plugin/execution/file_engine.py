@@ -29,6 +29,12 @@ def file_engine(config: Mapping[str, Any]) -> dict[str, Any] | None:
     return None if is_given else dict(FILE_ENGINE)
 
 
+def build_file_engine(config: Mapping[str, Any]) -> Engine:
+    """A new engine for whole files: that of an archive's config, or `FILE_ENGINE`."""
+    block = file_engine(config) or config["model"]["engine"]
+    return Engine.from_params({"type": block} if isinstance(block, str) else dict(block))
+
+
 def check_engine(name: str, flag: str) -> None:
     """Raises a `ConfigurationError` that names `flag` if `name` is not a registered engine."""
     try:

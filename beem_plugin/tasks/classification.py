@@ -17,12 +17,12 @@ from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.files import atomic_write
 from beem_plugin.common.known_labels import known_labels
 from beem_plugin.common.metrics import METRICS
-from beem_plugin.common.progress import progress_bar
+from beem_plugin.common.progress import counted
 from beem_plugin.common.strict_json import json_line
 from beem_plugin.data.collate import label_tensor, ragged_parts
 from beem_plugin.data.instance import Instance
 from beem_plugin.execution import Engine
-from beem_plugin.execution.engine import ExecutedBatch, gather_decisions
+from beem_plugin.execution.engine import gather_decisions
 from beem_plugin.execution.file_engine import file_engine
 from beem_plugin.execution.metering.baselines import FullDepth
 from beem_plugin.execution.metering.macs import exit_costs
@@ -108,7 +108,8 @@ class Classification(Task):
 
         def run(network: Any, policy: ExitPolicy, what: str) -> ExitDecisions:
             samples = ragged_parts(instances, pad_token_id, batch_size or BATCH_SIZE)
-            runs = counted(runner.run(network, policy, samples), len(instances), what)
+            runs = runner.run(network, policy, samples)
+            runs = counted(runs, len(instances), what, " samples", lambda executed: len(executed.index))
             return gather_decisions(runs, network.num_labels, len(instances))[1]
 
         decisions = run(network, policy, "evaluating")
@@ -221,11 +222,3 @@ def text_model(model: Any) -> MultiExitModel:
             "multi_exit_tagger"
         )
     return model
-
-
-def counted(runs: Iterable[ExecutedBatch], samples: int, what: str) -> Iterator[ExecutedBatch]:
-    """Shows a progress bar."""
-    with progress_bar(samples, what, unit=" samples") as bar:
-        for executed in runs:
-            yield executed
-            bar.update(len(executed.index))

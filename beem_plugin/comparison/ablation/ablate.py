@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from beem_plugin.common.errors import BeemError, ConfigurationError
+from beem_plugin.common.errors import BeemError, ConfigurationError, check_least
 from beem_plugin.common.files import atomic_write, write_json
 from beem_plugin.common.params import evaluate_document, load_config_dict
 from beem_plugin.comparison.ablation.difference import differences
@@ -29,9 +29,7 @@ STATE_NAME = "variants.json"
 
 def ablate_from_args(args: argparse.Namespace) -> int:
     """Runs the command; `args` as `commands/ablate.py` parses them. 1 if anything failed."""
-    for name in ("seeds", "jobs"):
-        if getattr(args, name) < 1:
-            raise ConfigurationError(f"--{name}: found {getattr(args, name)}, allowed: 1 or more")
+    check_least(args, 1, "seeds", "jobs")
     directory = Path(args.serialization_dir)
     base = load_config_dict(args.base, args.overrides)
     try:

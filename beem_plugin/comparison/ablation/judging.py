@@ -21,8 +21,7 @@ from beem_plugin.comparison.operating_curve import CURVE_POINTS, TraceJudge
 from beem_plugin.comparison.result import build
 from beem_plugin.data.collate import ragged_parts
 from beem_plugin.evaluation.trace import trace_archive
-from beem_plugin.execution import Engine
-from beem_plugin.execution.file_engine import file_engine
+from beem_plugin.execution.file_engine import build_file_engine
 from beem_plugin.execution.metering.baselines import FullDepth
 from beem_plugin.execution.metering.macs import NetworkMacs, count_macs
 from beem_plugin.execution.metering.timing import measure
@@ -104,8 +103,7 @@ class TrainedRun:
         if not task_of(model).uses_engines:
             return {}
         network = model.exit_network
-        engine = file_engine(config) or config["model"]["engine"]
-        engines = [Engine.from_params({"type": engine} if isinstance(engine, str) else dict(engine)) for _ in range(2)]
+        engines = build_file_engine(config), build_file_engine(config)
         pad = archive.validation_dataset_reader.tokenizer.pad_token_id
         samples = list(ragged_parts(archive.validation_dataset_reader.read(source), pad, 4096))
         cases = {

@@ -69,10 +69,7 @@ class TrainingRun:
     def progress(self) -> str:
         """`base-1a2b, seed 1: 2 of 5 epochs`."""
         epochs = len(list(self.serialization_dir.glob("**/metrics_epoch_*.json")))
-        trainer = self.config.get("trainer") or {}
-        stages = trainer.get("stages") or [{}]
-        total = sum(stage.get("num_epochs") or trainer.get("num_epochs") or 20 for stage in stages)
-        return f"{self}: {epochs} of {total} epochs"
+        return f"{self}: {epochs} of {epochs_of(self.config)} epochs"
 
     @property
     def is_begun(self) -> bool:
@@ -87,6 +84,13 @@ class TrainingRun:
         if self.is_begun:
             before = json.loads((self.serialization_dir / CONFIG_NAME).read_text("utf-8"))
             check_same(f"the training in {self.serialization_dir}", before, self.config)
+
+
+def epochs_of(config: dict[str, Any]) -> int:
+    """Epochs of a training, those of all its stages together."""
+    trainer = config.get("trainer") or {}
+    own = trainer.get("num_epochs") or 20
+    return sum(stage.get("num_epochs") or own for stage in trainer.get("stages") or [{}])
 
 
 def plan(variants: Sequence[Variant], folder: Path) -> list[Training]:

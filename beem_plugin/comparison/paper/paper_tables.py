@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from beem_plugin.common.caption_metrics import check_metrics
-from beem_plugin.common.errors import ConfigurationError, not_allowed
+from beem_plugin.common.errors import ConfigurationError, check_least, not_allowed
 from beem_plugin.comparison.paper.captions import (
     caption_runs,
     caption_settings,
@@ -28,11 +28,8 @@ from beem_plugin.comparison.paper.tables import notes, paper_table, records, set
 
 def paper_tables_from_args(args: argparse.Namespace) -> int:
     """Runs the script; 1 if a training failed."""
-    for name, least in (("seeds", 1), ("gpus", 0), ("per_gpu", 1), ("jobs", 1)):
-        if getattr(args, name) < least:
-            raise ConfigurationError(
-                f"--{name.replace('_', '-')}: found {getattr(args, name)}, allowed: {least} or more"
-            )
+    check_least(args, 1, "seeds", "per_gpu", "jobs")
+    check_least(args, 0, "gpus")
     choices = Choices(
         epochs=args.epochs,
         lr=args.lr,

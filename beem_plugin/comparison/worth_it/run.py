@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.errors import ConfigurationError, check_least
 from beem_plugin.common.files import atomic_write, write_json
 from beem_plugin.common.params import load_config_dict
 from beem_plugin.comparison.ablation.ablate import STATE_NAME, check_directory, say
@@ -38,9 +38,7 @@ REPEATS = 3
 
 def worth_it_from_args(args: argparse.Namespace) -> int:
     """Runs the command; `args` as `commands/worth_it.py` parses them. 1 if a training failed."""
-    for name in ("seeds", "jobs"):
-        if getattr(args, name) < 1:
-            raise ConfigurationError(f"--{name}: found {getattr(args, name)}, allowed: 1 or more")
+    check_least(args, 1, "seeds", "jobs")
     if args.by != LAYERS and not args.measure:
         raise ConfigurationError(f"--by: found {args.by} with --no-measure, allowed: {LAYERS}")
     config = load_config_dict(args.config, args.overrides)

@@ -11,8 +11,9 @@ from beem_plugin.comparison.worth_it.verdicts import Option, Seconds
 from beem_plugin.data.collate import ragged_parts
 from beem_plugin.data.instance import Instance
 from beem_plugin.execution import Engine
-from beem_plugin.execution.file_engine import file_engine
+from beem_plugin.execution.file_engine import build_file_engine
 from beem_plugin.execution.metering.timing import measure
+from beem_plugin.execution.single import Single
 from beem_plugin.execution.stepped_network import SteppedNetwork
 from beem_plugin.exits.policies import Final
 from beem_plugin.exits.policy import ExitPolicy
@@ -52,11 +53,10 @@ def measure_options(
     found = {}
     for way, limit in WAYS.items():
         some = instances[:limit]
-        block = {"type": "single"} if way == "single" else file_engine(config) or config["model"]["engine"]
         cases = {}
         for one in timed:
             parts = [
-                (Engine.from_params({"type": block} if isinstance(block, str) else dict(block)), *part)
+                (Single() if way == "single" else build_file_engine(config), *part)
                 for part in parts_of(one, exits, plain, some)
             ]
             cases[one.key] = lambda parts=parts: run(parts, pad_token_id)

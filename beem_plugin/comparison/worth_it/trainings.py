@@ -9,7 +9,7 @@ from typing import Any
 
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.comparison.ablation.judging import TrainedRun
-from beem_plugin.comparison.ablation.trainings import Training, TrainingRun, plan
+from beem_plugin.comparison.ablation.trainings import Training, TrainingRun, epochs_of, plan
 from beem_plugin.comparison.ablation.variants import Variant
 from beem_plugin.comparison.plain_networks import distilled_config, encoder_of, full_depth, plain_config
 from beem_plugin.comparison.worth_it.networks import Networks, Plain, Traces
@@ -145,10 +145,3 @@ class Plan:
 
     def layers_of(self, training: Training) -> int:
         return int(encoder_of(training.config)["backbone"].get("num_layers") or self.depth)
-
-
-def epochs_of(config: dict[str, Any]) -> int:
-    """Epochs of a training, those of all its stages together."""
-    trainer = config.get("trainer") or {}
-    own = trainer.get("num_epochs") or 20
-    return sum(stage.get("num_epochs") or own for stage in trainer.get("stages") or [{}])
