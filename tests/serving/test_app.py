@@ -19,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from beem_plugin import EarlyExitPipeline, load
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.params import load_config
+from beem_plugin.predictors import EarlyExitPredictor, Predictor
 from beem_plugin.serving.app import create_app
 from beem_plugin.serving.service import ServingOptions
 from beem_plugin.training.train import train_model
@@ -141,6 +142,24 @@ def test_a_full_queue_a_late_answer_and_an_error_have_their_own_status(pipeline:
     with TestClient(create_app(pipeline, ServingOptions(timeout_s=1e-6))) as client:
         found = client.post("/predict", json={"sentence": TEXTS[0]})
         assert found.status_code in (408, 504) and "--timeout-s" in found.json()["detail"]
+
+
+def test_an_error_of_the_server_is_500_and_does_not_end_it(
+    pipeline: EarlyExitPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(self: Predictor, instances: Any) -> list[Any]:
+        raise RuntimeError("out of order")
+
+    with monkeypatch.context() as changed:
+        changed.setattr(EarlyExitPredictor, "predict_batch_instance", fails)
+        app = create_app(pipeline)
+        with TestClient(app, raise_server_exceptions=False) as client:
+            found = client.post("/predict", json={"sentence": TEXTS[0]})
+            assert found.status_code == 500 and found.json() == {
+                "detail": "RuntimeError in the server; its log says more"
+            }
+            assert client.get("/health").status_code == 200
+            assert 'beem_requests_total{path="/predict",status="500"} 1.0' in client.get("/metrics").text
 
 
 def test_health_and_openapi(client: TestClient, pipeline: EarlyExitPipeline) -> None:
