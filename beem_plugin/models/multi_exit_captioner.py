@@ -108,11 +108,10 @@ class MultiExitCaptioner(ExitModel):
             source.copy_into(self)
 
     def check_objective(self) -> None:
-        if self.objective.required_signals:
+        if signals := self.objective.required_signals:
             raise ConfigurationError(
-                f"model.objective: {type(self.objective).__name__} trains the signals "
-                f"{', '.join(self.objective.required_signals)}; allowed for captions: objectives without signals; "
-                "`decoder.signals: ['predicted_error']` has its own loss"
+                f"model.objective: {type(self.objective).__name__} trains the signals {', '.join(signals)}; allowed "
+                "for captions: objectives without signals; `decoder.signals: ['predicted_error']` has its own loss"
             )
         self.objective.bind(self.exit_layers, self.decoder.num_labels)
 
@@ -171,10 +170,9 @@ class MultiExitCaptioner(ExitModel):
         image_of_row : `Tensor`, optional
             `(batch,)` int64, the index of the image of each caption. By default caption i belongs to image i.
         """
-        images = None
-        if pixel_values is not None:
-            rows = {} if image_of_row is None else {"image_of_row": image_of_row}
-            images = self.decoder.image_states({"pixel_values": pixel_values, **rows})
+        given = {"pixel_values": pixel_values, "image_of_row": image_of_row}
+        inputs = {name: value for name, value in given.items() if value is not None}
+        images = None if pixel_values is None else self.decoder.image_states(inputs)
         is_target = attention_mask[:, 1:].bool()
         target = input_ids[:, 1:][is_target]  # (tokens,)
         exits = target_outputs(self.decoder, input_ids[:, :-1], is_target, images)
@@ -233,8 +231,7 @@ class MultiExitCaptioner(ExitModel):
         was_training = self.training
         if was_training:
             self.eval()
-        names = ("pixel_values", "image_states")
-        inputs = {name: value.to(self.device) for name, value in batch.items() if name in names}
+        inputs = {name: batch[name].to(self.device) for name in ("pixel_values", "image_states") if name in batch}
         if "image_of_row" in batch:
             inputs["pixel_values"] = inputs["pixel_values"][batch["image_of_row"].to(self.device)]
         rule, tokens = self.exit_policy if policy is None else policy, (self.bos_token_id, self.eos_token_id)
@@ -250,7 +247,6 @@ def check_can_be_fitted(policy: ExitPolicy) -> None:
     if policy.needs_all_labels and not policy.is_calibrated:
         raise ConfigurationError(
             f"model.exit_policy: found {policy.registered_name} with parameters that are not set; it reads the "
-            "probabilities of the whole vocabulary, which a trace of captions does not store, so they cannot be "
-            "fitted; allowed: all parameters set in the config, or a policy that reads only the most probable token, "
-            "such as beem or max_probability"
+            "probabilities of the whole vocabulary, which a trace of captions does not store; allowed: all parameters "
+            "set in the config, or a policy that reads only the most probable token, such as beem or max_probability"
         )

@@ -165,9 +165,11 @@ class Classification(Task):
         ]
 
     def legend(self, model: Any) -> str:
-        policy, labels = model.exit_policy, text_model(model).vocab.labels
+        policy = getattr(model, "exit_policy", None)
+        if policy is None:  # a model of somebody's own
+            return ""
         confident = getattr(getattr(policy, "policy", policy), "higher_is_more_confident", None)
-        shown = [f"probabilities are those of {', '.join(labels)}"] if self.answer == "label" else []
+        shown = [f"probabilities are those of {', '.join(model.vocab.labels)}"] if self.answer == "label" else []
         if confident is not None:
             shown.append(f"a {'higher' if confident else 'lower'} score is more confident")
         return "; ".join(shown)
