@@ -44,11 +44,12 @@ def metrics_of(folder: Path) -> dict[str, float]:
 
 def test_recommended_is_distilled_from_an_archive(train: object) -> None:
     teacher = train("teacher", "methods.final")  # type: ignore[operator]
-    method = f"{RECOMMENDED} + methods.distilled('{teacher}/model.tar.gz', weight=0.3, hidden_states_weight=0.1)"
+    method = f"methods.recommended_distilled('{teacher}/model.tar.gz', layers=3, exits=[1, 2, 3], width=16)"
     student = train("student", method)  # type: ignore[operator]
     archive = load_archive(student / "model.tar.gz")
     objective = archive.config["model"]["objective"]
-    assert objective["type"] == "distilled" and objective["objective"]["reduction"] == "sum"
+    assert objective["type"] == "distilled" and objective["objective"]["teacher"] == "next"
+    assert objective["reduction"] == objective["objective"]["reduction"] == "sum"
     assert metrics_of(student)["training_loss"] > 0
     assert archive.model.exit_policy.is_calibrated
 
@@ -79,3 +80,14 @@ def test_layer_skip_weighs_exits_by_the_sum_of_the_layers_up_to_them(tmp_path: P
     model = load_config(file)["model"]
     assert model["objective"]["layer_weights"] == [5, 10.5, 36]
     assert model["encoder"]["layer_dropout"] == {"max_rate": 0.2} and model["encoder"]["exit_layers"] == [4, 6, 8]
+
+
+def test_the_distilled_recipe_trains_for_twice_the_epochs(tmp_path: Path) -> None:
+    file = tmp_path / "config.jsonnet"
+    file.write_text(
+        f"{{ trainer: {{ num_epochs: 3 }}, model: {{}} }} + (import '{CONFIGS}/lib/methods.libsonnet')"
+        ".recommended_distilled('runs/plain')"
+    )
+    config = load_config(file)
+    assert config["trainer"]["num_epochs"] == 6
+    assert config["model"]["objective"]["teacher"] == "runs/plain"

@@ -16,6 +16,7 @@ from beem_plugin.exits.outputs import ExitOutputs
 from beem_plugin.models.multi_exit_model import MultiExitModel
 from beem_plugin.objectives import Objective, WeightedDistillation
 from beem_plugin.objectives.divergence import DIRECTIONS, softened_divergence
+from beem_plugin.objectives.exit_weights import REDUCTIONS
 from beem_plugin.objectives.objective import check_choice, check_number
 from beem_plugin.tasks.classification import text_model
 
@@ -30,8 +31,9 @@ class Distilled(Objective):
         loss = (1 - weight) * loss of `objective` + weight * mean_i T^2 KL(p_T || p_i) + hidden_states_weight * MSE,
 
     T the temperature, which softens both distributions; in a regression (y_i - y_T)^2 replaces the KL. The KL is a mean
-    over all samples, with or without a label. The teacher runs in evaluation mode and without gradient, and is no part
-    of the archive. Where it is not loaded, as in the evaluation of an archive, the loss is that of `objective` alone.
+    over all samples, with or without a label, and over the exits unless `reduction` is `"sum"`. The teacher runs in
+    evaluation mode and without gradient, and is no part of the archive. Where it is not loaded, as in the evaluation of
+    an archive, the loss is that of `objective` alone.
 
     Registered as an `Objective` with name "distilled".
 
@@ -49,6 +51,8 @@ class Distilled(Objective):
     hidden_states_weight : `float`, optional (default = `0.0`)
         Of the mean squared distance, over real tokens, between the hidden states at each exit and the teacher's at the
         same relative depth (TinyBERT, Jiao et al. 2020, without a map between sizes); in training only.
+    reduction : `str`, optional (default = `"mean"`)
+        Of the KL over the exits: `"mean"`, or `"sum"` beside an `objective` that sums over them.
     """
 
     serves_regression = True  # where `objective` does
@@ -61,8 +65,10 @@ class Distilled(Objective):
         temperature: float = 2.0,
         direction: str = "teacher_student",
         hidden_states_weight: float = 0.0,
+        reduction: str = "mean",
     ) -> None:
         super().__init__()
+        check_choice("reduction", reduction, REDUCTIONS)
         check_number("weight", weight, high=1)
         check_number("temperature", temperature, open_low=True)
         check_choice("direction", direction, DIRECTIONS)
@@ -74,6 +80,7 @@ class Distilled(Objective):
         self.temperature = temperature
         self.direction = direction
         self.hidden_states_weight = hidden_states_weight
+        self.reduction = reduction
         # In a list, so that it is no submodule: neither trained nor saved.
         self._loaded: list[MultiExitModel] = []
 
@@ -104,7 +111,8 @@ class Distilled(Objective):
         if not self._loaded:
             return own
         logits, hidden_states = self._teach(outputs)
-        distillation = self._divergence(outputs.logits.float(), logits).mean()
+        of_exits = self._divergence(outputs.logits.float(), logits).mean(0)
+        distillation = of_exits.sum() if self.reduction == "sum" else of_exits.mean()
         loss = (1 - self.weight) * own["loss"] + self.weight * distillation
         components = {**own, "distillation": distillation.detach()}
         if self.hidden_states_weight > 0 and outputs.hidden_states:

@@ -62,6 +62,10 @@ def test_the_loss_by_hand(teacher: Path) -> None:
     expected = 0.75 * float(cross_entropy) + 0.25 * sum(terms) / len(terms)
     assert float(found["loss"]) == pytest.approx(expected, rel=1e-4)
     assert float(found["distillation"]) == pytest.approx(sum(terms) / len(terms), rel=1e-4)
+    summed = student(objective_of(teacher, temperature=3.0, reduction="sum"))
+    summed.load_state_dict(model.state_dict())
+    both = [float(one.eval()(**batch)["distillation"]) for one in (model, summed)]
+    assert both[1] == pytest.approx(2 * both[0], rel=1e-4)
 
 
 def test_hidden_states_at_the_same_relative_depth(teacher: Path) -> None:

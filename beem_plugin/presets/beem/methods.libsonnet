@@ -33,7 +33,7 @@ local at_speed(policy, speedup=1.5) = policy { thresholds: { type: 'budget', spe
   },
 
   // Exits with capacity of their own, on an encoder cut to the depth that pays: a transformer branch of `width` before the
-  // pooler of each exit but the last, 0.3 of these exits' gradient into the encoder, each exit taught by the next one, four
+  // pooler of each exit but the last, 0.1 of these exits' gradient into the encoder, each exit taught by the next one, four
   // times the encoder's rate for branches, poolers and classifiers; leave when confident.
   recommended(layers=8, exits=[4, 6, 8], width=384):: {
     model+: {
@@ -43,13 +43,19 @@ local at_speed(policy, speedup=1.5) = policy { thresholds: { type: 'budget', spe
         pooler: { type: 'bert_pooler', pooling: 'mean' },
         share_pooler: false,
         branch: { type: 'transformer', width: width },
-        fork: { type: 'scaled', exit: 0.3 },
+        fork: { type: 'scaled', exit: 0.1 },
       },
       objective: { type: 'weighted_distillation', layer_weights: 'uniform', teacher: 'next', reduction: 'sum' },
       exit_policy: at_speed({ type: 'max_probability' }),
     },
     trainer+: { optimizer+: { heads_lr_factor: 4 } },
   },
+
+  // `recommended` for twice the epochs, taught by a trained network of full depth too: `teacher` is its archive or folder,
+  // such as of a run of `methods.final`.
+  recommended_distilled(teacher, layers=8, exits=[4, 6, 8], width=384)::
+    $.recommended(layers, exits, width) + $.distilled(teacher, reduction='sum')
+    + { trainer+: { num_epochs: 2 * super.num_epochs } },
 
   // LayerSkip (Elhoushi et al. 2024): skip blocks at random, deep ones more often; weigh exits by the sum of the layers up
   // to them, early ones times `scale`, and train the last one first, all from half of the steps on.
@@ -91,7 +97,7 @@ local at_speed(policy, speedup=1.5) = policy { thresholds: { type: 'budget', spe
   },
 
   // Added to a method in one stage: its objective, and the last exit of a trained model as teacher (an archive or its folder).
-  distilled(teacher, weight=0.5, hidden_states_weight=0.0):: {
+  distilled(teacher, weight=0.5, hidden_states_weight=0.0, reduction='mean'):: {
     model+: {
       local own = super.objective,
       objective: {
@@ -99,6 +105,7 @@ local at_speed(policy, speedup=1.5) = policy { thresholds: { type: 'budget', spe
         teacher: teacher,
         weight: weight,
         hidden_states_weight: hidden_states_weight,
+        reduction: reduction,
         objective: own,
       },
     },
