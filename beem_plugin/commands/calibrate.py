@@ -44,6 +44,13 @@ class Calibrate(Subcommand):
         subparser.add_argument("--output-policy", metavar="P.json", help="the calibrated policy, every number resolved")
         subparser.add_argument("--report-dir", metavar="DIR", help="where report.json and report.html go")
         subparser.add_argument(
+            "--plain",
+            nargs="+",
+            metavar="ARCHIVE|PLAIN.npz",
+            help="networks of fewer layers without exits, on the same samples, as points of the report's plot: "
+            "archives, which are run, or traces",
+        )
+        subparser.add_argument(
             "--batch-size", type=batch_size, metavar="N", help="with --data: instead of the data loader's"
         )
         subparser.add_argument(

@@ -17,6 +17,7 @@ from beem_plugin.common.files import atomic_write, write_json
 from beem_plugin.common.outputs import check_outputs
 from beem_plugin.common.registry import Params
 from beem_plugin.comparison.evidence import CalibrationEvidence, calibration_evidence
+from beem_plugin.comparison.plain_traces import load_plain
 from beem_plugin.comparison.policy_files import errors_at, policy_block
 from beem_plugin.comparison.result import check_same_network
 from beem_plugin.evaluation.trace import trace_archive
@@ -41,7 +42,7 @@ def calibrate_from_args(args: argparse.Namespace) -> CalibrationEvidence:
         "--report-dir (report.json)": str(report / "report.json") if report else None,
         "--report-dir (report.html)": str(report / "report.html") if report else None,
     }
-    inputs = [args.archive_file, args.policy, args.trace, args.data]
+    inputs = [args.archive_file, args.policy, args.trace, args.data, *(args.plain or [])]
     check_outputs({**outputs, "--output-archive": args.output_archive}, [args.policy, args.trace, args.data])
     check_outputs(outputs, inputs)  # an archive may be replaced: it has been read by then
     config = policy_block(args.policy, args.overrides)
@@ -50,7 +51,8 @@ def calibrate_from_args(args: argparse.Namespace) -> CalibrationEvidence:
     trace = trace_for(args)
     with errors_at(args.policy):
         policy = ExitPolicy.from_params(Params(dict(config)))
-        evidence = calibration_evidence(policy, policy.calibrate(trace), trace)
+        plain = load_plain(args.plain or [], trace, args.trace or trace.source)
+        evidence = calibration_evidence(policy, policy.calibrate(trace), trace, plain)
     content = evidence.to_json()
     written = []
     if args.output_policy:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from beem_plugin.calibration.report import CalibrationReport
 from beem_plugin.calibration.theory import theory_report
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.comparison.operating_curve import CURVE_POINTS
+from beem_plugin.comparison.plain_networks import right_of_last_exit
 from beem_plugin.comparison.result import fixed_exits, measure
 from beem_plugin.exits.policies.calibrated import Calibrated
 from beem_plugin.exits.policy import ExitPolicy
@@ -24,8 +26,8 @@ class CalibrationEvidence:
     """
     The content of a calibration report: the report, metrics under the policy and of the last exit; `curve`, the
     policy's score with one threshold swept; `fixed_exits`, all samples at the same exit; `reliability` of every exit;
-    `theory`. The last four are `None` without labels and for a regression, `curve` also for policies without
-    thresholds.
+    `theory`. These four are `None` without labels and for a regression, `curve` also for policies without thresholds.
+    `plain`: accuracy and speed of plain networks, if any are given.
     """
 
     calibration: CalibrationReport
@@ -37,14 +39,17 @@ class CalibrationEvidence:
     fixed_exits: dict[str, list[float]] | None = None
     reliability: list[dict[str, Any]] | None = None
     theory: dict[str, Any] | None = None
+    plain: dict[str, list[float]] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """`report.json`."""
         return {**vars(self), "calibration": self.calibration.to_json()}
 
 
-def calibration_evidence(policy: ExitPolicy, report: CalibrationReport, trace: ExitTrace) -> CalibrationEvidence:
-    """The evidence for a `policy` that was calibrated on `trace`, with its `report`."""
+def calibration_evidence(
+    policy: ExitPolicy, report: CalibrationReport, trace: ExitTrace, plain: Mapping[int, ExitTrace] | None = None
+) -> CalibrationEvidence:
+    """The evidence for a `policy` that was calibrated on `trace`, with its `report`, and `plain` networks by depth."""
     decisions = replay(policy, trace)
     found = CalibrationEvidence(
         report,
@@ -59,6 +64,9 @@ def calibration_evidence(policy: ExitPolicy, report: CalibrationReport, trace: E
     labelled = trace.select(known)
     fixed = fixed_exits(labelled, "accuracy")
     found.fixed_exits = {"accuracy": fixed.accuracy[::-1].tolist(), "speedup": fixed.speedup[::-1].tolist()}
+    if plain:
+        right = [float(right_of_last_exit(network).mean()) for network in plain.values()]
+        found.plain = {"accuracy": right, "speedup": [trace.exit_layers[-1] / layers for layers in plain]}
     found.reliability = reliability_of_exits(policy, labelled)
     found.theory = theory_report(policy, labelled).to_json()
     if has_scores(policy):

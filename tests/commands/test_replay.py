@@ -267,7 +267,7 @@ def test_plain_networks_are_points_and_the_deepest_is_the_reference(folder: Path
     assert shallow["results"][0]["layer_speedup"] == pytest.approx(alone["layer_speedup"])
     assert {pair["second"] for pair in shallow["paired_tests"]} == {"last exit", "plain network of 2 layers"}
     for given, message in (
-        (plain[:1] * 2, "found 2 layers, as in"),
+        (plain[:1] * 2, "found 2 layers a second time"),
         ([plain[1]], "found other samples"),
         ([str(folder / "no.npz")], "no.npz"),
     ):

@@ -52,6 +52,23 @@ def test_a_trace_alone_gives_a_policy_file_that_decides_alike(files: Path) -> No
     assert len(report["reliability"]) == 6 and len(report["theory"]["exits"]) == 6
 
 
+def test_plain_networks_are_points_of_the_page(files: Path) -> None:
+    trace = ExitTrace.load(files / "t.npz")
+    plain = []
+    for layers in (2, 3):
+        part = ExitTrace(trace.logits[:, [layers]], trace.labels, meta={"exit_layers": [layers]})
+        plain.append(str(files / f"plain{layers}.npz"))
+        part.save(plain[-1])
+    given = ["--trace", str(files / "t.npz"), "--policy", str(files / "p.json"), "--plain", *plain]
+    run("calibrate", *given, "--report-dir", str(files / "report"))
+    found = json.loads((files / "report" / "report.json").read_text())["plain"]
+    right = [float((trace.predictions[:, layers] == trace.labels).double().mean()) for layers in (3, 2)]
+    assert found == {"accuracy": pytest.approx(right), "speedup": [2.0, 3.0]}
+    part.select(range(9)).save(files / "plain2.npz")
+    refused = run("calibrate", *given, check=False)
+    assert refused.returncode == 1 and "plain2.npz: found other samples (9)" in refused.stderr
+
+
 def test_overrides_change_the_policy(files: Path) -> None:
     run(
         "calibrate", "--trace", str(files / "t.npz"), "--policy", str(files / "p.json"),

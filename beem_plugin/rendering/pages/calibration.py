@@ -90,6 +90,9 @@ def curve_figure(evidence: dict[str, Any]) -> Any:
     if curve is not None:
         points = curve["speedup"], [100 * value for value in curve["accuracy"]]
         series.append(Series("this score, one threshold for all exits", 0, line=points))
+    if (plain := evidence.get("plain")) is not None:
+        points = plain["speedup"], [100 * value for value in plain["accuracy"]]
+        series.append(Series("plain networks", 2, dots=points))
     series.append(Series("chosen", 1, dots=([speed], [accuracy]), note=f"{speed:.2f}x, {accuracy:.1f} %"))
     last = 100 * (1 - report["final_error"])
     label = "accuracy on the calibration data (%)"

@@ -1,4 +1,4 @@
-"""Plain networks beside policies in `replay`: their traces on the same samples, and one scale of speed for all."""
+"""Traces of plain networks on the samples of another trace, in `replay` beside policies on one scale of speed."""
 
 from __future__ import annotations
 
@@ -40,19 +40,11 @@ def with_plain(found: TraceResult, path: str, plain: Sequence[str], metric: str)
     `str`, optional
         The name of the deepest plain network if it is the reference.
     """
-    traces = [plain_trace(one, found.trace) for one in plain]
-    check_same_samples([found.trace, *traces], [path, *plain])
-    depth = max(found.trace.exit_layers[-1], *(trace.exit_layers[-1] for trace in traces))
-    results: list[PolicyResult] = []
-    names: dict[str, str] = {}
-    for trace, file in sorted(zip(traces, plain, strict=True), key=lambda pair: -pair[0].exit_layers[-1]):
-        layers = trace.exit_layers[-1]
+    traces = load_plain(plain, found.trace, path)
+    depth = max(found.trace.exit_layers[-1], *traces)
+    results = []
+    for layers, trace in traces.items():
         name = f"plain network of {layers} layers"
-        if name in names:
-            raise ConfigurationError(
-                f"--plain: {file}: found {layers} layers, as in {names[name]}, allowed: each depth once"
-            )
-        names[name] = file
         family, _ = TraceJudge(trace, metrics=[metric]).single({"type": "final"}, name)
         results.append(scaled(family.results[0], depth / layers))
     found.scale = depth / found.trace.exit_layers[-1]
@@ -69,13 +61,26 @@ def with_plain(found: TraceResult, path: str, plain: Sequence[str], metric: str)
     return results[0].name if results[0].layer_speedup == 1 else None
 
 
-def plain_trace(path: str, like: ExitTrace) -> ExitTrace:
-    """A stored trace, or that of an archive on the data of the trace `like`."""
-    if Path(path).suffix == ".npz":
-        return ExitTrace.load(path)
-    if not like.source:
-        raise ConfigurationError(f"--plain: {path}: the trace does not name its data; allowed: a trace of that network")
-    return trace_archive(load_archive(path), like.source)
+def load_plain(paths: Sequence[str], like: ExitTrace, like_path: str) -> dict[int, ExitTrace]:
+    """By depth, the deepest first: stored traces, or archives on the data of the trace `like`; of the same samples."""
+    traces = []
+    for path in paths:
+        if Path(path).suffix == ".npz":
+            traces.append(ExitTrace.load(path))
+        elif like.source:
+            traces.append(trace_archive(load_archive(path), like.source))
+        else:
+            raise ConfigurationError(
+                f"--plain: {path}: {like_path} does not name its data; allowed: a trace of that network"
+            )
+    check_same_samples([like, *traces], [like_path, *paths])
+    found: dict[int, ExitTrace] = {}
+    for trace, path in sorted(zip(traces, paths, strict=True), key=lambda pair: -pair[0].exit_layers[-1]):
+        layers = trace.exit_layers[-1]
+        if layers in found:
+            raise ConfigurationError(f"--plain: {path}: found {layers} layers a second time, allowed: each depth once")
+        found[layers] = trace
+    return found
 
 
 def scaled(result: PolicyResult, factor: float) -> PolicyResult:
