@@ -56,6 +56,16 @@ class Replay(Subcommand):
             help="sweep the threshold, patience, ... of every policy with a score over all values that make a "
             "difference; without, curves go through the settings that were given",
         )
+        subparser.add_argument(
+            "--edge-layers",
+            type=int,
+            metavar="N",
+            help="split the network after layer N: report the share of samples that go on to a second machine, and "
+            "the mean cost on the first one, in layers",
+        )
+        subparser.add_argument(
+            "--offload-cost", type=float, default=1.0, metavar="L", help="of sending a sample on, in layers"
+        )
         subparser.add_argument("--output-file", metavar="R.json", help="where the metrics go, as JSON")
         subparser.add_argument("--csv", metavar="R.csv", help="where they go as a table, one row a setting")
         subparser.add_argument("--plot", metavar="P.png|P.svg", help="where the curves go; needs matplotlib")

@@ -20,6 +20,7 @@ from beem_plugin.comparison.plain_traces import plain_of_each, with_plain
 from beem_plugin.comparison.policy_files import NamedPolicy, errors_at, load_policies, shortest_names, trace_paths
 from beem_plugin.comparison.replay_tables import csv_records, curves_table, pairs_table, results_table, speed_panels
 from beem_plugin.comparison.result import check_same_network
+from beem_plugin.comparison.split_cost import SplitCost
 from beem_plugin.evaluation.statistics import Difference, mcnemar, paired_difference
 from beem_plugin.rendering.plots import need_plots, save_figure, speed_plot
 from beem_plugin.rendering.tables import write_csv
@@ -122,7 +123,8 @@ def replay_from_args(args: argparse.Namespace) -> dict[str, Any]:
         {f"--{name.replace('_', '-')}": getattr(args, name) for name in outputs},
         [*paths, *calibrations, *(args.plain or []), *(args.policy or []), *(args.policies or [])],
     )
-    found = replay_traces(paths, calibrations, policies, args.metric, args.curve, plain)
+    split = None if args.edge_layers is None else SplitCost(args.edge_layers, args.offload_cost)
+    found = replay_traces(paths, calibrations, policies, args.metric, args.curve, plain, split)
     output = found.to_json()
     if args.output_file:
         write_json(args.output_file, output)
@@ -149,11 +151,13 @@ def replay_traces(
     metric: str | None = None,
     sweep: bool = False,
     plain: Sequence[Sequence[str]] = (),
+    split: SplitCost | None = None,
 ) -> Replay:
     """
     Policies on the traces in `paths`; parameters that are not set are fitted on those in `calibrations`, one for each.
     `metric` is that of curves (default: accuracy, or a regression's own), which with `sweep` go through all thresholds
-    that make a difference. `plain` are traces or archives of plain networks for each path.
+    that make a difference. `plain` are traces or archives of plain networks for each path; `split` adds its figures to
+    every result's `depth`.
     """
     found = Replay([], metric or "", sweep)
     for name, path, other in zip(shortest_names(paths), paths, calibrations, strict=True):
@@ -175,6 +179,8 @@ def replay_traces(
                 for family in judged:
                     family.curve = judge.curve(family, found.metric, sweep)
             families += judged
+        for result in (one for family in families for one in family.results) if split is not None else ():
+            result.depth |= split.figures(result.depth["exit_histogram"], trace.exit_layers)  # type: ignore[union-attr]
         found.traces.append(TraceResult(name if len(paths) > 1 else None, trace, families))
         if plain and (own := plain[len(found.traces) - 1]):
             found.reference = with_plain(found.traces[-1], path, own, found.metric)

@@ -19,6 +19,8 @@ from beem_plugin.rendering.tables import Column, Estimate, Table
 MAX_ROWS = 40
 """Longer tables are cut on the terminal, evenly, so that both ends of a sweep are seen; files have all rows."""
 MAX_DOTS = 40
+SPLIT = ("offloaded", "edge_cost")
+"""Figures of a network that is split between two machines, where `replay` is told so."""
 
 
 def results_table(traces: Sequence[TraceResult], metric: str, max_rows: int | None = MAX_ROWS) -> Table:
@@ -37,6 +39,8 @@ def results_table(traces: Sequence[TraceResult], metric: str, max_rows: int | No
         columns[name] = Column(name, factor=100, better="up")
         columns[f"final {name}"] = Column("last exit", factor=100, spare=True)
     columns["layer_speedup"] = Column("layer speed-up", unit="x", better="up")
+    columns["offloaded"] = Column("offloaded", factor=100, unit=" %", digits=1)
+    columns["edge_cost"] = Column("edge cost")
     columns["average_exit"] = Column("average exit", spare=True)
     columns["exit_histogram"] = Column("left at exit 1, 2, ...", "text", spare=True)
     visible = rows if max_rows is None else thinned(rows, max_rows)
@@ -44,6 +48,7 @@ def results_table(traces: Sequence[TraceResult], metric: str, max_rows: int | No
     for trace_name, result in visible:
         values = {**result.metrics, "layer_speedup": result.layer_speedup}
         record = {"trace": trace_name, "policy": result.name, "average_exit": result.depth["average_exit"]}
+        record |= {name: result.depth.get(name) for name in SPLIT}
         record |= {name: Estimate(value, bounds=result.intervals.get(name)) for name, value in values.items()}
         record |= {f"final {name}": value for name, value in result.final_metrics.items()}
         records.append(record | {"exit_histogram": " ".join(map(str, result.depth["exit_histogram"]))})
@@ -111,7 +116,7 @@ def _record(trace: str | None, family: str, result: PolicyResult, curve: dict[st
         record[key] = value if isinstance(value, str | int | float) else json.dumps(value)
     record |= result.metrics
     record |= {f"final_{key}": value for key, value in result.final_metrics.items()}
-    record |= {key: result.depth[key] for key in DEPTH}
+    record |= {key: result.depth[key] for key in (*DEPTH, *SPLIT) if key in result.depth}
     record["exit_histogram"] = " ".join(map(str, result.depth["exit_histogram"]))
     if curve:
         record[f"{metric}_area_1x_3x"] = curve["area"]

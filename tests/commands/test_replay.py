@@ -275,3 +275,19 @@ def test_plain_networks_are_points_and_the_deepest_is_the_reference(folder: Path
         assert refused.returncode == 1 and message in refused.stderr, refused.stderr
     refused = run("replay", *traces, "--policy", policy, "--plain", plain[0], check=False)
     assert "--plain: found 1 files for 2 traces" in refused.stderr
+
+
+def test_a_network_split_between_two_machines(folder: Path) -> None:
+    dev = str(folder / "s0" / "dev.npz")
+    policy = write(folder / "p.json", {"type": "max_probability", "thresholds": {"grid": [0.6, 0.9]}})
+    options = ["--policy", policy, "--edge-layers", "2", "--offload-cost", "3", "--csv", str(folder / "r.csv")]
+    for result in replayed(folder, dev, *options)["results"]:
+        counts = result["exit_histogram"]
+        first, second, sent, samples = counts[0], counts[1], sum(counts[2:]), sum(counts)
+        assert result["offloaded"] == pytest.approx(sent / samples)
+        assert result["edge_cost"] == pytest.approx((first + 2 * second + (2 + 3) * sent) / samples)
+    with (folder / "r.csv").open(newline="") as file:
+        assert {"offloaded", "edge_cost"} <= set(next(csv.DictReader(file)))
+    for layers, allowed in (("0", "1 or more"), ("9", "1 to ")):
+        refused = run("replay", dev, "--policy", policy, "--edge-layers", layers, check=False)
+        assert refused.returncode == 1 and f"--edge-layers: found {layers}, allowed: {allowed}" in refused.stderr
