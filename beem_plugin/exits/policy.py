@@ -117,6 +117,11 @@ class ExitPolicy(Registrable):
         """Whether the policy has all numbers that `step` needs."""
         return True
 
+    def check_can_be_fitted(self) -> None:
+        """Raises a `ConfigurationError` if the config lacks what `calibrate` needs. Called before a training."""
+        if isinstance(inner := getattr(self, "policy", None), ExitPolicy):
+            inner.check_can_be_fitted()
+
     @property
     def needs_all_labels(self) -> bool:
         """

@@ -140,6 +140,7 @@ class Captioning(Task):
         return values
 
     def check_model(self, model: Any) -> None:
+        super().check_model(model)
         if captioner_of(model).exit_policy.needs_all_labels:
             raise ConfigurationError(
                 f"model.exit_policy: found {model.exit_policy.registered_name}, which reads the probabilities of all "

@@ -85,6 +85,8 @@ class Task(Registrable):
 
     def check_model(self, model: Any) -> None:
         """Raises a `ConfigurationError` if the model cannot be calibrated on a trace. Called before training."""
+        if (policy := getattr(model, "exit_policy", None)) is not None:
+            policy.check_can_be_fitted()
 
     def evaluate(
         self,

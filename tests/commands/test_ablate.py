@@ -179,6 +179,11 @@ def test_force_deletes_an_ablation_and_nothing_else(
         ([], {"a": {"model.exit_policy": 3}}, "variant 'a': model.exit_policy: found 3"),
         (
             [],
+            {"a": {"model.exit_policy": {"type": "calibrated", "policy": "margin"}}},
+            "variant 'a': margin.thresholds: found nothing",
+        ),
+        (
+            [],
             {"a": {"model.exit_policy.thresholds": "error_rat"}},
             "found 'error_rat', allowed: a number, a list of them, or one of error_rate",
         ),

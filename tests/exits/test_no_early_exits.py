@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import beem_plugin.components  # noqa: F401
+from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.registry import Params
 from beem_plugin.exits.policy import ExitPolicy
+from beem_plugin.tasks.task import Task
 from tests.exits.random_traces import random_trace
 
 IMPOSSIBLE: list[dict[str, Any]] = [
@@ -54,3 +57,10 @@ def test_full_depth_on_purpose_is_no_mistake() -> None:
     assert not any("no calibration sample" in text for text in report.warnings) and report.early_share == 0.0
     some = calibrate({"type": "fixed_exit", "exit": 2})
     assert some.early_share == 1.0 and not any("no calibration sample" in text for text in some.warnings)
+
+
+def test_thresholds_that_are_missing_are_named_before_a_training() -> None:
+    for block in ({"type": "margin"}, {"type": "calibrated", "policy": {"type": "margin"}}):
+        model = SimpleNamespace(exit_policy=ExitPolicy.from_params(Params(block)))
+        with pytest.raises(ConfigurationError, match="margin.thresholds: found nothing, allowed: a number"):
+            Task.from_params({"type": "classification"}).check_model(model)

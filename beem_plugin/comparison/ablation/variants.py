@@ -107,6 +107,7 @@ class Variant:
         except ConfigurationError:
             return  # whether it has open numbers cannot be told without the network
         if not policy.is_calibrated:
+            policy.check_can_be_fitted()
             self.calibration_source()
 
 

@@ -179,14 +179,18 @@ class ThresholdPolicy(ExitPolicy):
         vars(self).update({name: value for name, value in vars(fitted).items() if name not in LIMITS})
         self.bind(self.exit_layers, self.num_labels)
 
-    def calibrate(self, trace: Trace, parameters: Trace | None = None) -> CalibrationReport:
-        self.bind(trace.exit_layers, trace.num_labels)
-        self.fit_parameters(trace if parameters is None else parameters)
+    def check_can_be_fitted(self) -> None:
         if self.strategy is None:
             raise ConfigurationError(
                 f"{self.registered_name}.thresholds: found nothing, allowed: a number, a list, or a strategy, one of "
                 f"{', '.join(sorted(ThresholdStrategy.list_available()))}"
             )
+
+    def calibrate(self, trace: Trace, parameters: Trace | None = None) -> CalibrationReport:
+        self.bind(trace.exit_layers, trace.num_labels)
+        self.fit_parameters(trace if parameters is None else parameters)
+        self.check_can_be_fitted()
+        assert self.strategy is not None, "it was checked"
         table = self.score_table(trace)
         fit = self.strategy.fit(table)
         self.values = [table.orient(value) for value in fit.thresholds]
