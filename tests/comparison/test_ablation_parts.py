@@ -12,7 +12,7 @@ import pytest
 from beem_plugin.calibration.curves import Curve
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.comparison.ablation.difference import differences, flat, in_one_line
-from beem_plugin.comparison.ablation.launcher import error_line
+from beem_plugin.comparison.ablation.launcher import Launcher, error_line
 from beem_plugin.comparison.ablation.plots import trade_off_figure
 from beem_plugin.comparison.ablation.rows import Row, compare_with_base, find_sweeps, keep_best, reference_of
 from beem_plugin.comparison.ablation.table import ablation_table, csv_record, markdown, notes
@@ -355,3 +355,19 @@ def test_the_last_error_of_this_attempt_is_reported(tmp_path: Path) -> None:
 def test_a_variant_without_results_counts_as_no_sweep() -> None:
     rows = [Row(Variant(str(n), {"a": n}, str(n)), differences({"a": 9}, {"a": n}), "") for n in range(4)]
     assert find_sweeps(rows) == []
+
+
+def test_every_training_gets_a_gpu_and_gives_it_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    launcher = Launcher(devices=["0", "1"])
+    seen: list[str] = []
+
+    def execute(command: Any, log_path: Path, environment: dict[str, str]) -> int:
+        seen.append(environment["CUDA_VISIBLE_DEVICES"])
+        if len(seen) == 1:  # while the first one runs
+            launcher.execute(["train"], log_path)
+        return 0
+
+    monkeypatch.setattr(launcher, "_execute", execute)
+    launcher.execute(["train"], tmp_path / "log")
+    launcher.execute(["train"], tmp_path / "log")
+    assert seen == ["0", "1", "1"]
