@@ -32,8 +32,11 @@ OTHER_BLOCKS = "other_blocks"
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Fills the generated pages into the navigation."""
-    for section in config.nav or []:
+    """Fills the generated pages into the navigation, and pages that it does not name."""
+    nav: Any = config.nav
+    pages = sorted(str(path.relative_to(config.docs_dir)) for path in Path(config.docs_dir).rglob("*.md"))
+    nav[3:3] = [page for page in pages if f"'{page}'" not in str(nav)]  # behind "Your own data"
+    for section in nav:
         if "Components" in section:
             section["Components"] = ["components/index.md", *(f"components/{name}.md" for name in components())]
     return config
@@ -42,9 +45,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     pages = {"index.md": first_page(), "commands.md": commands_page(), "components/index.md": index_page()}
     pages |= {f"components/{name}.md": page for name, page in components().items()}
-    for path, content in pages.items():
-        files.append(File.generated(config, path, content=content))
-    return files
+    generated = (File.generated(config, path, content=content) for path, content in pages.items())
+    return Files([*files, *generated])
 
 
 def first_page() -> str:
