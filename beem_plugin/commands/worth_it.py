@@ -17,7 +17,7 @@ class WorthIt(Subcommand):
     def add_subparser(self, parser: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
         description = (
             "Is early exit worth it on these data? Trains the config, plain networks (the first layers of its encoder, "
-            "each trained for itself), and compares exits with plain networks and their cascades at equal cost. "
+            "each trained for itself), and compares the accuracy of exits, plain networks and cascades at equal cost. "
             "Finished work is kept: the same command continues an interrupted one, and takes further depths or seeds."
         )
         subparser = parser.add_parser(self.name, description=description, help="compare exits with plain networks")

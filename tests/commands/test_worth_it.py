@@ -94,9 +94,15 @@ def test_errors_are_one_line(
     assert result.stderr.count("\n") == 1 and not (tmp_path / "out").exists()
 
 
+def test_policies_are_built_before_anything_is_trained(environment: None, tmp_path: Path) -> None:
+    (tmp_path / "rules.json").write_text(json.dumps({"mine": {"type": "entropy", "normalised": True}}))
+    result = worth_it(tmp_path, "--policies", str(tmp_path / "rules.json"))
+    assert result.returncode == 1 and "rules.json: mine: normalised: unknown key of entropy" in result.stderr
+
+
 def test_training_errors_are_named_and_no_answer_is_given(
     environment: None, tmp_path: Path, in_process: list[list[str]]
 ) -> None:
-    result = worth_it(tmp_path, "--depths", "1", **{"model.objective.distillation": "sideways"})
+    result = worth_it(tmp_path, "--depths", "3", **{"model.objective.distillation": "sideways"})
     assert result.returncode == 1 and "objective.distillation: found 'sideways'" in result.stderr
     assert "not every network is trained" in result.stderr and not (tmp_path / "out" / "worth_it.json").exists()

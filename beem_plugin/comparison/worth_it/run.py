@@ -15,19 +15,21 @@ import torch
 from beem_plugin.common.errors import ConfigurationError, check_least
 from beem_plugin.common.files import atomic_write, write_json
 from beem_plugin.common.params import load_config_dict
+from beem_plugin.common.registry import Params
 from beem_plugin.comparison.ablation.ablate import STATE_NAME, check_directory, say
 from beem_plugin.comparison.ablation.launcher import Launcher
 from beem_plugin.comparison.ablation.trainings import file_name, remember
 from beem_plugin.comparison.ablation.variants import check_variants
 from beem_plugin.comparison.exit_choice import choose_depth, choose_exits
 from beem_plugin.comparison.plain_networks import encoder_of, full_depth, right_of_last_exit
-from beem_plugin.comparison.policy_files import load_policies
+from beem_plugin.comparison.policy_files import errors_at, load_policies
 from beem_plugin.comparison.worth_it.networks import Networks
 from beem_plugin.comparison.worth_it.result import WorthIt, trade_off
 from beem_plugin.comparison.worth_it.seconds import measure_options
 from beem_plugin.comparison.worth_it.trainings import EXITS, Plan
 from beem_plugin.comparison.worth_it.verdicts import LAYERS, SPEEDS, Seconds, Verdict, choose_options, judge
 from beem_plugin.evaluation.benchmark import machine
+from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.models.model import Model
 from beem_plugin.rendering.plots import plots_available, save_figure
 
@@ -118,6 +120,8 @@ def rules_of(policy: Any, files: Sequence[str]) -> dict[str, dict[str, Any]]:
         if one.is_sweep:
             raise ConfigurationError(f"{one.where}: found a grid, allowed: policies without one")
         rules[one.name] = one.settings[0].config
+        with errors_at(one.where):
+            ExitPolicy.from_params(Params(dict(rules[one.name])))
     types = {rule.get("type") for rule in rules.values()}
     return rules | {name: {"type": name} for name in DEFAULT_RULES if name not in types}
 
