@@ -109,6 +109,7 @@ def test_a_tie_with_a_cascade_is_one_for_exits() -> None:
     exits.right = np.round(networks.right_at(cascade, exits.fitted.cost, "reported"))
     (verdict,) = judge(networks, options, {2.0: (exits, cascade)}, {})
     assert verdict.is_tie and verdict.ships_exits and verdict.sentence.endswith("within noise and in one network")
+    assert headline([verdict]) == "Early exit is as good as a cascade of networks at 2x."
 
 
 def test_equal_seconds_can_decide_otherwise() -> None:
