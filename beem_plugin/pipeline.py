@@ -129,6 +129,8 @@ class EarlyExitPipeline:
                 raise DataError(f"the input lacks {missing}; found {sorted(inputs)}")
             found = list(self._predict(zip(*(inputs[name] for name in names), strict=True)))
             return {key: [one[key] for one in found] for key in (found[0] if found else ())}
+        if not isinstance(inputs, Iterable) or isinstance(inputs, bytes):
+            raise DataError(f"found an input of type {type(inputs).__name__}, allowed: a text, or an iterable of texts")
         stream = self._predict(inputs)
         return list(stream) if hasattr(inputs, "__len__") else stream
 
@@ -228,6 +230,13 @@ class EarlyExitPipeline:
         reader = self.archive.validation_dataset_reader
         card = model_card(self.archive.config.as_dict(quiet=True), self.model, reader, evidence, summary)
         (Path(folder) / "README.md").write_text(card, encoding="utf-8")
+
+    def __repr__(self) -> str:
+        layers = ", ".join(map(str, self.model.encoder.exit_layers))
+        kind = self.model.exit_policy.registered_name
+        return (
+            f"EarlyExitPipeline(exits at layers {layers}, policy {kind!r}, labels {self.labels}, dtype {self.dtype!r})"
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_idle"}

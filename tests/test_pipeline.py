@@ -115,8 +115,14 @@ def test_a_pickled_pipeline_predicts_the_same(pipeline: EarlyExitPipeline, expec
     assert labels_and_exits(pickle.loads(pickle.dumps(pipeline))(TEXTS)) == expected
 
 
-def test_another_operating_point_is_a_new_object(pipeline: EarlyExitPipeline, expected: list[tuple[str, int]]) -> None:
+def test_another_operating_point_is_a_new_object(
+    pipeline: EarlyExitPipeline, expected: list[tuple[str, int]], caplog: pytest.LogCaptureFixture
+) -> None:
     fast = pipeline.with_policy("max_probability", speedup=2)
+    assert "policy 'max_probability'" in repr(fast)
+    caplog.clear()
+    pipeline.with_policy("max_probability", speedup=9)
+    assert "calibration on " in caplog.text and "9" in caplog.text
     assert fast.policy["type"] == "max_probability" and isinstance(fast.policy["thresholds"], list)
     assert fast.archive.calibration is not None and fast.archive.calibration.report["layer_speedup"] >= 2
     assert pipeline.with_policy(speedup=1.5).policy["type"] == pipeline.policy["type"] == "beem"
@@ -176,6 +182,9 @@ def test_an_archive_of_release_0_1_loads_and_saves(tmp_path: Path) -> None:
 def test_wrong_inputs_are_one_line(pipeline: EarlyExitPipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataError, match=r"found 2 text\(s\) an input, allowed: 1 \(sentence\)"):
         pipeline(("a pair", "of texts"))
+    for wrong in (None, 3, b"text"):
+        with pytest.raises(DataError, match=f"found an input of type {type(wrong).__name__}, allowed: a text"):
+            pipeline(wrong)
     with pytest.raises(DataError, match="input 1: sentence: found 3"):
         pipeline(["fine", 3])
     with pytest.raises(DataError, match=r"lacks \['sentence'\]; found \['text'\]"):

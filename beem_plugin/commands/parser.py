@@ -12,11 +12,11 @@ from beem_plugin.common.plugins import import_plugins
 
 
 class ArgumentParserWithDefaults(argparse.ArgumentParser):
-    """A parser whose help names the default of every option that has one."""
+    """A parser whose help names the default of every option that takes a value and has one."""
 
     def add_argument(self, *args: Any, **kwargs: Any) -> argparse.Action:
         action = super().add_argument(*args, **kwargs)
-        has_default = action.default not in (None, "", argparse.SUPPRESS, []) and action.default is not False
+        has_default = action.nargs != 0 and action.default not in (None, "", argparse.SUPPRESS, [])
         if has_default and action.option_strings and isinstance(action.help, str):
             default = str(action.default).replace("%", "%%")
             action.help += f" (default = {default})"

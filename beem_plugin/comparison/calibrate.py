@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ from beem_plugin.exits.policies.threshold_policy import ThresholdPolicy
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.rendering.pages.calibration import calibration_page, exits_table
 from beem_plugin.tasks.classification import text_model
+
+logger = logging.getLogger(__name__)
 
 
 def calibrate_from_args(args: argparse.Namespace) -> CalibrationEvidence:
@@ -144,6 +147,8 @@ def with_policy(archive: Archive, config: dict[str, Any], trace: ExitTrace | Non
     calibration, source = None, None
     if trace is not None:
         report = policy.calibrate(trace)
+        for warning in report.warnings:
+            logger.warning("calibration on %s: %s", report.source, warning)
         calibration, source = Calibration(report.policy, config, report.to_json(), trace), report.source
     elif not policy.is_calibrated:
         raise ConfigurationError(

@@ -134,7 +134,7 @@ def read_table(
             head = list(_up_to_text(lines))
             begin = head[-1].lstrip()[:1] if head else ""
             lines = itertools.chain(head, lines)
-            format = "jsonl" if begin in ("{", "[") else format or "text"
+            format = "jsonl" if begin in ("{", "[") else format or _format_by_header(head, text_fields or ())
         if format == "jsonl":
             rows = _array_rows("".join(lines), str(path)) if begin == "[" else _json_rows(lines, str(path))
         elif format == "text":
@@ -153,6 +153,15 @@ def first_cells(path: str | Path) -> list[str]:
     with open_text(path) as file:
         first = next(iter(file), "")
     return first.rstrip("\n").split("\t") if first else []
+
+
+def _format_by_header(head: Sequence[str], names: Sequence[str]) -> str:
+    """`"csv"` or `"tsv"` if the first line is a header with the text columns and others, else `"text"`."""
+    for format, delimiter in (("csv", ","), ("tsv", "\t")):
+        columns = [column.strip(' "\ufeff') for column in (head[-1] if head else "").strip().split(delimiter)]
+        if names and len(columns) > len(names) and set(names) <= set(columns):
+            return format
+    return "text"
 
 
 def _up_to_text(lines: Iterator[str]) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,9 @@ LABEL_NAMES = ("label", "labels", "category", "class", "target", "sentiment", "i
 PAIRS = (("sentence1", "sentence2"), ("premise", "hypothesis"), ("question", "answer"), ("text1", "text2"))
 LENGTHS = (32, 64, 128, 256, 512)
 TOKENS_PER_WORD = 1.4
+HELD_OUT = 10
+"""One in so many rows is held out by the config that is written."""
+FEW = 200
 UNBALANCED = 3
 """From this ratio of the largest to the smallest class on, `macro_f1` is reported."""
 
@@ -58,6 +62,12 @@ def new_config_from_args(args: argparse.Namespace) -> None:
     )
     with atomic_write(args.output) as file:
         file.write(config)
+    if (held_out := sum(found.labels.values()) // HELD_OUT) < FEW:
+        print(
+            f"warning: about {held_out} rows will be held out to choose thresholds and the epoch; with fewer than {FEW} "
+            "both are uncertain",
+            file=sys.stderr,
+        )
     print(f"{args.data}: {summary_of(found)}\nwrote {args.output}; next: allennlp train {args.output}")
 
 
@@ -76,6 +86,8 @@ def look_at(path: str, text_fields: Sequence[str] | None = None, label_field: st
     values = {name: [row.values.get(name) for row in rows] for name in names}
     label = label_field or guessed_label({name: values[name] for name in names if name not in (text_fields or ())})
     texts = list(text_fields or guessed_texts(values, label))
+    if label in texts:
+        raise ConfigurationError(f"--text: found the label's column {label!r}, allowed: another of {', '.join(names)}")
     labels: Counter[str] = Counter()
     for row in rows:
         name = LabelRules().text(row.values.get(label), f"{row.place}: {label}")

@@ -17,7 +17,9 @@ from tests.tiny_project import CONFIGS, run, write_tickets
 def test_the_config_trains_with_exits(tiny_environment: dict[str, str], tmp_path: Path) -> None:
     data, output = write_tickets(tmp_path / "tickets.csv"), tmp_path / "configs" / "mine.jsonnet"
     command = ["new-config", "--data", str(data), "--output", str(output), "--encoder"]
-    said = run(*command, tiny_environment["BEEM_BACKBONE"]).stdout
+    done = run(*command, tiny_environment["BEEM_BACKBONE"])
+    said = done.stdout
+    assert "warning: about 16 rows will be held out" in done.stderr
     assert "160 rows; text: title; category: " in said and f"next: allennlp train {output}" in said
     config = load_config_dict(output)
     assert config["dataset_reader"]["metric"] == "macro_f1" and config["dataset_reader"]["text_fields"] == ["title"]
@@ -51,6 +53,8 @@ def test_what_cannot_be_classes_is_one_line(tmp_path: Path) -> None:
     data = write_tickets(tmp_path / "tickets.csv")
     with pytest.raises(ConfigurationError, match="--label: found 'kind', allowed: "):
         look_at(str(data), label_field="kind")
+    with pytest.raises(ConfigurationError, match="--text: found the label's column 'category', allowed: another of"):
+        look_at(str(data), ["category"], "category")
     with pytest.raises(ConfigurationError, match="found 160 values, most of them once: no classes in 'number'"):
         look_at(str(data), label_field="number")
     data.write_text("text,label\ngood,a\nbad,\n")

@@ -276,3 +276,16 @@ def test_utf_16_without_a_byte_order_mark_is_not_text(tmp_path: Path) -> None:
         list(read_table(path, text_fields=("text",)))
     rows = list(read_table(path, TableFormat(encoding="utf-16-le"), text_fields=("text",)))
     assert [row.values for row in rows] == [{"text": "good"}, {"text": "bad"}]
+
+
+def test_lines_after_a_header_with_the_text_columns_are_a_table(tmp_path: Path) -> None:
+    path = tmp_path / "no_suffix"
+    path.write_text('id,title\n1,"good, or so"\n', encoding="utf-8")
+    assert [row.values for row in read_table(path, text_fields=["title"])] == [{"id": "1", "title": "good, or so"}]
+    path.write_text("id\ttitle\n1\tfine\n", encoding="utf-8")
+    assert [row.values for row in read_table(path, text_fields=["title"])] == [{"id": "1", "title": "fine"}]
+    path.write_text("title\nid, untitled\n", encoding="utf-8")
+    assert [row.values for row in read_table(path, text_fields=["title"])] == [
+        {"title": "title"},
+        {"title": "id, untitled"},
+    ]

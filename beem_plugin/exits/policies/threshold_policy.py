@@ -182,8 +182,8 @@ class ThresholdPolicy(ExitPolicy):
     def check_can_be_fitted(self) -> None:
         if self.strategy is None:
             raise ConfigurationError(
-                f"{self.registered_name}.thresholds: found nothing, allowed: a number, a list, or a strategy, one of "
-                f"{', '.join(sorted(ThresholdStrategy.list_available()))}"
+                f"{self.registered_name}.thresholds: found nothing, allowed: a number, a list, a speed-up "
+                f"(--speedup, `speedup=`), or a strategy, one of {', '.join(sorted(ThresholdStrategy.list_available()))}"
             )
 
     def calibrate(self, trace: Trace, parameters: Trace | None = None) -> CalibrationReport:
