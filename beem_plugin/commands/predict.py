@@ -55,7 +55,7 @@ class Predict(Subcommand):
         subparser.add_argument(
             "--format",
             choices=["jsonl", "csv", "tsv", "text"],
-            help="of the input; if not given, from the name of the file, JSON lines for standard input",
+            help="of the input; if not given, from the name of the file or the first line",
         )
         subparser.add_argument(
             "--input-field",

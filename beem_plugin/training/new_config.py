@@ -64,8 +64,8 @@ def new_config_from_args(args: argparse.Namespace) -> None:
         file.write(config)
     if (held_out := sum(found.labels.values()) // HELD_OUT) < FEW:
         print(
-            f"warning: about {held_out} rows will be held out to choose thresholds and the epoch; with fewer than {FEW} "
-            "both are uncertain",
+            f"warning: about {held_out} rows will be held out to choose thresholds and the epoch; with fewer than "
+            f"{FEW} both are uncertain",
             file=sys.stderr,
         )
     print(f"{args.data}: {summary_of(found)}\nwrote {args.output}; next: allennlp train {args.output}")

@@ -183,7 +183,7 @@ class ThresholdPolicy(ExitPolicy):
         if self.strategy is None:
             raise ConfigurationError(
                 f"{self.registered_name}.thresholds: found nothing, allowed: a number, a list, a speed-up "
-                f"(--speedup, `speedup=`), or a strategy, one of {', '.join(sorted(ThresholdStrategy.list_available()))}"
+                f"(--speedup, `speedup=`), or a strategy: {', '.join(sorted(ThresholdStrategy.list_available()))}"
             )
 
     def calibrate(self, trace: Trace, parameters: Trace | None = None) -> CalibrationReport:
