@@ -13,6 +13,8 @@ import torch
 from beem_plugin.data.instance import Instance
 from beem_plugin.data.ragged_batch import TOKEN_FIELDS, RaggedBatch
 
+_BLOCK = 4096
+
 
 class InstanceTable(Sequence[Instance]):
     """
@@ -68,7 +70,13 @@ class InstanceTable(Sequence[Instance]):
         return len(self.label_codes)
 
     def __iter__(self) -> Iterator[Instance]:
-        return map(self._instance, range(len(self)))
+        for first in range(0, len(self), _BLOCK):  # elements of lists are read ten times as fast as those of arrays
+            rows = slice(first, first + _BLOCK)
+            spans, codes = self._spans[:, rows].T.tolist(), self.label_codes[rows].tolist()
+            for span, start, length, code in zip(
+                spans, self._starts[rows].tolist(), self.lengths[rows].tolist(), codes
+            ):
+                yield self._instance(*span, start, length, code)
 
     @overload
     def __getitem__(self, row: int) -> Instance: ...
@@ -81,7 +89,7 @@ class InstanceTable(Sequence[Instance]):
             return self.select(range(*row.indices(len(self))))
         if not -len(self) <= row < len(self):
             raise IndexError(f"row {row} of {len(self)}")
-        return self._instance(row % len(self))
+        return next(iter(self.select([row])))
 
     def select(self, rows: Sequence[int] | np.ndarray) -> InstanceTable:
         """The rows at these positions, in that order."""
@@ -117,14 +125,12 @@ class InstanceTable(Sequence[Instance]):
         index = torch.arange(position, position + len(self))
         return RaggedBatch(tokens, torch.from_numpy(starts), torch.from_numpy(lengths.copy()), index, pad_token_id)
 
-    def _instance(self, row: int) -> Instance:
-        first, last = self._spans[:, row]
+    def _instance(self, first: int, last: int, start: int, length: int, code: int) -> Instance:
         fields, identifier = pickle.loads(self._records[first:last])
-        start, end = self._starts[row], self._starts[row] + self.lengths[row]
-        encoding = {name: flat[start:end].tolist() for name, flat in self._tokens.items()}
+        encoding = {name: flat[start : start + length].tolist() for name, flat in self._tokens.items()}
         if encoding:
-            encoding["attention_mask"] = [1] * int(self.lengths[row])
-        return Instance(fields, encoding, self.label_values[self.label_codes[row]], identifier)
+            encoding["attention_mask"] = [1] * length
+        return Instance(fields, encoding, self.label_values[code], identifier)
 
 
 def select(instances: Sequence[Instance], rows: Sequence[int]) -> Sequence[Instance]:

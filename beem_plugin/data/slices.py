@@ -92,7 +92,8 @@ def _strata(texts: Iterable[tuple[str, ...]], labels: Sequence[str | float | Non
         return [sorted(groups_of_bin, key=lambda group: rank[group[0]]) for groups_of_bin in bins if groups_of_bin]
     for group in ordered:
         # The same text with two labels (CoLA has such) counts as the first label by name.
-        strata[min(str(labels[row]) for row in group)].append(group)
+        name = str(labels[group[0]]) if len(group) == 1 else min(str(labels[row]) for row in group)
+        strata[name].append(group)
     return [strata[name] for name in sorted(strata)]
 
 
