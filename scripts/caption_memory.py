@@ -40,11 +40,12 @@ def main() -> int:
     parser.add_argument("--chunk-elements", type=int, default=2**24)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=CASES)
     args = parser.parse_args()
     context = multiprocessing.get_context("spawn")
     plain: dict[str, Any] | None = None
     failed = 0
-    for case in CASES:
+    for case in args.cases:
         receiver, sender = context.Pipe(duplex=False)
         process = context.Process(target=report, args=(case, args, sender))
         process.start()

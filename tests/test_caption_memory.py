@@ -26,7 +26,7 @@ def test_every_case_is_measured(tmp_path: Path) -> None:
 
 
 def test_a_case_that_fails_says_why(tmp_path: Path) -> None:
-    done = memory(tmp_path, "--chunk-elements", "0")
+    done = memory(tmp_path, "--chunk-elements", "0", "--cases", "plain")
     assert done.returncode == 1
     found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [line["failed"] for line in found] == ["model.chunk_elements: found 0, allowed: 1 or more"] * 3
+    assert [line["failed"] for line in found] == ["model.chunk_elements: found 0, allowed: 1 or more"]
