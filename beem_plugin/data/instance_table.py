@@ -73,10 +73,10 @@ class InstanceTable(Sequence[Instance]):
         for first in range(0, len(self), _BLOCK):  # elements of lists are read ten times as fast as those of arrays
             rows = slice(first, first + _BLOCK)
             spans, codes = self._spans[:, rows].T.tolist(), self.label_codes[rows].tolist()
-            for span, start, length, code in zip(
+            for (begin, end), start, length, code in zip(
                 spans, self._starts[rows].tolist(), self.lengths[rows].tolist(), codes
             ):
-                yield self._instance(*span, start, length, code)
+                yield self._instance(begin, end, start, length, code)
 
     @overload
     def __getitem__(self, row: int) -> Instance: ...
