@@ -1,4 +1,4 @@
-"""Ablations whose trainings run in this process: starting one anew for each costs seconds."""
+"""Ablations whose trainings run in this process: a new process for each costs seconds."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ class Result:
 
 
 def run(*arguments: str, check: bool = True, stdin: str = "") -> Result:
-    """A command as a user types it, in this process: starting one anew for each costs seconds."""
+    """A command as a user types it, in this process: a new process for each costs seconds."""
     from beem_plugin.commands import main
 
     stdout, stderr, before = io.StringIO(), io.StringIO(), sys.stdin
@@ -173,7 +173,7 @@ def load_script(name: str) -> dict[str, Any]:
 
 
 def run_script(name: str, *arguments: str) -> str:
-    """What a script prints, run in this process: starting one anew costs seconds."""
+    """What a script prints, run in this process: a new process costs seconds."""
     with patch.object(sys, "argv", [name, *arguments]), contextlib.redirect_stdout(io.StringIO()) as printed:
         load_script(name)["main"]()
     return printed.getvalue()

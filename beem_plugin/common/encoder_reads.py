@@ -16,7 +16,7 @@ SENTENCE_ENCODER = ("modules.json", "config_sentence_transformers.json", "1_Pool
 
 def reads(name: str) -> str:
     """
-    `"cls"` for BERT and ALBERT, `"mean"` for every other encoder; the hub is not asked.
+    `"cls"` for BERT and ALBERT, `"mean"` for every other encoder; without access to the hub.
 
     # Parameters
 

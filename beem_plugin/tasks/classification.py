@@ -166,7 +166,7 @@ class Classification(Task):
 
     def legend(self, model: Any) -> str:
         policy = getattr(model, "exit_policy", None)
-        if policy is None:  # a model of somebody's own
+        if policy is None:  # a user's own model class without a policy
             return ""
         confident = getattr(getattr(policy, "policy", policy), "higher_is_more_confident", None)
         shown = [f"probabilities are those of {', '.join(model.vocab.labels)}"] if self.answer == "label" else []

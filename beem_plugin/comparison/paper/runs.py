@@ -123,7 +123,7 @@ def add_parts(rows: Sequence[Row], variants: Sequence[Variant], folder: Path) ->
 
 
 def depth_of(encoder: str) -> int:
-    """Layers of an encoder; the hub is not asked."""
+    """Layers of an encoder, without access to the hub."""
     name = resolve_model_name(encoder, "--backbone")
     if Path(name).is_dir():
         return int(make_config(read_config(name, "--backbone"), "--backbone").num_hidden_layers)

@@ -181,7 +181,7 @@ def answer(
 
 
 def chosen_on_held_out(networks: Networks) -> dict[str, Any]:
-    """The depth, and of more than `CHOSEN_EXITS` exits so many, that held-out data of all seeds speak for."""
+    """The best depth on held-out data of all seeds, and the best `CHOSEN_EXITS` exits if the config has more."""
     right = {
         one.layers: np.concatenate([right_of_last_exit(traces.held_out) for traces in seeds])
         for one, seeds in networks.plain.items()

@@ -227,7 +227,7 @@ def judge(
         difference = None
         if exits is not None:
             assert exits.fitted is not None
-            # What is faster than asked for is compared with networks of the speed asked for.
+            # A rule above the requested speed is compared with networks at the requested speed.
             spent: dict[str, tuple[float, float, dict[int, float] | None]] = {
                 LAYERS: (exits.fitted.cost, float(networks.depth), None)
             }
