@@ -155,11 +155,19 @@ def first_cells(path: str | Path) -> list[str]:
     return first.rstrip("\n").split("\t") if first else []
 
 
+_COLUMN = re.compile(r"[\w#.-]+")
+
+
 def _format_by_header(head: Sequence[str], names: Sequence[str]) -> str:
-    """`"csv"` or `"tsv"` if the first line is a header with the text columns and others, else `"text"`."""
+    """
+    `"csv"` or `"tsv"` if the first line is a header with the text columns and others, else `"text"`. A sentence with a
+    comma is no header: other columns are single words, without blanks around the delimiter.
+    """
     for format, delimiter in (("csv", ","), ("tsv", "\t")):
-        columns = [column.strip(' "\ufeff') for column in (head[-1] if head else "").strip().split(delimiter)]
-        if names and len(columns) > len(names) and set(names) <= set(columns):
+        columns = [column.strip('"\ufeff') for column in (head[-1] if head else "").strip().split(delimiter)]
+        others = set(columns) - set(names)
+        is_header = len(columns) == len(names) + len(others) and all(map(_COLUMN.fullmatch, others))
+        if names and others and is_header:
             return format
     return "text"
 

@@ -284,6 +284,9 @@ def test_lines_after_a_header_with_the_text_columns_are_a_table(tmp_path: Path) 
     assert [row.values for row in read_table(path, text_fields=["title"])] == [{"id": "1", "title": "good, or so"}]
     path.write_text("id\ttitle\n1\tfine\n", encoding="utf-8")
     assert [row.values for row in read_table(path, text_fields=["title"])] == [{"id": "1", "title": "fine"}]
+    for sentence in ("title, or not", "a title,title", "title,title", "titles,and names"):
+        path.write_text(f"{sentence}\n", encoding="utf-8")
+        assert [row.values for row in read_table(path, text_fields=["title"])] == [{"title": sentence}]
     path.write_text("title\nid, untitled\n", encoding="utf-8")
     assert [row.values for row in read_table(path, text_fields=["title"])] == [
         {"title": "title"},
