@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from beem_plugin.common.errors import DataError
 
@@ -205,3 +205,20 @@ def _left_open(source: str, number: int) -> DataError:
         f"{source}:{number}: a quotation mark left open: it begins a cell that no other one closes; allowed: a closed "
         "cell with inner marks doubled, or dataset_reader.quoting false, where marks are text"
     )
+
+
+_COLUMN = re.compile(r"[\w#.-]+")
+
+
+def format_by_header(head: Sequence[str], names: Sequence[str]) -> str:
+    """
+    `"csv"` or `"tsv"` if the first line is a header with the text columns and others, else `"text"`. A sentence with a
+    comma is no header: other columns are single words, without blanks around the delimiter.
+    """
+    for format, delimiter in (("csv", ","), ("tsv", "\t")):
+        columns = [column.strip('"\ufeff') for column in (head[-1] if head else "").strip().split(delimiter)]
+        others = set(columns) - set(names)
+        is_header = len(columns) == len(names) + len(others) and all(map(_COLUMN.fullmatch, others))
+        if names and others and is_header:
+            return format
+    return "text"

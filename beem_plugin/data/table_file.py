@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from beem_plugin.common.errors import ConfigurationError, DataError, not_allowed
 from beem_plugin.common.files import check_encoding, open_text
 from beem_plugin.common.strict_json import JSON_DECODER, parse_json
-from beem_plugin.data.csv_records import SAY_QUOTING, csv_records, tsv_records, whole_lines
+from beem_plugin.data.csv_records import SAY_QUOTING, csv_records, format_by_header, tsv_records, whole_lines
 
 logger = logging.getLogger(__name__)
 
@@ -134,7 +134,7 @@ def read_table(
             head = list(_up_to_text(lines))
             begin = head[-1].lstrip()[:1] if head else ""
             lines = itertools.chain(head, lines)
-            format = "jsonl" if begin in ("{", "[") else format or _format_by_header(head, text_fields or ())
+            format = "jsonl" if begin in ("{", "[") else format or format_by_header(head, text_fields or ())
         if format == "jsonl":
             rows = _array_rows("".join(lines), str(path)) if begin == "[" else _json_rows(lines, str(path))
         elif format == "text":
@@ -153,23 +153,6 @@ def first_cells(path: str | Path) -> list[str]:
     with open_text(path) as file:
         first = next(iter(file), "")
     return first.rstrip("\n").split("\t") if first else []
-
-
-_COLUMN = re.compile(r"[\w#.-]+")
-
-
-def _format_by_header(head: Sequence[str], names: Sequence[str]) -> str:
-    """
-    `"csv"` or `"tsv"` if the first line is a header with the text columns and others, else `"text"`. A sentence with a
-    comma is no header: other columns are single words, without blanks around the delimiter.
-    """
-    for format, delimiter in (("csv", ","), ("tsv", "\t")):
-        columns = [column.strip('"\ufeff') for column in (head[-1] if head else "").strip().split(delimiter)]
-        others = set(columns) - set(names)
-        is_header = len(columns) == len(names) + len(others) and all(map(_COLUMN.fullmatch, others))
-        if names and others and is_header:
-            return format
-    return "text"
 
 
 def _up_to_text(lines: Iterator[str]) -> Iterator[str]:
