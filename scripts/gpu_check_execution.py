@@ -254,17 +254,20 @@ def latency(subject: Subject, dtype: str, tokens: int, samples: int, repeats: in
     return measure(cases, repeats, samples, subject.device)
 
 
-def throughput(subject: Subject, dtype: str, samples: int, repeats: int) -> dict[str, float]:
+def throughput(subject: Subject, dtype: str, samples: int, repeats: int, of_file: bool) -> dict[str, float]:
+    """Of a file as a whole, or of `compaction` in batches of 64."""
     network, lengths = subject.in_precision(dtype), sentence_lengths(samples)
     policy, exits = subject.policy_and_exits(network, make_batches(lengths, 256))
     speedup = float(lengths.sum() * network.num_exits / (lengths * exits).sum())
     print(f"   counted layer speed-up, by tokens, {speedup:.3f}")
+    if not of_file:
+        made = engine_cases(network, policy, {"type": "compaction"}, make_batches(lengths, 64))
+        return measure(
+            {f"compaction 64, {name}": case for name, case in made.items()}, repeats, samples, subject.device
+        )
     cases = {
         f"transformers, batch {n}": plain_case(network, make_batches(lengths, n), subject.device) for n in (256, 1024)
     }
-    batches = make_batches(lengths, 64)
-    for name, case in engine_cases(network, policy, {"type": "compaction"}, batches).items():
-        cases[f"compaction 64, {name}"] = case
     batches = make_batches(lengths, 256)
     for name, options in POOLS.items():
         made = engine_cases(network, policy, {"type": "depth_pools", **options}, batches)
@@ -318,7 +321,10 @@ def run_all(args: argparse.Namespace) -> None:
         parts[f"batch 1, {tokens} tokens"] = lambda tokens=tokens: latency(  # type: ignore[misc]
             subject, half, tokens, args.samples, args.repeats
         )
-    parts["file"] = lambda: throughput(subject, half, args.sentences, args.repeats)
+    for title in ("batches of 64", "file"):
+        parts[title] = lambda title=title: throughput(  # type: ignore[misc]
+            subject, half, args.sentences, args.repeats, title == "file"
+        )
     if device.type == "cuda":
         for engine in ("single", "depth_pools"):
             parts[f"GPU use, {engine}"] = lambda engine=engine: gpu_use(  # type: ignore[misc]
