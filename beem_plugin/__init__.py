@@ -8,20 +8,23 @@ Importing this alone is cheap and registers nothing. `load`, which is `EarlyExit
 `load_archive` register every component, as the commands and `--include-package beem_plugin` do.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from beem_plugin.classifier import EarlyExitClassifier, fine_tune
     from beem_plugin.pipeline import EarlyExitPipeline
 
     load = EarlyExitPipeline.from_pretrained
 
-__all__ = ["EarlyExitPipeline", "load"]
+__all__ = ["EarlyExitClassifier", "EarlyExitPipeline", "fine_tune", "load"]
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from beem_plugin.pipeline import EarlyExitPipeline
-
-    return EarlyExitPipeline if name == "EarlyExitPipeline" else EarlyExitPipeline.from_pretrained
+    if name in ("EarlyExitClassifier", "fine_tune"):
+        return getattr(import_module("beem_plugin.classifier"), name)
+    pipeline = import_module("beem_plugin.pipeline").EarlyExitPipeline
+    return pipeline if name == "EarlyExitPipeline" else pipeline.from_pretrained

@@ -8,7 +8,7 @@ from typing import Any
 
 import griffe
 
-SECTION = re.compile(r"^# (Parameters|Raises|Returns)$", re.MULTILINE)
+SECTION = re.compile(r"^# (Attributes|Parameters|Raises|Returns)$", re.MULTILINE)
 HEAD = re.compile(r"^(\w[\w, ]* : .*?)(?:, optional.*)?$", re.MULTILINE)
 
 
@@ -20,6 +20,10 @@ class ParametersSections(griffe.Extension):
             first, *rest = SECTION.split(inspect.cleandoc(obj.docstring.value))
             parts = [first]
             for title, text in zip(rest[::2], rest[1::2]):
-                body = HEAD.sub(lambda head: head[1].replace("`", ""), text) if title == "Parameters" else text
+                body = (
+                    HEAD.sub(lambda head: head[1].replace("`", ""), text)
+                    if title in ("Attributes", "Parameters")
+                    else text
+                )
                 parts.append(f"{title}\n{'-' * len(title)}\n{body.lstrip()}")
             obj.docstring.value = "".join(parts)

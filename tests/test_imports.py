@@ -29,6 +29,7 @@ ORDER = [
     ["evaluation"],
     ["comparison"],
     ["pipeline"],
+    ["classifier"],
     ["serving"],
     ["components"],
     ["commands"],

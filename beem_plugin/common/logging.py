@@ -34,9 +34,7 @@ def prepare_logging(
     _file_friendly = file_friendly
     logging.raiseExceptions = False  # a full disk is reported once, where results are written
     root = logging.getLogger()
-    for handler in _installed:
-        root.removeHandler(handler)
-        handler.close()
+    close_logging()
     named = logging.getLevelName(os.environ.get("ALLENNLP_LOG_LEVEL", "INFO").upper())
     level = logging.DEBUG if debugging() else named if isinstance(named, int) else logging.INFO
     console = logging.StreamHandler(sys.stderr)
@@ -52,3 +50,11 @@ def prepare_logging(
     root.setLevel(level)
     for noisy in _NOISY:
         logging.getLogger(noisy).setLevel(max(level, logging.WARNING))
+
+
+def close_logging() -> None:
+    """Removes the handlers that `prepare_logging` installed."""
+    for handler in _installed:
+        logging.getLogger().removeHandler(handler)
+        handler.close()
+    _installed.clear()

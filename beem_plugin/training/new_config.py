@@ -55,11 +55,7 @@ def new_config_from_args(args: argparse.Namespace) -> None:
     if Path(args.output).exists() and not args.force:
         raise ConfigurationError(f"--output: {args.output} exists, allowed: a new file, or --force")
     found = look_at(args.data, args.text, args.label)
-    entries = read_config(resolve_model_name(args.encoder, "--encoder"), "--encoder")
-    shape = make_config(entries, "--encoder")
-    config = written_config(
-        found, args.data, args.encoder, shape.num_hidden_layers, shape.hidden_size, Path(args.output).name
-    )
+    config = config_for(found, args.data, args.encoder, Path(args.output).name)
     with atomic_write(args.output) as file:
         file.write(config)
     if (held_out := sum(found.labels.values()) // HELD_OUT) < FEW:
@@ -143,6 +139,13 @@ def is_number(text: str) -> bool:
     except DataError:
         return False
     return True
+
+
+def config_for(found: Columns, data: str, encoder: str, name: str) -> str:
+    """The config's text for an encoder by hub name, folder or package."""
+    entries = read_config(resolve_model_name(encoder, "--encoder"), "--encoder")
+    shape = make_config(entries, "--encoder")
+    return written_config(found, data, encoder, shape.num_hidden_layers, shape.hidden_size, name)
 
 
 def written_config(found: Columns, data: str, encoder: str, depth: int, width: int, name: str) -> str:

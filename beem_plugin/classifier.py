@@ -1,0 +1,278 @@
+"""Training from Python, without a config file, and the same as a scikit-learn estimator."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import logging
+import sys
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.validation import check_is_fitted
+
+from beem_plugin.calibration.replay import replay
+from beem_plugin.common.errors import ConfigurationError, DataError
+from beem_plugin.common.files import atomic_write
+from beem_plugin.common.logging import close_logging
+from beem_plugin.common.params import load_config
+from beem_plugin.common.plugins import defer_import
+from beem_plugin.common.registry import Params
+from beem_plugin.pipeline import EarlyExitPipeline, Text
+from beem_plugin.predictors.early_exit import row_of, texts_of
+from beem_plugin.training.new_config import Columns, config_for
+from beem_plugin.training.random_state import get_random_state, set_random_state
+from beem_plugin.training.train import train_model
+
+ENCODER = "microsoft/mpnet-base"
+PAIR = ("text1", "text2")
+SOURCE = "texts given to fit"
+_TRAINING = threading.Lock()
+"""A training seeds the generators and redirects the output of the whole process."""
+
+_KEYS = {
+    "speedup": ["model.exit_policy.thresholds.speedup"],
+    "epochs": ["trainer.num_epochs"],
+    "learning_rate": ["trainer.optimizer.lr"],
+    "batch_size": ["data_loader.batch_size"],
+    "max_length": ["dataset_reader.tokenizer.max_length"],
+    "validation_fraction": ["dataset_reader.holdout_fraction"],
+    "cuda_device": ["trainer.cuda_device"],
+    "random_state": ["random_seed", "numpy_seed", "pytorch_seed"],
+}
+"""The keys of the config that each option of `fine_tune` sets."""
+
+
+def fine_tune(
+    texts: Iterable[Text],
+    labels: Iterable[Any],
+    encoder: str = ENCODER,
+    overrides: dict[str, Any] | None = None,
+    folder: str | Path | None = None,
+    label_names: Sequence[str] | None = None,
+    verbose: bool = True,
+    **options: Any,
+) -> EarlyExitPipeline:
+    """
+    Trains a classifier with exits on labelled texts, under the config that `allennlp new-config` writes for them, and
+    calibrates it on rows that are held out.
+
+    # Parameters
+
+    texts : `Iterable`
+        Texts, or pairs of texts.
+    labels : `Iterable`
+        As many names.
+    encoder : `str`, optional (default = `"microsoft/mpnet-base"`)
+        A hub name, a folder, or `package:minilm`.
+    overrides : `dict`, optional
+        Changes to the config, as `-o` of `allennlp train`: `{"trainer.patience": 2}`.
+    folder : `str | Path`, optional
+        Keeps the data (`texts.jsonl`), the config (`config.jsonnet`) and the run (`run/`, with `model.tar.gz`). By
+        default they are deleted.
+    label_names : `Sequence[str]`, optional (default = the names found, sorted)
+        The order of the labels.
+    verbose : `bool`, optional (default = `True`)
+        Whether progress and metrics are shown; warnings always are.
+    options : `Any`
+        `speedup`, `epochs`, `learning_rate`, `batch_size`, `max_length`, `validation_fraction`, `cuda_device` and
+        `random_state`, as of `EarlyExitClassifier`.
+    """
+    if unknown := set(options) - set(_KEYS):
+        raise TypeError(f"fine_tune: found the option {min(unknown)!r}, allowed: {', '.join(_KEYS)}")
+    rows, names = list(texts), [str(label).strip() for label in labels]
+    if len(rows) != len(names):
+        raise DataError(f"labels: found {len(names)} for {len(rows)} texts, allowed: as many")
+    fields = PAIR if rows and isinstance(rows[0], tuple | list) and len(rows[0]) == 2 else ("text",)
+    records = [texts_of(row_of(row, fields), fields) for row in rows]
+    classes = Counter(names)
+    if len(classes) < 2 or "" in classes:
+        raise DataError(f"labels: found {', '.join(map(repr, classes)) or 'none'}, allowed: two names or more")
+    found = Columns(list(fields), "label", classes, [sum(len(row[name].split()) for name in fields) for row in records])
+    given = {key: value for name, value in options.items() if value is not None for key in _KEYS[name]}
+    changes = {
+        "dataset_reader.label_names": list(label_names or sorted(classes)),
+        "dataset_reader.test_fraction": 0.0,
+        "evaluate_on_test": False,
+        **given,
+        **(overrides or {}),
+    }
+    device = options.get("cuda_device")
+    with contextlib.ExitStack() as held:
+        held.enter_context(_TRAINING)
+        if folder and (Path(folder) / "run").exists():
+            raise ConfigurationError(f"folder: {folder} holds a run, allowed: a new folder")
+        place = Path(folder) if folder else Path(held.enter_context(tempfile.TemporaryDirectory()))
+        data, config = place.absolute() / "texts.jsonl", place / "config.jsonnet"
+        with atomic_write(data) as file:
+            file.writelines(json.dumps({**row, "label": name}) + "\n" for row, name in zip(records, names, strict=True))
+        with atomic_write(config) as file:
+            file.write(config_for(found, str(data), encoder, config.name))
+        held.enter_context(_undisturbed(verbose))
+        defer_import("beem_plugin.components")
+        train_model(load_config(config, changes), place / "run", return_model=False)
+        device = device if device is not None else 0 if torch.cuda.is_available() else -1
+        trained = EarlyExitPipeline.from_pretrained(place / "run", device)
+    return trained if folder else _without_paths(trained)
+
+
+def _without_paths(trained: EarlyExitPipeline) -> EarlyExitPipeline:
+    """The pipeline with a name for its data in place of a file that is deleted."""
+    archive = trained.archive
+    config = {name: value for name, value in archive.config.as_dict(quiet=True).items() if name != "test_data_path"}
+    config.update(train_data_path=f"{SOURCE}[fit]", validation_data_path=f"{SOURCE}[holdout]")
+    calibration: Any = archive.calibration
+    source = archive.calibrated_on
+    if calibration is not None and calibration.trace is not None:
+        source = calibration.trace.meta["source"] = calibration.report["source"] = f"{SOURCE}[holdout]"
+    trained.archive = archive._replace(config=Params(config), calibrated_on=source)
+    return trained
+
+
+@contextlib.contextmanager
+def _undisturbed(verbose: bool) -> Iterator[None]:
+    """Puts random generators and logging back, and without `verbose` shows nothing but warnings."""
+    root, state = logging.getLogger(), get_random_state()
+    level = root.level
+    shown = logging.StreamHandler(sys.stderr)
+    shown.setLevel(logging.WARNING)
+    with contextlib.ExitStack() as held:
+        if not verbose:
+            if not root.handlers:
+                root.addHandler(shown)
+            held.enter_context(contextlib.redirect_stdout(io.StringIO()))
+            held.enter_context(contextlib.redirect_stderr(io.StringIO()))
+        try:
+            yield
+        finally:
+            close_logging()
+            root.removeHandler(shown)
+            root.setLevel(level)
+            set_random_state(state)
+
+
+class EarlyExitClassifier(ClassifierMixin, BaseEstimator):
+    """
+    A scikit-learn classifier of texts, or of pairs of texts, that trains an encoder with exits and predicts with early
+    exit: `fit` is `fine_tune`. It takes part in pipelines and grid searches, and can be cloned and pickled.
+
+    # Parameters
+
+    encoder : `str`, optional (default = `"microsoft/mpnet-base"`)
+        A hub name, a folder, or `package:minilm`.
+    speedup : `float`, optional (default = `1.5`)
+        Layer speed-up that thresholds are chosen for, on held-out rows. On a fitted classifier
+        `set_params(speedup=...)` chooses them again, without training.
+    epochs, batch_size, max_length : `int`, optional (default = by the number and length of texts, as `new-config`)
+    learning_rate : `float`, optional (default = `5e-5`)
+    validation_fraction : `float`, optional (default = `0.1`)
+        Share of the rows that is not trained on: it chooses the epoch and the thresholds. With few rows take more.
+    overrides : `dict`, optional
+        Further changes to the config, as `-o` of `allennlp train`.
+    serialization_dir : `str`, optional
+        Keeps the data, the config and the training run in this folder, which must not hold a run.
+    cuda_device : `int`, optional (default = the first GPU, or else the CPU)
+        -1 for the CPU.
+    random_state : `int`, optional (default = the seeds of AllenNLP)
+    verbose : `bool`, optional (default = `False`)
+        Whether progress and metrics of the training are shown.
+
+    # Attributes
+
+    classes_ : `np.ndarray`
+        The labels, sorted: the columns of `predict_proba`.
+    exits_ : `np.ndarray`
+        For each text of the latest prediction, the exit that it left at, from 1. After `fit`, of the held-out rows.
+    pipeline_ : `EarlyExitPipeline`
+        The trained model, for all else: `pipeline_.save_pretrained(...)`, `pipeline_.benchmark(...)`.
+    """
+
+    def __init__(
+        self,
+        encoder: str = ENCODER,
+        *,
+        speedup: float = 1.5,
+        epochs: int | None = None,
+        learning_rate: float | None = None,
+        batch_size: int | None = None,
+        max_length: int | None = None,
+        validation_fraction: float = 0.1,
+        overrides: dict[str, Any] | None = None,
+        serialization_dir: str | None = None,
+        cuda_device: int | None = None,
+        random_state: int | None = None,
+        verbose: bool = False,
+    ) -> None:
+        self.encoder = encoder
+        self.speedup = speedup
+        self.epochs = epochs
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.max_length = max_length
+        self.validation_fraction = validation_fraction
+        self.overrides = overrides
+        self.serialization_dir = serialization_dir
+        self.cuda_device = cuda_device
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.string, tags.input_tags.two_d_array = True, False
+        return tags
+
+    def fit(self, X: Any, y: Any) -> EarlyExitClassifier:
+        """`X`: a list, array or series of texts; pairs, or a frame of two columns. `y`: as many labels of any type."""
+        self.classes_, indices = np.unique(np.asarray(y), return_inverse=True)
+        names = [str(label).strip() for label in self.classes_]
+        self.pipeline_ = fine_tune(
+            _texts(X),
+            [names[index] for index in indices],
+            self.encoder,
+            self.overrides,
+            self.serialization_dir,
+            names,
+            self.verbose,
+            **{name: getattr(self, name) for name in _KEYS},
+        )
+        self.fitted_speedup_ = self.speedup
+        calibration = self.pipeline_.archive.calibration
+        if calibration is not None and calibration.trace is not None:
+            self.exits_ = replay(self.pipeline_.model.exit_policy, calibration.trace).exits.numpy()
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        rows = self._predictions(X)
+        places = {name: place for place, name in enumerate(self.pipeline_.labels)}
+        return self.classes_[np.array([places[row["label"]] for row in rows], dtype=int)]
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Of shape `(texts, classes)`: the policy's probabilities at each text's exit."""
+        rows = [list(row["probabilities"].values()) for row in self._predictions(X)]
+        return np.array(rows, dtype=float).reshape(len(rows), len(self.classes_))
+
+    def _predictions(self, X: Any) -> list[dict[str, Any]]:
+        check_is_fitted(self, "pipeline_")
+        if self.speedup != self.fitted_speedup_:
+            self.pipeline_ = self.pipeline_.with_policy(speedup=self.speedup)
+            self.fitted_speedup_ = self.speedup
+        found = self.pipeline_(_texts(X))
+        self.exits_ = np.array([row["exit"] for row in found], dtype=int)
+        return found
+
+
+def _texts(X: Any) -> list[Text]:
+    """The texts, or pairs, of a list, an array, a series or a frame of one or two columns."""
+    if isinstance(X, str | bytes):
+        raise DataError(f"X: found a {type(X).__name__}, allowed: several texts")
+    values = X.to_numpy() if hasattr(X, "to_numpy") else X
+    values = values.tolist() if hasattr(values, "tolist") else list(values)
+    return [tuple(value) if isinstance(value, list) else value for value in values]
