@@ -38,11 +38,12 @@ from beem_plugin.common.archive_files import (
 )
 from beem_plugin.common.errors import BeemError, ConfigurationError, DataError
 from beem_plugin.common.files import scratch_folder, write_errors_named, write_json
-from beem_plugin.common.params import apply_overrides, check_numbers, parse_overrides
+from beem_plugin.common.params import apply_overrides, check_numbers
 from beem_plugin.common.plugins import defer_import
 from beem_plugin.common.registry import Params
 from beem_plugin.common.strict_json import read_json_object
 from beem_plugin.data import DatasetReader
+from beem_plugin.data.hub import archive_path
 from beem_plugin.data.vocabulary import Vocabulary
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.models import Model
@@ -134,7 +135,7 @@ def load_archive(
     # Parameters
 
     archive_file : `str | Path`
-        A `model.tar.gz` or a serialization directory.
+        A `model.tar.gz`, a serialization directory, or `owner/name` in the hub.
     cuda_device : `int`, optional (default = `-1`)
         -1 for the CPU.
     overrides : `str | dict`, optional
@@ -150,12 +151,12 @@ def load_archive(
         If its config, or an override, is wrong.
     """
     defer_import("beem_plugin.components")
-    changes = parse_overrides(overrides) if isinstance(overrides, str) else overrides
+    archive_file = archive_path(archive_file)
     with opened_archive(archive_file) as folder:
-        config = apply_overrides(read_json_object(folder / CONFIG_NAME, CONFIG_NAME), changes)
+        config = apply_overrides(read_json_object(folder / CONFIG_NAME, CONFIG_NAME), overrides)
         check_numbers(config, f"{CONFIG_NAME}: ")
         meta = read_meta(folder)
-        if Path(archive_file).is_file():
+        if archive_file.is_file():
             verify_digests(folder, meta, WEIGHTS_NAME if weights_file else None)
         localised = localise(config, folder)
         with damage_named(archive_file, "dataset_reader (config.json, tokenizer)"):
@@ -183,15 +184,8 @@ def load_archive(
         either.limit_length(model.max_tokens)
         if hasattr(either, "labels"):  # a reader of a user's own may have none
             either.labels.known = vocab.labels or None
-    return Archive(
-        model.eval().to(device_of(cuda_device)),
-        Params(config),
-        reader,
-        validation_reader,
-        meta,
-        calibration,
-        calibrated_on,
-    )
+    model = model.eval().to(device_of(cuda_device))
+    return Archive(model, Params(config), reader, validation_reader, meta, calibration, calibrated_on)
 
 
 @contextmanager

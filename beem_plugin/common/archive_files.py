@@ -31,6 +31,7 @@ CONFIG_NAME = "config.json"
 META_NAME = "meta.json"
 WEIGHTS_NAME = "weights.safetensors"
 BEST_WEIGHTS = "best.th"
+ALLOWED = "allowed: a model.tar.gz, or the folder of a training run"
 PARTS = ARCHIVE_FOLDERS
 
 _LATER_DIGESTED = ("tokenizer", "image_processor")
@@ -46,10 +47,16 @@ def opened_archive(path: str | Path) -> Iterator[Path]:
         if not (path / CONFIG_NAME).exists():
             raise DataError(f"{path}: no archive and no serialization directory: it has no {CONFIG_NAME}")
         check_json_files(path)
+        if "model_type" in read_json_object(path / CONFIG_NAME, CONFIG_NAME):
+            raise DataError(
+                f"{path}: a pretrained network, {ALLOWED}, or in a config model.encoder.backbone.model_name"
+            )
         yield path
         return
     if not path.exists():
         raise DataError(f"{path}: no such archive")
+    if path.suffix in (".json", ".jsonnet", ".yaml", ".yml"):
+        raise DataError(f"{path}: a config, {ALLOWED}, which `allennlp train {path}` makes")
     with scratch_folder() as folder:
         try:
             with tarfile.open(path, "r:*") as archive, write_errors_named(folder):

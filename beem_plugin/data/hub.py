@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import socket
 import urllib.request
 from collections.abc import Iterator
@@ -13,8 +14,10 @@ from typing import Any
 from unittest import mock
 from urllib.parse import urlparse
 
+from beem_plugin.common.archive_files import ARCHIVE_NAME, CONFIG_NAME
 from beem_plugin.common.errors import ConfigurationError, DataError
 
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(?<!\.tar\.gz)")
 _OFFLINE_VARIABLES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
 
 
@@ -68,6 +71,15 @@ def hub_folder(name: str, revision: str | None = None) -> Path:
             first = (str(error).strip().splitlines() or [type(error).__name__])[0]
             why = f"and it could not be loaded from the hub: {first}"
         raise DataError(f"{name}: no such file or folder, {why}") from None
+
+
+def archive_path(path: str | Path, revision: str | None = None) -> Path:
+    """The archive, or the folder with its files, behind the name of a file, a folder, or `owner/name` in the hub."""
+    found = Path(path).expanduser()
+    if not found.exists() and HUB_ID.fullmatch(str(path)):
+        found = hub_folder(str(path), revision)
+    packed = found / ARCHIVE_NAME
+    return packed if packed.exists() and not (found / CONFIG_NAME).exists() else found
 
 
 def hub_error(key: str, name: str, error: BaseException) -> ConfigurationError:
