@@ -26,8 +26,8 @@ from beem_plugin.common.logging import close_logging
 from beem_plugin.common.params import load_config
 from beem_plugin.common.plugins import defer_import
 from beem_plugin.common.registry import Params
-from beem_plugin.pipeline import EarlyExitPipeline, Text
-from beem_plugin.predictors.early_exit import row_of, texts_of
+from beem_plugin.pipeline import EarlyExitPipeline
+from beem_plugin.predictors.early_exit import Text, row_of, texts_of
 from beem_plugin.training.new_config import Columns, config_for
 from beem_plugin.training.random_state import get_random_state, set_random_state
 from beem_plugin.training.train import train_model

@@ -3,33 +3,25 @@
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from beem_plugin.archival import Archive, load_archive, save_archive
+from beem_plugin.archival import Archive, load_archive
 from beem_plugin.calibration.trace import ExitTrace
-from beem_plugin.common.archive_files import ARCHIVE_NAME, CONFIG_NAME
-from beem_plugin.common.errors import ConfigurationError, DataError
-from beem_plugin.comparison.calibrate import at_speed, headline, policy_config, with_policy
-from beem_plugin.comparison.evidence import calibration_evidence
-from beem_plugin.data.hub import hub_folder
-from beem_plugin.data.instance import Instance
+from beem_plugin.common.errors import DataError
+from beem_plugin.comparison.calibrate import at_speed, policy_config, with_policy
+from beem_plugin.data.hub import archive_path
 from beem_plugin.data.table_file import TableRow
-from beem_plugin.evaluation.benchmark import machine, run_benchmark
+from beem_plugin.evaluation.benchmark import benchmark
 from beem_plugin.execution.file_engine import file_engine
-from beem_plugin.execution.precision import INT8, cast_network
+from beem_plugin.execution.precision import cast_network
 from beem_plugin.models.multi_exit_model import MultiExitModel
-from beem_plugin.predictors.early_exit import row_of, texts_of
+from beem_plugin.predictors.early_exit import Text, labelled_instances, row_of
 from beem_plugin.predictors.predictor import Predictor, check_precision
-from beem_plugin.rendering.pages.model_card import model_card
+from beem_plugin.publish import push_to_hub, save_pretrained
 from beem_plugin.tasks.classification import text_model
 from beem_plugin.tasks.task import BenchmarkOptions, evaluation_loader, task_of_archive
-
-Text = str | tuple[str, str] | Mapping[str, str]
-"""One input: a text, a pair of texts, or texts by the names of the reader's columns."""
-HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(?<!\.tar\.gz)")
 
 
 class EarlyExitPipeline:
@@ -75,22 +67,14 @@ class EarlyExitPipeline:
 
         path : `str | Path`
             A `model.tar.gz`, the folder of a training run or of `save_pretrained`, or `owner/name` in the hub.
-        cuda_device : `int`, optional (default = `-1`)
-            -1 for the CPU.
+        cuda_device : `int`, optional (default = `-1`, the CPU)
         overrides : `str | dict`, optional
             Changes to the archived config, as `-o` of the commands.
-        revision : `str`, optional
-            Branch, tag or commit in the hub.
+        revision : `str`, optional (default = the main branch in the hub)
         options : `Any`
             `batch_size`, `engine`, `dtype`: see the class.
         """
-        name = str(path)
-        found = Path(path).expanduser()
-        if not found.exists() and HUB_ID.fullmatch(name):
-            found = hub_folder(name, revision)
-        if not (found / CONFIG_NAME).exists() and (found / ARCHIVE_NAME).exists():
-            found = found / ARCHIVE_NAME
-        return cls(load_archive(found, cuda_device, overrides), **options)
+        return cls(load_archive(archive_path(path, revision), cuda_device, overrides), **options)
 
     @property
     def model(self) -> MultiExitModel:
@@ -135,10 +119,7 @@ class EarlyExitPipeline:
         return list(stream) if hasattr(inputs, "__len__") else stream
 
     def with_policy(
-        self,
-        policy: str | dict[str, Any] | None = None,
-        speedup: float | None = None,
-        trace: ExitTrace | None = None,
+        self, policy: str | dict[str, Any] | None = None, speedup: float | None = None, trace: ExitTrace | None = None
     ) -> EarlyExitPipeline:
         """
         A pipeline with the same weights under another exit policy, fitted on a trace.
@@ -151,8 +132,8 @@ class EarlyExitPipeline:
             The layer speed-up that thresholds are chosen for: `{"thresholds": {"type": "budget", "speedup": ..}}`.
         trace : `ExitTrace`, optional (default = the archive's calibration trace)
         """
-        given = policy if policy is not None else self.archive.config.as_dict(quiet=True)["model"].get("exit_policy")
-        config = policy_config(given or self.policy)
+        present = self.archive.config.as_dict(quiet=True)["model"].get("exit_policy") or self.policy
+        config = policy_config(present if policy is None else policy)
         if speedup is not None:
             config = at_speed(config, speedup)
         found = copy.copy(self)
@@ -184,7 +165,7 @@ class EarlyExitPipeline:
         source : `str`, optional
             The name of the data, for reports.
         """
-        instances = self._instances(texts, labels)
+        instances = labelled_instances(self.archive.validation_dataset_reader, texts, labels)
         loader = evaluation_loader(self.archive, instances, self.batch_size)
         return task_of_archive(self.archive).trace(self.model, loader, None, source)
 
@@ -202,34 +183,25 @@ class EarlyExitPipeline:
 
         # Parameters
 
-        texts : `Iterable`
-        batch_sizes : `Sequence[int]`, optional
         engines : `list[str]`, optional (default = `["single", "compaction", "depth_pools"]`)
         repeats : `int`, optional (default = `5`)
         time_budget : `float`, optional
             Seconds for each batch size, after which no repeat begins.
         """
-        self.model.exit_policy.check_calibrated()
-        instances = self._instances(texts)
+        instances = labelled_instances(self.archive.validation_dataset_reader, texts)
         options = BenchmarkOptions("texts", list(batch_sizes), self.dtype, engines=engines, instances=instances)
-        cases = task_of_archive(self.archive).benchmark_cases(self.archive, options)
-        found = run_benchmark(cases, repeats, self.model.device, time_budget)
-        return {"dtype": self.dtype, "exit_policy": self.policy, **machine(self.model.device, repeats), **found}
+        return benchmark(self.archive, options, repeats, time_budget)
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Writes the archive's files and a model card, `README.md`, to a folder that `from_pretrained` reads."""
-        if self.dtype == INT8:
-            raise ConfigurationError("save_pretrained: found int8 weights, allowed: a pipeline of another dtype")
-        save_archive(self.archive, Path(folder))
-        evidence, summary = None, ""
-        trace = self.archive.calibration.trace if self.archive.calibration is not None else None
-        if trace is not None:
-            rule = copy.deepcopy(self.model.exit_policy)
-            report = rule.calibrate(trace)
-            evidence, summary = calibration_evidence(rule, report, trace).to_json(), headline(report)
-        reader = self.archive.validation_dataset_reader
-        card = model_card(self.archive.config.as_dict(quiet=True), self.model, reader, evidence, summary)
-        (Path(folder) / "README.md").write_text(card, encoding="utf-8")
+        save_pretrained(self.archive, Path(folder))
+
+    def push_to_hub(self, repo_id: str, **options: Any) -> str:
+        """
+        Uploads what `save_pretrained` writes to Hugging Face's hub, as `owner/name`, and returns the commit's address.
+        `options`: `private`, `token`, `commit_message` and others of `beem_plugin.publish.push_to_hub`.
+        """
+        return push_to_hub(self.archive, repo_id, **options)
 
     def __repr__(self) -> str:
         layers = ", ".join(map(str, self.model.encoder.exit_layers))
@@ -276,24 +248,3 @@ class EarlyExitPipeline:
         if "probabilities" in found:
             found["probabilities"] = dict(zip(self.model.vocab.labels, found["probabilities"], strict=True))
         return found
-
-    def _instances(self, texts: Iterable[Text], labels: Iterable[Any] | None = None) -> list[Instance]:
-        reader = self.archive.validation_dataset_reader
-        rows = [texts_of(row_of(item, reader.text_fields), reader.text_fields) for item in texts]
-        if not rows:
-            raise DataError("texts: found none, allowed: one or more")
-        instances = reader.texts_to_instances(rows)
-        values = [None] * len(rows) if labels is None else list(labels)
-        if len(values) != len(rows):
-            raise DataError(f"labels: found {len(values)} for {len(rows)} texts, allowed: as many")
-        for number, (instance, value) in enumerate(zip(instances, values, strict=True)):
-            instance.label = reader.labels.parse(self._label(value), f"labels[{number}]")
-        return instances
-
-    def _label(self, value: Any) -> Any:
-        """The name for a label's position, which `datasets` and numpy give."""
-        value = value.item() if hasattr(value, "item") else value
-        names = self.model.vocab.labels
-        if isinstance(value, int) and str(value) not in names and 0 <= value < len(names):
-            return names[value]
-        return value

@@ -28,6 +28,7 @@ ORDER = [
     ["predictors", "training"],
     ["evaluation"],
     ["comparison"],
+    ["publish"],
     ["pipeline"],
     ["classifier"],
     ["serving"],

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import datasets
@@ -173,13 +174,67 @@ def test_a_saved_pipeline_loads_and_has_a_model_card(pipeline: EarlyExitPipeline
     assert len(output.read_text().splitlines()) == 70
 
 
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """A hub that keeps what it is given."""
+    found: dict[str, Any] = {}
+
+    class FakeApi:
+        def __init__(self, token: str | None = None) -> None:
+            found["token"] = token
+
+        def create_repo(self, repo_id: str, **options: Any) -> Any:
+            if repo_id.startswith("other/"):
+                raise RuntimeError("403 Forbidden: no right to write\nmore")
+            found["created"] = options
+            return SimpleNamespace(repo_id=repo_id if "/" in repo_id else f"me/{repo_id}")
+
+        def upload_folder(self, repo_id: str, folder_path: Path, **options: Any) -> Any:
+            found["files"] = {str(path.relative_to(folder_path)) for path in Path(folder_path).rglob("*")}
+            found["uploaded"] = options
+            return SimpleNamespace(commit_url=f"https://hub/{repo_id}/commit/1")
+
+    monkeypatch.setattr("huggingface_hub.HfApi", FakeApi)
+    monkeypatch.setattr("beem_plugin.publish.hub_reachable", lambda: True)
+    return found
+
+
+def test_a_pipeline_is_uploaded_with_its_card(
+    pipeline: EarlyExitPipeline, trained: Path, hub: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert pipeline.push_to_hub("me/exits", private=True, token="t", revision="v2") == "https://hub/me/exits/commit/1"
+    assert hub["token"] == "t" and hub["created"] == {"private": True, "exist_ok": True}
+    assert hub["uploaded"] == {"revision": "v2"}
+    assert hub["files"] >= {
+        "README.md",
+        "config.json",
+        "weights.safetensors",
+        "tokenizer/tokenizer.json",
+        "calibration",
+    }
+    with pytest.raises(DataError, match="^other/exits: not uploaded: 403 Forbidden: no right to write$"):
+        pipeline.push_to_hub("other/exits")
+    kept = str(tmp_path / "kept")
+    done = run("push-to-hf", "-s", str(trained), "-n", "exits", "-o", "us", "-c", "First", "-l", kept)
+    assert done.stdout == "https://hub/us/exits/commit/1\n" and hub["uploaded"] == {"commit_message": "First"}
+    assert load(kept)(TEXTS[0]) == pipeline(TEXTS[0])
+    for wrong in (["-n", "a", str(trained), "-a", "b"], ["-n", "a", "--repo-id", "b", str(trained)], [str(trained)]):
+        refused = run("push-to-hf", *wrong, check=False)
+        assert refused.returncode == 1 and refused.stderr.startswith("error: push-to-hf: "), refused.stderr
+    monkeypatch.setattr("beem_plugin.publish.hub_reachable", lambda: False)
+    offline = run("push-to-hf", str(trained), "--repo-id", "me/exits", check=False)
+    assert offline.stderr.splitlines()[-1] == "error: me/exits: not uploaded: the hub cannot be reached"
+
+
 def test_an_archive_of_release_0_1_loads_and_saves(tmp_path: Path) -> None:
     old = load(FIXTURES / "classifier.tar.gz")
     old.save_pretrained(tmp_path)
     assert load(tmp_path)(TEXTS) == old(TEXTS)
 
 
-def test_wrong_inputs_are_one_line(pipeline: EarlyExitPipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_inputs_are_one_line(
+    pipeline: EarlyExitPipeline, tiny_environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(DataError, match=r"found 2 text\(s\) an input, allowed: 1 \(sentence\)"):
         pipeline(("a pair", "of texts"))
     for wrong in (None, 3, b"text"):
@@ -198,3 +253,8 @@ def test_wrong_inputs_are_one_line(pipeline: EarlyExitPipeline, monkeypatch: pyt
         load("owner/name")
     with pytest.raises(DataError, match="runs/model.tar.gz: no such archive"):
         load("runs/model.tar.gz")
+    (tmp_path / "mine.jsonnet").write_text("{}")
+    with pytest.raises(DataError, match=r"mine.jsonnet: a config, allowed: a model.tar.gz, .* which `allennlp train "):
+        load(tmp_path / "mine.jsonnet")
+    with pytest.raises(DataError, match="backbone: a pretrained network, allowed: .* model.encoder.backbone"):
+        load(tiny_environment["BEEM_BACKBONE"])

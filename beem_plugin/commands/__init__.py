@@ -22,6 +22,7 @@ from beem_plugin.commands import (  # noqa: F401  importing them registers them
     new_config,
     predict,
     print_results,
+    push_to_hf,
     replay,
     serve,
     test_install,

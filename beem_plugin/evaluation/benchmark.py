@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from beem_plugin.archival import load_archive
+from beem_plugin.archival import Archive, load_archive
 from beem_plugin.common.errors import ConfigurationError, check_least
 from beem_plugin.common.files import write_json
 from beem_plugin.common.outputs import check_outputs, check_writable
@@ -54,20 +54,22 @@ def benchmark_from_args(args: argparse.Namespace) -> dict[str, Any]:
     chosen = {name: getattr(args, name) for name in OPTIONAL}
     chosen |= {name: names(chosen[name]) for name in OPTIONAL[:2] if chosen[name] is not None}
     options = BenchmarkOptions(args.input_file, sizes, args.dtype, args.max_instances, **chosen)
-    model.exit_policy.check_calibrated()
-    found = run_benchmark(task.benchmark_cases(archive, options), args.repeats, model.device, args.time_budget)
-    report = {
-        "archive": str(args.archive_file),
-        "data": args.input_file,
-        "dtype": args.dtype,
-        "exit_policy": model.exit_policy.to_config(),
-        **machine(model.device, args.repeats),
-        **found,
-    }
+    found = benchmark(archive, options, args.repeats, args.time_budget)
+    report = {"archive": str(args.archive_file), "data": args.input_file, **found}
     benchmark_table(report, task.benchmark_note(report["counted"])).print(150)
     if args.output_file:
         write_benchmark(report, Path(args.output_file))
     return report
+
+
+def benchmark(archive: Archive, options: BenchmarkOptions, repeats: int, time_budget: float | None) -> dict[str, Any]:
+    """The report: dtype, policy and machine, and what `run_benchmark` finds."""
+    model: Any = archive.model
+    model.exit_policy.check_calibrated()
+    cases = task_of_archive(archive).benchmark_cases(archive, options)
+    found = run_benchmark(cases, repeats, model.device, time_budget)
+    about = {"dtype": options.dtype, "exit_policy": model.exit_policy.to_config()}
+    return {**about, **machine(model.device, repeats), **found}
 
 
 def run_benchmark(

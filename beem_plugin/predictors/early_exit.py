@@ -34,6 +34,9 @@ CHUNKS_ALONE = 6
 
 RESERVED = {"label", "value", "tags", "probabilities", "exit", "layer", "score"}
 
+Text = str | tuple[str, str] | Mapping[str, str]
+"""One input: a text, a pair of texts, or texts by the names of the reader's columns."""
+
 Samples = tuple[list[JsonDict], RaggedBatch]
 
 
@@ -183,6 +186,29 @@ def texts_of(record: JsonDict, names: Sequence[str], types: tuple[type, ...] = (
         if not isinstance(text, types) or not all(isinstance(word, str) and word.strip() for word in words):
             raise DataError(f"{name}: found {text!r}, allowed: a text{' or a list of words' * (list in types)}")
     return texts
+
+
+def labelled_instances(
+    reader: DatasetReader, inputs: Iterable[Any], labels: Iterable[Any] | None = None
+) -> list[Instance]:
+    """
+    Tokenized inputs (see `row_of`); labels are names, positions among the labels of the reader's model, as `datasets`
+    and numpy give them, or values.
+    """
+    rows = [texts_of(row_of(item, reader.text_fields), reader.text_fields) for item in inputs]
+    if not rows:
+        raise DataError("texts: found none, allowed: one or more")
+    values: list[Any] = [None] * len(rows) if labels is None else list(labels)
+    if len(values) != len(rows):
+        raise DataError(f"labels: found {len(values)} for {len(rows)} texts, allowed: as many")
+    names = reader.labels.known or ()
+    instances = list(reader.texts_to_instances(rows))
+    for number, (instance, value) in enumerate(zip(instances, values, strict=True)):
+        value = value.item() if hasattr(value, "item") else value
+        if isinstance(value, int) and str(value) not in names and 0 <= value < len(names):
+            value = names[value]
+        instance.label = reader.labels.parse(value, f"labels[{number}]")
+    return instances
 
 
 def input_fields(instance: Instance, answer: str = "label") -> JsonDict:
