@@ -73,7 +73,8 @@ class ExitDecisions:
 def replay(policy: ExitPolicy, trace: Trace) -> ExitDecisions:
     """
     Steps `policy` over all exits of `trace`, all samples at once. Samples that have exited are still stepped and
-    the results ignored: a policy processes each sample independently, so this equals removing them.
+    the results ignored: a policy processes each sample independently, so this equals removing them. One that adapts
+    starts over, and learns from one sample after the other.
 
     The policy is bound to the trace's exits. Parameters that are not fitted are a `NotCalibratedError`, a signal that
     the trace lacks is a `ConfigurationError`.
@@ -85,9 +86,12 @@ def replay(policy: ExitPolicy, trace: Trace) -> ExitDecisions:
     predictions = torch.zeros(samples, dtype=torch.float64 if trace.num_labels == 1 else torch.int64)
     output = torch.zeros(samples, trace.num_labels if trace.has_logits else 0, dtype=torch.float64)
     scores: Tensor | None = None
+    decided = policy.exits_on(trace)
     for exit_number in range(1, trace.num_exits + 1):
         signals = trace.exit_signals(exit_number)
         leaves, state = policy.step(exit_number, signals, state)
+        if decided is not None:
+            leaves = decided == exit_number
         if exit_number == trace.num_exits:
             leaves = torch.ones_like(leaves)
         new = leaves & (exits == 0)

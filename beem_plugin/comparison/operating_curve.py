@@ -13,7 +13,6 @@ from beem_plugin.calibration.outcomes import Outcome, outcome_of
 from beem_plugin.calibration.replay import ExitDecisions, replay, replay_many
 from beem_plugin.calibration.report import CalibrationReport
 from beem_plugin.calibration.thresholds import NEVER
-from beem_plugin.calibration.thresholds.grid import ThresholdGrid
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.comparison.policy_files import NamedPolicy
@@ -28,6 +27,7 @@ from beem_plugin.comparison.result import (
     right_of,
 )
 from beem_plugin.exits.policy import ExitPolicy
+from beem_plugin.exits.threshold_grid import ThresholdGrid
 
 CURVE_POINTS = 200
 Fitted = tuple[Setting, ExitPolicy, CalibrationReport | None]

@@ -60,7 +60,9 @@ class Compaction(Engine):
         for batch in batches:
             for part in self._parts(batch):
                 running = RunningBatch(compiled, part, self.min_leaving)
-                yield ExecutedBatch(part.index, running.run(self.check_every, compiled.device.type == "cuda"))
+                decisions = running.run(self.check_every, compiled.device.type == "cuda")
+                policy.observe(decisions.exits, decisions.log_probabilities)
+                yield ExecutedBatch(part.index, decisions)
 
     def _parts(self, batch: RaggedBatch) -> Iterator[RaggedBatch]:
         if len(batch) and len(batch) * int(batch.lengths.max()) > self.max_tokens:

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 
 import torch
+from torch import Tensor
 
 from beem_plugin.calibration.replay import ExitDecisions
 from beem_plugin.data.ragged_batch import RaggedBatch
@@ -92,18 +93,18 @@ class DepthPools(Engine):
         window_tokens = self.window_tokens or chunk_tokens * CHUNKS_PER_WINDOW[kind]
         call_tokens = CALL_TOKENS[kind] if self.call_tokens is None else self.call_tokens
         min_leaving = MIN_LEAVING[kind] if self.min_leaving is None else self.min_leaving
-        in_flight = self.windows_in_flight or WINDOWS_IN_FLIGHT[kind]
+        in_flight = 1 if policy.adapts else self.windows_in_flight or WINDOWS_IN_FLIGHT[kind]
 
         def start(window: SortedWindow) -> Generator[None, None, ExitDecisions]:
             return pool(compiled, window.samples, chunk_tokens, call_tokens, min_leaving)
 
         if kind == "cpu":
             read = sorted_windows(windows(batches, window_tokens), device)
-            yield from take_turns(read, start, in_flight, lambda: True)
+            yield from take_turns(read, start, in_flight, lambda: True, policy.observe)
             return
         read_ahead = ReadAhead(sorted_windows(windows(batches, window_tokens, chunk_tokens, GROWTH, True), device))
         try:
-            yield from take_turns(read_ahead, start, in_flight, lambda: read_ahead.is_ready)
+            yield from take_turns(read_ahead, start, in_flight, lambda: read_ahead.is_ready, policy.observe)
         finally:
             read_ahead.close()
 
@@ -113,10 +114,11 @@ def take_turns(
     start: Callable[[SortedWindow], Generator[None, None, ExitDecisions]],
     in_flight: int,
     is_ready: Callable[[], bool],
+    observe: Callable[[Tensor, Tensor], None],
 ) -> Iterator[ExecutedBatch]:
     """
     Advances up to `in_flight` windows in turns, one exit each. A window that is not yet read is waited for only when no
-    other is in flight.
+    other is in flight. `observe` takes the exits and outputs of each.
     """
     flights: deque[tuple[SortedWindow, Generator[None, None, ExitDecisions]]] = deque()
     has_more = True
@@ -134,6 +136,8 @@ def take_turns(
         try:
             next(steps)
         except StopIteration as stop:
-            yield ExecutedBatch(window.index, window.in_input_order(stop.value))
+            done = ExecutedBatch(window.index, window.in_input_order(stop.value))
+            observe(done.decisions.exits, done.decisions.log_probabilities)
+            yield done
         else:
             flights.append((window, steps))

@@ -82,10 +82,16 @@ class Single(Engine):
         self, network: SteppedNetwork, policy: ExitPolicy, batches: Iterable[RaggedBatch]
     ) -> Iterator[ExecutedBatch]:
         compiled = self.prepare(network, policy)
-        runner = self._runner_for(compiled) if self.capture and self._captures(compiled.device) else None
+        captures = self.capture and not policy.adapts and self._captures(compiled.device)
+        runner = self._runner_for(compiled) if captures else None
         try:
             for batch in batches:
-                results = [run_sample(compiled, runner, sample) for sample in samples_of(batch)]
+                results = []
+                for sample in samples_of(batch):
+                    results.append(run_sample(compiled, runner, sample))
+                    if policy.adapts:
+                        last = joined(results[-1:], compiled.output_per_token)
+                        policy.observe(last.exits, last.log_probabilities)
                 if results:
                     yield ExecutedBatch(batch.index, joined(results, compiled.output_per_token))
         finally:

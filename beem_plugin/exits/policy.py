@@ -66,6 +66,9 @@ class ExitPolicy(Registrable):
     serves_regression: ClassVar[bool] = False
     """Whether the policy supports exits that predict one value: it reads neither probabilities nor label indices."""
 
+    adapts: ClassVar[bool] = False
+    """Whether the policy changes while it is used; engines then run one batch after the other, and call `observe`."""
+
     exit_layers: list[int]
     num_labels: int
 
@@ -165,6 +168,23 @@ class ExitPolicy(Registrable):
     def score(self, state: ExitState) -> Tensor | None:
         """`(batch,)` the number compared with the threshold, after `step`; `None` if the policy has none."""
         return state.tensors.get("score")
+
+    def observe(self, exits: Tensor, output: Tensor) -> None:
+        """
+        Called after each batch with the `(batch,)` exits of its samples and their `(batch, labels)` log-probabilities,
+        before the next batch starts.
+        """
+
+    def summary(self) -> str:
+        """One line on what a policy that adapts has learned; empty for others."""
+        return ""
+
+    def exits_on(self, trace: Trace) -> Tensor | None:
+        """
+        `(samples,)` the exits of the samples of `trace` one after the other, of a policy that adapts, from the start
+        on; `None` of others, whose exits `step` gives.
+        """
+        return None
 
     def out_of_reach(self, with_ends: bool = True) -> list[str]:
         """

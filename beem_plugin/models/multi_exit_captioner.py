@@ -244,6 +244,11 @@ class MultiExitCaptioner(ExitModel):
 
 def check_can_be_fitted(policy: ExitPolicy) -> None:
     """Raises a `ConfigurationError` if `policy` needs parameters that cannot be fitted on captions."""
+    if policy.adapts:
+        raise ConfigurationError(
+            f"model.exit_policy: found {policy.registered_name}, which adapts from batch to batch; allowed for "
+            "captions: a policy with fixed thresholds"
+        )
     if policy.needs_all_labels and not policy.is_calibrated:
         raise ConfigurationError(
             f"model.exit_policy: found {policy.registered_name} with parameters that are not set; it reads the "

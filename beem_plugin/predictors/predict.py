@@ -67,6 +67,7 @@ def predict_from_args(args: argparse.Namespace) -> None:
                 check.add(part)
     lines = [write.summary(exit_layers_of(archive.model)), task_of(archive.model).legend(archive.model)]
     lines += [] if check is None else [check.warning()]
+    lines += [] if policy is None else [policy.summary()]
     print("\n".join(filter(None, lines)), file=sys.stderr)
     if shown is not None:
         with atomic_write(args.html) as file:

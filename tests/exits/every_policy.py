@@ -27,9 +27,10 @@ SIGNALS = ("similarity", "gate", "halt", "predicted_error", "position")
 
 
 def registered_policies() -> set[str]:
-    """The first names of the package's own policies, without those that tests register."""
+    """The first names of the package's own policies, without those that tests register and those that adapt."""
     classes = {ExitPolicy.resolve_class_name(name)[0] for name in ExitPolicy.list_available()}
-    own = (kind for kind in classes if kind.__module__.startswith("beem_plugin.exits.policies."))
+    package = "beem_plugin.exits.policies."
+    own = (kind for kind in classes if kind.__module__.startswith(package) and not kind.adapts)
     return {next(name for name in ExitPolicy.list_available() if ExitPolicy.by_name(name) is kind) for kind in own}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,9 +48,9 @@ def test_nothing_is_said_of_few_inputs_or_values() -> None:
 
 
 def test_predict_ends_with_a_warning(tmp_path: Path, trained: Path) -> None:
-    policy = json.dumps({"model.exit_policy": {"type": "max_probability", "thresholds": 0.9}})
-
-    def said(*texts: str) -> str:
+    def said(*texts: str, **wrapped: Any) -> str:
+        rule = {"type": "max_probability", "thresholds": 0.9}
+        policy = json.dumps({"model.exit_policy": {**wrapped, "policy": rule} if wrapped else rule})
         path = tmp_path / "texts.jsonl"
         path.write_text("".join(json.dumps({"sentence": text}) + "\n" for text in texts))
         return run("predict", str(trained), str(path), "-o", policy, "--output-file", str(tmp_path / "out")).stderr
@@ -57,3 +58,5 @@ def test_predict_ends_with_a_warning(tmp_path: Path, trained: Path) -> None:
     assert "other confidences" not in said(*(text for text, _ in sentences(80, seed=7)))
     warned = said(*["the the the"] * 200)
     assert "warning: the inputs exit with other confidences than the calibration data" in warned
+    learned = said(*(text for text, _ in sentences(80, seed=7)), type="online", grid=[0.6, 0.9])
+    assert "online: after 80 samples the best is 0." in learned

@@ -8,9 +8,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from beem_plugin.calibration.thresholds.grid import ThresholdGrid
 from beem_plugin.common.errors import ConfigurationError, not_allowed
 from beem_plugin.exits.score_table import ScoreTable
+from beem_plugin.exits.threshold_grid import ThresholdGrid
 from beem_plugin.exits.threshold_strategy import ThresholdFit, ThresholdStrategy, check_tolerance
 
 COUNTINGS = ("sequential", "marginal")

@@ -7,9 +7,10 @@ import math
 import numpy as np
 from torch import Tensor
 
-from beem_plugin.calibration.thresholds.grid import ThresholdGrid
 from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.exits.bandit import Bandit
 from beem_plugin.exits.score_table import ScoreTable
+from beem_plugin.exits.threshold_grid import ThresholdGrid
 from beem_plugin.exits.threshold_strategy import ThresholdFit, ThresholdStrategy
 
 
@@ -52,25 +53,18 @@ class UpperConfidenceBound(ThresholdStrategy):
         table.require_samples("ucb")
         arms = self.grid.candidates(table, table.scores[:, :-1].flatten())
         rewards = self.rewards(table, arms)
-        plays, totals = np.zeros(len(arms)), np.zeros(len(arms))
-        for step, row in enumerate(rewards):
-            if step < len(arms):
-                arm = step  # each once
-            else:
-                arm = int(np.argmax(totals / plays + self.exploration * np.sqrt(math.log(step) / plays)))
-            plays[arm] += 1
-            totals[arm] += row[arm]
-        means = totals / np.maximum(plays, 1)
-        best = int(np.argmax(np.where(plays == plays.max(), means, -math.inf)))
+        bandit = Bandit(len(arms), self.exploration)
+        for row in rewards:
+            bandit.credit(row[bandit.arm, None])
         known = {
             "arms": [table.orient(arm) if math.isfinite(arm) else "never" for arm in arms],
-            "plays": plays.astype(int).tolist(),
-            "mean_reward": means.tolist(),
-            "regret": float(rewards.sum(0).max() - totals.sum()),
+            "plays": bandit.plays.astype(int).tolist(),
+            "mean_reward": bandit.means.tolist(),
+            "regret": float(rewards.sum(0).max() - bandit.totals.sum()),
         }
         few = len(table) < 10 * len(arms)
         warnings = [f"ucb: {len(table)} samples for {len(arms)} candidates are few: use a smaller grid"] if few else []
-        return ThresholdFit([arms[best]] * (table.num_exits - 1), warnings, known)
+        return ThresholdFit([arms[bandit.best]] * (table.num_exits - 1), warnings, known)
 
     def rewards(self, table: ScoreTable, arms: list[float]) -> np.ndarray:
         """`(samples, arms)` the reward that each sample would give with each candidate."""

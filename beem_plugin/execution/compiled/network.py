@@ -73,7 +73,8 @@ class CompiledNetwork:
     def decider(self) -> Decider:
         # Tracing the policy needs ordinary tensors.
         with torch.inference_mode(False), torch.no_grad():
-            return make_decider(self.policy, self.device, self.use_kernels and not self.output_per_token)
+            with_kernel = self.use_kernels and not self.output_per_token and not self.policy.adapts
+            return make_decider(self.policy, self.device, with_kernel)
 
     @property
     def obstacle(self) -> str | None:

@@ -135,6 +135,11 @@ def export_network(
     policy.bind(network.exit_layers, network.num_labels)
     check_signals(policy, set(network.available_signals), "the model")
     policy.check_calibrated()
+    if policy.adapts:
+        raise ConfigurationError(
+            f"export: found {policy.registered_name}, which adapts while predicting; allowed: fixed thresholds, "
+            "such as those of the strategy ucb"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     last = network.num_exits
     exits = [n for n in range(1, last) if refit is not None or policy.can_leave(n) or policy.needs(n)] + [last]

@@ -5,7 +5,9 @@ from beem_plugin.exits.policies.confidence import Entropy, Margin, MaxProbabilit
 from beem_plugin.exits.policies.decaying_threshold import DecayingThreshold
 from beem_plugin.exits.policies.expected_gain import ExpectedGain
 from beem_plugin.exits.policies.learned import Gate, Halting, PredictedError, Similarity
+from beem_plugin.exits.policies.online import OnlineThresholds
 from beem_plugin.exits.policies.patience import ConfidentPatience, Patience
+from beem_plugin.exits.policies.split import SplitPolicy
 from beem_plugin.exits.policies.static import Final, FixedExit
 from beem_plugin.exits.policies.threshold_policy import ThresholdPolicy
 from beem_plugin.exits.policies.voting import Voting
@@ -26,9 +28,11 @@ __all__ = [
     "Halting",
     "Margin",
     "MaxProbability",
+    "OnlineThresholds",
     "Patience",
     "PredictedError",
     "Similarity",
+    "SplitPolicy",
     "ThresholdPolicy",
     "Voting",
 ]

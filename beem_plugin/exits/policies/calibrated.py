@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
-import torch
 from torch import Tensor
 
 from beem_plugin.exits.calibration_report import CalibrationReport
 from beem_plugin.exits.confidence_calibration import ConfidenceCalibration, as_calibration
+from beem_plugin.exits.policies.wrapped import WrappedPolicy
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.score_table import ScoreTable
 from beem_plugin.exits.signals import ExitSignals
-from beem_plugin.exits.state import ExitState
 from beem_plugin.exits.trace_interface import Trace
 
 
 @ExitPolicy.register("calibrated")
-class Calibrated(ExitPolicy):
+class Calibrated(WrappedPolicy):
     """
     Another policy, on each exit's logits after a `ConfidenceCalibration`. Everything else (thresholds, weights, score)
     is the other policy's, fitted on the calibrated confidences. The report's details hold the expected calibration
@@ -33,44 +32,23 @@ class Calibrated(ExitPolicy):
     calibration : `ConfidenceCalibration` or `str`, optional (default = `"temperature"`)
     """
 
-    speed_keys: ClassVar[tuple[str, ...] | None] = ()  # those of the inner policy
-
     def __init__(self, policy: ExitPolicy, calibration: ConfidenceCalibration | str | None = None) -> None:
-        self.policy = policy
+        super().__init__(policy)
         self.calibration = as_calibration(calibration)
-        self.required_signals = policy.required_signals  # type: ignore[misc]  # those of the inner policy
-        self.probability_signals = policy.probability_signals  # type: ignore[misc]
-        self.leaves_early = policy.leaves_early  # type: ignore[misc]
 
     def bind(self, exit_layers: Sequence[int], num_labels: int) -> None:
+        self.calibration.check_exits(len(exit_layers), num_labels)
         super().bind(exit_layers, num_labels)
-        self.calibration.check_exits(self.num_exits, num_labels)
-        self.policy.bind(exit_layers, num_labels)
 
     @property
     def is_calibrated(self) -> bool:
         return self.calibration.is_fitted and self.policy.is_calibrated
 
-    def start(self, batch_size: int, num_exits: int, device: torch.device | str = "cpu") -> ExitState:
-        return self.policy.start(batch_size, num_exits, device)
+    def seen(self, exit_number: int, signals: ExitSignals) -> ExitSignals:
+        return self.calibration.signals(exit_number, signals)
 
-    def step(self, exit_number: int, signals: ExitSignals, state: ExitState) -> tuple[Tensor, ExitState]:
-        return self.policy.step(exit_number, self.calibration.signals(exit_number, signals), state)
-
-    def output(self, exit_number: int, signals: ExitSignals, state: ExitState) -> Tensor:
-        return self.policy.output(exit_number, self.calibration.signals(exit_number, signals), state)
-
-    def score(self, state: ExitState) -> Tensor | None:
-        return self.policy.score(state)
-
-    def can_leave(self, exit_number: int) -> bool:
-        return self.policy.can_leave(exit_number)
-
-    def needs(self, exit_number: int) -> bool:
-        return self.policy.needs(exit_number)
-
-    def out_of_reach(self, with_ends: bool = True) -> list[str]:
-        return self.policy.out_of_reach(with_ends)
+    def exits_on(self, trace: Trace) -> Tensor | None:
+        return self.policy.exits_on(self.calibration.apply(trace)) if self.adapts else None
 
     def score_table(self, trace: Trace) -> ScoreTable:
         """As `ThresholdPolicy.score_table`, of the inner policy, which must have thresholds."""

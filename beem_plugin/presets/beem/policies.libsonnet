@@ -24,5 +24,17 @@
   },
   // Leaves when no later exit is expected to gain enough accuracy for its layers; here at twice the speed.
   'expected-gain':: { type: 'expected_gain', thresholds: { type: 'budget', speedup: 2.0 } },
+  // Learned without labels while predicting: CeeBERT's threshold, and SplitEE's split between two machines.
+  ceebert(mu=0.1):: {
+    type: 'online',
+    policy: { type: 'max_probability' },
+    grid: [0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95],
+    mu: mu,
+  },
+  splitee(threshold, offload=1.0):: {
+    type: 'split',
+    policy: { type: 'max_probability', thresholds: threshold },
+    offload: offload,
+  },
   full_depth:: { type: 'final' },
 }

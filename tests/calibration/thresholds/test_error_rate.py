@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from beem_plugin.calibration.thresholds import ErrorRate, ScoreTable, ThresholdStrategy
-from beem_plugin.calibration.thresholds.grid import ThresholdGrid
 from beem_plugin.exits.policies import ExitPolicy
+from beem_plugin.exits.threshold_grid import ThresholdGrid
 
 from .tables import make_trace, random_table
 

@@ -1,0 +1,151 @@
+"""The base class of policies that learn while predicting, without labels."""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.exits.bandit import Bandit
+from beem_plugin.exits.calibration_report import CalibrationReport
+from beem_plugin.exits.policies.threshold_policy import ThresholdPolicy
+from beem_plugin.exits.policies.wrapped import WrappedPolicy
+from beem_plugin.exits.policy import ExitPolicy
+from beem_plugin.exits.score_table import ScoreTable
+from beem_plugin.exits.signals import ExitSignals, confidence_of
+from beem_plugin.exits.state import ExitState
+from beem_plugin.exits.trace_interface import Trace
+
+logger = logging.getLogger(__name__)
+
+
+class AdaptingPolicy(WrappedPolicy):
+    """
+    Another policy whose thresholds a `Bandit` chooses before each batch. The reward of a sample needs no label:
+
+        C - mu cost,
+
+    its confidence where it exits less the price of the layers, with `cost` in parts of full depth. Only the given
+    thresholds are used, so the policy cannot leave their range. Each time the number of samples has doubled, a line is
+    logged. A policy that is loaded starts over, and so does each replay.
+
+    GPU engines run it without generated kernels and captured graphs.
+    """
+
+    adapts = True
+
+    def __init__(self, policy: ExitPolicy, mu: float, exploration: float) -> None:
+        super().__init__(policy)
+        self.adapts = True  # type: ignore[misc]
+        if not isinstance(policy, ThresholdPolicy):
+            raise ConfigurationError(
+                f"policy: found {policy.registered_name}, allowed: one that compares a score with thresholds, such as "
+                "max_probability, entropy, beem"
+            )
+        for key, number in (("mu", mu), ("exploration", exploration)):
+            if not (number >= 0 and math.isfinite(number)):
+                raise ConfigurationError(f"{key}: found {number}, allowed: a number from 0")
+        self.policy: ThresholdPolicy = policy
+        self.mu = mu
+        self.bandit = self.replayed = Bandit(1, exploration)
+        """The latter of the latest replay, which leaves what `observe` has learned as it is."""
+        self.replayed_cost = 0.0
+        """The mean cost of a sample in layers."""
+        self.arms: list[list[float]] = []
+        """For each arm a threshold an exit but the last, in the inner policy's own unit."""
+        self.prices = np.zeros((0, 0))
+        """`(arms, exits)` cost in parts of full depth."""
+
+    def names(self) -> list[Any]:
+        """What the arms are called in reports."""
+        raise TypeError(f"{type(self).__name__} does not define names")
+
+    def set_arms(self, arms: list[list[float]], prices: np.ndarray) -> None:
+        """`prices`: `(arms, exits)` in layers."""
+        if arms != self.arms:  # `bind` is called before every run
+            self.arms = arms
+            self.bandit = Bandit(len(arms), self.bandit.exploration)
+        self.prices = prices / self.exit_layers[-1]
+
+    @property
+    def needs_all_labels(self) -> bool:
+        return True  # for the confidence of the output
+
+    @property
+    def is_calibrated(self) -> bool:
+        return bool(self.arms) and self.policy.has_parameters
+
+    def step(self, exit_number: int, signals: ExitSignals, state: ExitState) -> tuple[Tensor, ExitState]:
+        state = self.policy.update(exit_number, signals, state)
+        if exit_number >= self.num_exits or exit_number < self.policy.min_exit:
+            return signals.flags(exit_number >= self.num_exits), state
+        return self.policy.passes(state["score"], self.arms[self.bandit.arm][exit_number - 1]), state
+
+    def can_leave(self, exit_number: int) -> bool:
+        if exit_number >= self.num_exits:
+            return True
+        offered = {arm[exit_number - 1] for arm in self.arms}
+        return exit_number >= self.policy.min_exit and offered != {self.policy.never}
+
+    def needs(self, exit_number: int) -> bool:
+        return not self.policy.memoryless or self.can_leave(exit_number)
+
+    def out_of_reach(self, with_ends: bool = True) -> list[str]:
+        return []
+
+    def observe(self, exits: Tensor, output: Tensor) -> None:
+        before = int(self.bandit.plays.sum())
+        self.learn(self.bandit, (exits - 1).numpy(), confidence_of(output).numpy())
+        if (before + len(exits)).bit_length() > before.bit_length():
+            logger.info("%s", self.summary())
+
+    def learn(self, bandit: Bandit, columns: np.ndarray, confidences: np.ndarray) -> None:
+        """Rewards the present arm for samples that left at `columns`, from 0, with `confidences`."""
+        bandit.credit(confidences - self.mu * self.prices[bandit.arm][columns])
+
+    def summary(self) -> str:
+        names, bandit = self.names(), self.bandit
+        played = [(*row, int(plays)) for *row, plays in zip(names, bandit.means, bandit.plays, strict=True) if plays]
+        arms = ", ".join(f"{name} {mean:.3f} x {plays}" for name, mean, plays in played)
+        return (
+            f"{self.registered_name}: after {int(bandit.plays.sum())} samples the best is {names[bandit.best]} "
+            f"(mean reward x samples: {arms})"
+        )
+
+    def exits_on(self, trace: Trace) -> Tensor | None:
+        policy = self.policy
+        confidences: list[Tensor] = []
+
+        def confidence(number: int, signals: ExitSignals, state: ExitState) -> Tensor:
+            confidences.append(confidence_of(policy.output(number, signals, state)))
+            return confidences[-1]
+
+        table = ScoreTable.of(trace, policy.start(len(trace), trace.num_exits), policy.update, confidence)
+        last = torch.ones(len(trace), 1, dtype=torch.bool)
+        columns = []
+        for arm in self.arms:
+            passes = [policy.passes(table.scores[:, k], limit) for k, limit in enumerate(arm)]
+            passes = [found & (k + 1 >= policy.min_exit) for k, found in enumerate(passes)]
+            columns.append(torch.cat([*(found[:, None] for found in passes), last], 1).int().argmax(1))
+        offered, confident = torch.stack(columns, 1).numpy(), torch.stack(confidences, 1).numpy()
+        self.replayed = bandit = Bandit(len(self.arms), self.bandit.exploration)
+        exits, self.replayed_cost = np.empty(len(trace), dtype=np.int64), 0.0
+        for row in range(len(trace)):
+            column = offered[row, bandit.arm]
+            self.replayed_cost += self.prices[bandit.arm, column] * self.exit_layers[-1] / len(trace)
+            self.learn(bandit, column[None], confident[row, column, None])
+            exits[row] = column + 1
+        return torch.from_numpy(exits)
+
+    def report(self, trace: Trace) -> CalibrationReport:
+        """Of a replay of `trace`, sample by sample."""
+        report = trace.report_on(self, weights=self.policy.report_weights())
+        plays, rewards = self.replayed.plays.astype(int).tolist(), self.replayed.means.tolist()
+        found = {"arms": self.names(), "plays": plays, "mean_reward": rewards, "mean_cost": self.replayed_cost}
+        return replace(report, details={**report.details, **found})
