@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
@@ -16,6 +17,11 @@ from tests.tiny_project import CONFIGS, write_backbone, write_glue
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
 WORDS = ["a", "good", "bad", "film", "the", "end"]
+
+
+def pytest_collection_finish() -> None:
+    """A full garbage collection, as at the end of each training, need not look at a million objects of modules."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

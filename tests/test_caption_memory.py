@@ -3,30 +3,40 @@
 from __future__ import annotations
 
 import json
-import subprocess
+import multiprocessing
 import sys
-from pathlib import Path
+from importlib import import_module
+from typing import Any
 
+import pytest
+
+from tests.forked import CONTEXT
 from tests.tiny_project import ROOT
 
 SMALL = ["--layers", "2", "--hidden", "64", "--words", "30", "--batch", "2", "--tokens", "4", "--device", "cpu"]
 
 
-def memory(folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    # From another folder, where nothing but the script itself says where the package is.
-    command = [sys.executable, str(ROOT / "scripts" / "caption_memory.py"), *SMALL, *more]
-    return subprocess.run(command, capture_output=True, text=True, cwd=folder)
+@pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Calls the script with arguments: returns its status, and what it printed."""
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    monkeypatch.setattr(multiprocessing, "get_context", lambda method: CONTEXT)
+
+    def call(*more: str) -> tuple[int, list[Any]]:
+        monkeypatch.setattr(sys, "argv", ["caption_memory.py", *SMALL, *more])
+        status = import_module("caption_memory").main()
+        return status, [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    return call
 
 
-def test_every_case_is_measured(tmp_path: Path) -> None:
-    done = memory(tmp_path)
-    assert done.returncode == 0, done.stderr
-    found = [json.loads(line) for line in done.stdout.splitlines()]
+def test_every_case_is_measured(memory: Any) -> None:
+    status, found = memory()
+    assert status == 0
     assert [line["exits"] for line in found] == [1, 2, 2] and all(line["seconds_a_step"] > 0 for line in found)
 
 
-def test_a_case_that_fails_says_why(tmp_path: Path) -> None:
-    done = memory(tmp_path, "--chunk-elements", "0", "--cases", "plain")
-    assert done.returncode == 1
-    found = [json.loads(line) for line in done.stdout.splitlines()]
+def test_a_case_that_fails_says_why(memory: Any) -> None:
+    status, found = memory("--chunk-elements", "0", "--cases", "plain")
+    assert status == 1
     assert [line["failed"] for line in found] == ["model.chunk_elements: found 0, allowed: 1 or more"]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
+from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +18,7 @@ from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.params import load_config
 from beem_plugin.comparison.caption_comparison import compared_rows, read_caption_runs
 from tests.tiny_captions import captioned_colours
-from tests.tiny_project import CONFIGS, ROOT
+from tests.tiny_project import CONFIGS, ROOT, load_script
 
 DECODER = {
     "model.decoder.backbone.decoder.n_embd": 16,
@@ -43,21 +45,49 @@ def variables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {"FLICKR8K_FILE": str(folder / "data" / "dataset_colours.json"), "IMAGE_ENCODER": str(folder / "encoder")}
 
 
-def test_methods_are_trained_from_one_language_model_and_captioned(tmp_path: Path, variables: dict[str, str]) -> None:
+class InProcess:
+    """An executor that runs what it is given at once, here: each process of its own would cost seconds."""
+
+    def __init__(self, workers: int, context: Any, start: Callable[..., None], given: tuple[Any, ...]) -> None:
+        start(*given)
+
+    def __enter__(self) -> InProcess:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def submit(self, function: Callable[..., Any], *given: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(function(*given))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+def test_methods_are_trained_from_one_language_model_and_captioned(
+    tmp_path: Path,
+    variables: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     output = tmp_path / "runs"
-    command = [str(ROOT / "scripts" / "train_captions"), "--set", "flickr8k_large", "--output", str(output)]
+    for name, value in {**variables, "CAPTION_LM": ""}.items():  # the script sets the last
+        monkeypatch.setenv(name, value)
+    script = load_script("train_captions")
+    monkeypatch.setitem(script, "ProcessPoolExecutor", InProcess)
+    command = ["train_captions", "--set", "flickr8k_large", "--output", str(output)]
     language_model = {**DECODER, "dataset_reader.tokenizer.vocab_size": 280}
     options = ["--overrides", json.dumps({**DECODER, **IMAGES}), "--lm-overrides", json.dumps(language_model)]
     options += ["--layers", "3", "--keep-runs", "beem"]
 
-    def run(*methods: str, **more: str) -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, **variables, **more}
-        full = [sys.executable, *command, *options, "--methods", *methods]
-        return subprocess.run(full, capture_output=True, text=True, env=environment)
+    def run(*methods: str) -> int:
+        monkeypatch.setattr(sys, "argv", [*command, *options, "--methods", *methods])
+        return script["main"]()
 
-    done = run(*METHODS)
-    assert done.returncode == 0, done.stderr
-    assert "language model" in done.stdout and (output / "lm" / "tokenizer").is_dir()
+    assert run(*METHODS) == 0, capsys.readouterr().err
+    assert "language model" in capsys.readouterr().out and (output / "lm" / "tokenizer").is_dir()
     runs = {run["method"]: run for run in read_caption_runs(output)}
     assert set(runs) == set(METHODS) and runs["reduced"]["exit_layers"] == [3]
     assert [len(run["references"]) for run in runs.values()] == [5] * 4
@@ -71,8 +101,7 @@ def test_methods_are_trained_from_one_language_model_and_captioned(tmp_path: Pat
     # What is done is kept; what fails says why, and the others go on.
     before = (output / "beem" / "0" / "captions.json").stat().st_mtime_ns
     options += ["--overrides", json.dumps({**DECODER, **IMAGES, "trainer.stages.0.num_epochs": 0})]
-    again = run("deebert", "beem", "capeen", "final")
-    assert again.returncode == 1 and "capeen 0:" in again.stderr
+    assert run("deebert", "beem", "capeen", "final") == 1 and "capeen 0:" in capsys.readouterr().err
     assert "Traceback" in (output / "capeen" / "0" / "log.txt").read_text()
     assert (output / "beem" / "0" / "captions.json").stat().st_mtime_ns == before
 
@@ -98,7 +127,8 @@ def test_the_image_encoder_stays_as_it_came_in_every_stage(method: str, tmp_path
     ],
 )
 def test_wrong_overrides_are_refused_in_one_line(tmp_path: Path, given: list[str], words: str) -> None:
+    """From another folder, where nothing but the script itself says where the package is."""
     command = [sys.executable, str(ROOT / "scripts" / "train_captions"), "--set", "shapes", "--methods", "final"]
-    done = subprocess.run([*command, "--output", str(tmp_path), *given], capture_output=True, text=True)
+    done = subprocess.run([*command, "--output", str(tmp_path), *given], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 1 and words in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr

@@ -1,10 +1,12 @@
-"""Commands that build components: a whole process each, with nothing but the working directory to find things in."""
+"""Commands that build components, in processes with nothing but the working directory to find things in."""
 
 from __future__ import annotations
 
 import textwrap
 
 import pytest
+
+from tests.forked import command
 
 from .test_main import python
 
@@ -45,7 +47,7 @@ def test_a_users_own_package_is_found(project):
 
 
 def test_without_the_package_the_name_is_unknown_and_nothing_else_is_run(project):
-    result = python("-m", "beem_plugin", "count-instances", "config.jsonnet", cwd=project)
+    result = command("count-instances", "config.jsonnet", folder=project)
     assert result.returncode == 1
     assert result.stderr.splitlines()[-1].startswith("error: dataset_reader.type: found 'counting', allowed: ")
     assert "Traceback" not in result.stderr
@@ -54,13 +56,13 @@ def test_without_the_package_the_name_is_unknown_and_nothing_else_is_run(project
 
 def test_a_typo_is_one_line(project):
     arguments = ["-o", '{"dataset_reader.repat": 2}', "--include-package", "my_package"]
-    result = python("-m", "beem_plugin", "count-instances", "config.jsonnet", *arguments, cwd=project)
+    result = command("count-instances", "config.jsonnet", *arguments, folder=project)
     assert result.returncode == 1
     message = "error: dataset_reader.repat: unknown key of counting, allowed: repeat"
     assert result.stderr.splitlines()[-1] == message
 
 
 def test_the_installation_is_checked(tmp_path):
-    result = python("-m", "beem_plugin", "test-install", "--include-package", "beem_plugin", cwd=tmp_path)
+    result = command("test-install", "--include-package", "beem_plugin", folder=tmp_path)
     assert result.returncode == 0, result.stderr
     assert "CUDA devices: " in result.stdout and "ExitPolicy: " in result.stdout

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 
 from tests.documentation.blocks import blocks_of
-from tests.tiny_project import ROOT
+from tests.forked import command
+from tests.tiny_project import ROOT, Result
 
 POLICY = blocks_of(ROOT / "docs" / "extending.md")[0].code
 
 
-def replay(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "beem_plugin", "replay", "t.npz", "--policy", "p.json", "--output-file", "r.json"]
-    return subprocess.run(
-        [*command, *arguments], cwd=folder, env={"PYTHONPATH": str(ROOT), "PATH": ""}, capture_output=True, text=True
-    )
+def replay(folder: Path, *arguments: str) -> Result:
+    return command("replay", "t.npz", "--policy", "p.json", "--output-file", "r.json", *arguments, folder=folder)
 
 
 def test_a_users_exit_policy_is_found_and_calibrated(tmp_path: Path) -> None:

@@ -2,34 +2,19 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from beem_plugin.common.errors import ConfigurationError, DataError
 from beem_plugin.common.registry import Lazy, Params
 from beem_plugin.data import DataLoader, Instance, Vocabulary, collate
-from tests.tiny_project import ROOT
+from tests.data.two_processes import gather_cases, make_instances
+from tests.forked import two_processes
 
 VOCAB = Vocabulary(["no", "yes"])
-
-
-def make_instances(count: int, seed: int = 0) -> list[Instance]:
-    lengths = np.random.default_rng(seed).integers(3, 60, size=count).tolist()
-    return [
-        Instance(
-            fields={},
-            encoding={"input_ids": [7] * length, "attention_mask": [1] * length},
-            label="yes" if row % 2 else "no",
-        )
-        for row, length in enumerate(lengths)
-    ]
 
 
 def loader(config: dict[str, Any] | str, count: int = 103, training: bool = True) -> DataLoader:
@@ -177,15 +162,9 @@ def test_a_label_that_training_lacks_is_found_at_once() -> None:
 
 
 def test_two_processes_see_every_row_exactly_once(tmp_path: Path) -> None:
-    script = Path(__file__).parent / "two_processes.py"
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(script)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    result = subprocess.run(
-        [*command, str(tmp_path / "out.json")], env=environment, capture_output=True, text=True, timeout=240
-    )
-    assert result.returncode == 0, result.stderr[-3000:]
-    found = json.loads((tmp_path / "out.json").read_text())
-    for case in found:
+    first, second = two_processes(gather_cases, tmp_path / "out.json", folder=tmp_path)
+    assert (first.returncode, second.returncode) == (0, 0), first.stderr[-3000:] + second.stderr[-3000:]
+    for case in json.loads((tmp_path / "out.json").read_text()):
         config, count, training = case["config"], case["count"], case["training"]
         single = order(loader(config, count, training), epoch=3)
         flat = [row for batch in single for row in batch]

@@ -1,18 +1,30 @@
-"""Run by torchrun: gathers the rows that two processes see, for test_data_loader.py."""
+"""Gathers the rows that two processes see, for test_data_loader.py."""
 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DataLoaderConfiguration
 
 from beem_plugin.common.registry import Lazy, Params
 from beem_plugin.data import DataLoader, Instance, Vocabulary
+
+
+def make_instances(count: int, seed: int = 0) -> list[Instance]:
+    lengths = np.random.default_rng(seed).integers(3, 60, size=count).tolist()
+    return [
+        Instance(
+            fields={},
+            encoding={"input_ids": [7] * length, "attention_mask": [1] * length},
+            label="yes" if row % 2 else "no",
+        )
+        for row, length in enumerate(lengths)
+    ]
 
 
 def gathered(config: dict[str, Any], count: int, training: bool, split_batches: bool, instances: list[Instance]) -> Any:
@@ -32,11 +44,9 @@ def gathered(config: dict[str, Any], count: int, training: bool, split_batches: 
     }
 
 
-if __name__ == "__main__":
+def gather_cases(output: Path) -> None:
+    """Run in each process."""
     torch.set_num_threads(1)
-    sys.path.insert(0, str(Path(__file__).parent))
-    from test_data_loader import make_instances
-
     instances = make_instances(103)
     results = []
     for split_batches in (False, True):
@@ -46,6 +56,6 @@ if __name__ == "__main__":
             dropping = {"type": "bucket", "batch_size": 8, "drop_last": True}
             results.append(gathered(dropping, 103, training, split_batches, instances))
     if Accelerator(cpu=True).is_main_process:
-        Path(sys.argv[1]).write_text(json.dumps(results))
+        output.write_text(json.dumps(results))
     # Without it gloo's threads may still run when the interpreter ends, and abort the process.
     Accelerator(cpu=True).end_training()

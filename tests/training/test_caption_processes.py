@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,11 @@ import pytest
 import beem_plugin.components  # noqa: F401
 from beem_plugin.common.registry import Params
 from beem_plugin.training.train import train_model
+from tests.forked import train_twice
 from tests.tiny_caption_configs import tiny
 from tests.tiny_captioner import batch, captioner
 from tests.tiny_project import CONFIGS
-from tests.training.configs import command_line, environment, read_metrics
+from tests.training.configs import read_metrics
 
 
 def config_without_dropout() -> dict[str, Any]:
@@ -66,11 +66,8 @@ def test_words_of_all_processes_count(tmp_path: Path, val: int) -> None:
     train_model(Params(with_batches(8)), tmp_path / "one")
     path = tmp_path / "config.json"
     path.write_text(json.dumps(with_batches(4)))
-    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
-    command = [*command_line(*launcher), str(path), "-s", str(tmp_path / "two")]
-    variables = environment(GLOO_SOCKET_IFNAME="lo", ACCELERATE_USE_CPU="true")
-    finished = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=200)
-    assert finished.returncode == 0, finished.stderr
+    for finished in train_twice(str(path), "-s", str(tmp_path / "two"), folder=tmp_path):
+        assert finished.returncode == 0, finished.stderr
     one, two = read_metrics(tmp_path / "one"), read_metrics(tmp_path / "two")
     counted = [name for name in one if name.endswith(("perplexity", "token_accuracy", "loss"))]
     assert len(counted) >= 2 * (3 + 2 * 3)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,8 @@ from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.training import checkpointer as checkpointer_module
 from beem_plugin.training.checkpointer import Checkpointer
 from beem_plugin.training.train import train_model
-from tests.training.configs import command_line, environment, params, read_metrics
+from tests.forked import command
+from tests.training.configs import HERE, params, read_metrics
 
 EVERYTHING = {
     "train_data_path": "train:61",
@@ -31,8 +31,8 @@ EVERYTHING = {
 
 
 def run_and_kill(config_path: Path, run: Path, kill_at: str) -> None:
-    command = [*command_line(), str(config_path), "-s", str(run), "--include-package", "tiny_components"]
-    finished = subprocess.run(command, env=environment(KILL_AT=kill_at), capture_output=True, text=True, timeout=120)
+    given = ("train", str(config_path), "-s", str(run), "--include-package", "tiny_components")
+    finished = command(*given, folder=run.parent, path=HERE, KILL_AT=kill_at)
     assert finished.returncode == -signal.SIGKILL, finished.stderr
 
 

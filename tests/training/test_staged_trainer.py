@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,8 @@ from beem_plugin.common.errors import BeemError, ConfigurationError
 from beem_plugin.data.dataset_reader import DatasetReader
 from beem_plugin.training.train import train_model
 from beem_plugin.training.trainer import TrainingError
-from tests.training.configs import command_line, environment, params
+from tests.forked import train_twice
+from tests.training.configs import HERE, params
 from tests.training.staged_configs import (
     BACKBONE,
     EXITS,
@@ -297,13 +297,7 @@ def test_two_processes_give_what_one_gives(tmp_path: Path) -> None:
     config = staged(stages, model=model, data_loader=loader, test_data_path="test:13", evaluate_on_test=True)
     config_path, run = tmp_path / "config.json", tmp_path / "two"
     config_path.write_text(json.dumps(config.as_dict(quiet=True)))
-    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
-    finished = subprocess.run(
-        [*command_line(*launcher), str(config_path), "-s", str(run), "--include-package", "tiny_components"],
-        env=environment(GLOO_SOCKET_IFNAME="lo", ACCELERATE_USE_CPU="true"),
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert finished.returncode == 0, finished.stderr
+    given = (str(config_path), "-s", str(run), "--include-package", "tiny_components")
+    for finished in train_twice(*given, folder=tmp_path, path=HERE):
+        assert finished.returncode == 0, finished.stderr
     assert results(run) == pytest.approx(results(tmp_path / "one"), abs=1e-5)
