@@ -175,7 +175,8 @@ def degenerate_exits(trace: Trace) -> list[str]:
 
 def binomial_interval(errors: int, samples: int, confidence: float = 0.95) -> tuple[float, float]:
     """The Clopper-Pearson interval of a rate."""
-    from scipy.stats import binomtest
+    from scipy.special import betaincinv
 
-    interval = binomtest(errors, samples).proportion_ci(confidence, method="exact")
-    return float(interval.low), float(interval.high)
+    tail, right = (1 - confidence) / 2, samples - errors
+    low = float(betaincinv(errors, right + 1, tail)) if errors else 0.0
+    return low, float(betaincinv(errors + 1, right, 1 - tail)) if right else 1.0

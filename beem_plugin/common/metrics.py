@@ -1,5 +1,6 @@
 """
-The metrics of GLUE, by scikit-learn and scipy: functions of labels and predictions that return named floats.
+The metrics of GLUE: functions of labels and predictions that return named floats. They are computed with numpy alone:
+scikit-learn and `scipy.stats` take seconds to import.
 
 Every function takes two `(samples,)` arrays without unknown labels. For degenerate input (constant predictions, one
 class only) the value is 0.0 without a warning, so that metrics of untrained exits are defined.
@@ -7,8 +8,8 @@ class only) the value is 0.0 without a warning, so that metrics of untrained exi
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -17,69 +18,37 @@ from beem_plugin.common.errors import ConfigurationError, DataError, not_allowed
 Metric = Callable[..., dict[str, float]]
 
 
-def accuracy(labels: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
-    """The share of equal entries: `accuracy`."""
-    return {"accuracy": float(np.average(labels == predictions))}
-
-
-def f1(labels: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
-    """`accuracy`, the `f1` of label 1, and their mean `accuracy_f1` (MRPC, QQP). Two labels only."""
-    from sklearn.metrics import f1_score
-
-    _check_two(np.maximum(labels, predictions))
-    share = accuracy(labels, predictions)["accuracy"]
-    score = float(f1_score(labels, predictions, zero_division=0.0))
-    return {"accuracy": share, "f1": score, "accuracy_f1": (share + score) / 2}
-
-
-def macro_f1(labels: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
-    """`accuracy`, and `macro_f1`: the mean F1 over the labels that occur in labels or predictions."""
-    from sklearn.metrics import f1_score
-
-    score = float(f1_score(labels, predictions, average="macro", zero_division=0.0))
-    return {**accuracy(labels, predictions), "macro_f1": score}
-
-
-def matthews(labels: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
-    """`accuracy`, and `matthews`: the correlation R_K (Gorodkin, 2004), for two labels Matthews' (CoLA)."""
-    from sklearn.metrics import matthews_corrcoef
-
-    with warnings.catch_warnings():
-        # One class in labels and predictions: defined as 0, without scikit-learn's warning.
-        warnings.simplefilter("ignore", UserWarning)
-        score = float(matthews_corrcoef(labels, predictions))
-    return {**accuracy(labels, predictions), "matthews": score}
-
-
 def pearson_spearman(labels: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
     """`pearson`, `spearman` and their mean `pearson_spearman` (STS-B)."""
-    from scipy.stats import pearsonr, spearmanr
-
     pearson = spearman = 0.0
     if len(labels) > 1 and np.ptp(labels) != 0 and np.ptp(predictions) != 0:
-        pearson = float(pearsonr(labels, predictions).statistic)
-        spearman = float(spearmanr(labels, predictions).statistic)
+        pearson = float(np.corrcoef(labels, predictions)[0, 1])
+        spearman = float(np.corrcoef(_ranks(labels), _ranks(predictions))[0, 1])
     return {"pearson": pearson, "spearman": spearman, "pearson_spearman": (pearson + spearman) / 2}
 
 
-METRICS: dict[str, Metric] = {
-    "accuracy": accuracy,
-    "f1": f1,
-    "macro_f1": macro_f1,
-    "matthews": matthews,
-    "pearson_spearman": pearson_spearman,
-}
+def _ranks(values: np.ndarray) -> np.ndarray:
+    """From 1; equal values share the mean of their ranks."""
+    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (counts.cumsum() - (counts - 1) / 2)[places]
+
+
+def _label_metric(name: str, labels: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
+    return count_metrics(name, labels, predictions, np.ones(len(labels), dtype=np.int64))
+
+
+LABEL_METRICS = ("accuracy", "f1", "macro_f1", "matthews")
+METRICS: dict[str, Metric] = {name: partial(_label_metric, name) for name in LABEL_METRICS}
+REGRESSION_METRICS = ("pearson_spearman",)
+METRICS["pearson_spearman"] = pearson_spearman
 
 MAIN_SCORE = {name: name for name in METRICS} | {"f1": "accuracy_f1"}
 """The value of each metric that is used to compare exits and thresholds."""
 
-REGRESSION_METRICS = ("pearson_spearman",)
-"""Metrics of values; the others compare labels."""
-
 
 def check_metric(key: str, name: str, is_regression: bool) -> None:
     """Raises a `ConfigurationError` that names `key` unless `name` is a metric of such a task."""
-    allowed = [metric for metric in METRICS if (metric in REGRESSION_METRICS) == is_regression]
+    allowed = REGRESSION_METRICS if is_regression else LABEL_METRICS
     if name not in allowed:
         raise ConfigurationError(not_allowed(key, name, allowed))
 
@@ -104,7 +73,11 @@ def count_metrics(name: str, labels: np.ndarray, predictions: np.ndarray, counts
 
 def many_metrics(name: str, labels: np.ndarray, predictions: np.ndarray, counts: np.ndarray) -> dict[str, np.ndarray]:
     """
-    A metric of labels for many confusion matrices at once.
+    A metric of labels for many confusion matrices at once: `accuracy`, and
+
+    - `f1`: of label 1 of two, and `accuracy_f1`, its mean with the accuracy (MRPC, QQP);
+    - `macro_f1`: the mean F1 over the labels that occur in labels or predictions;
+    - `matthews`: the correlation R_K (Gorodkin, 2004), for two labels Matthews' (CoLA).
 
     # Parameters
 
@@ -119,8 +92,11 @@ def many_metrics(name: str, labels: np.ndarray, predictions: np.ndarray, counts:
     `dict[str, np.ndarray]`
         `(matrices,)` for each number of the metric.
     """
-    known, places = np.unique(np.concatenate([labels, predictions]), return_inverse=True)
     is_right = labels == predictions
+    found = {"accuracy": counts[:, is_right].sum(1) / counts.sum(1)}
+    if name == "accuracy":
+        return found
+    known, places = np.unique(np.concatenate([labels, predictions]), return_inverse=True)
 
     def by_label(places: np.ndarray, counts: np.ndarray) -> np.ndarray:
         return np.stack([np.bincount(places, row, len(known)) for row in counts])
@@ -129,18 +105,15 @@ def many_metrics(name: str, labels: np.ndarray, predictions: np.ndarray, counts:
     hits = by_label(places[: len(labels)][is_right], counts[:, is_right])
     right, total = hits.sum(1), gold.sum(1)
     of_labels = 2 * hits / np.maximum(gold + predicted, 1)
-    found = {"accuracy": right / total}
     if name == "f1":
         _check_two(known)
         score = of_labels[:, known == 1].sum(1)
         return found | {"f1": score, "accuracy_f1": (found["accuracy"] + score) / 2}
     if name == "macro_f1":
         return found | {"macro_f1": of_labels.sum(1) / (gold + predicted > 0).sum(1)}
-    if name == "matthews":
-        covariance = right * total - (gold * predicted).sum(1)
-        variances = [total**2 - (counts**2).sum(1) for counts in (gold, predicted)]
-        return found | {"matthews": covariance / np.sqrt(np.maximum(variances[0] * variances[1], 1))}
-    return found
+    covariance = right * total - (gold * predicted).sum(1)
+    variances = [total**2 - (counts**2).sum(1) for counts in (gold, predicted)]
+    return found | {"matthews": covariance / np.sqrt(np.maximum(variances[0] * variances[1], 1))}
 
 
 def _check_two(labels: np.ndarray) -> None:

@@ -68,10 +68,10 @@ def mcnemar_of_counts(wins: int, losses: int, samples: int) -> Difference:
     that only the first rule gets right (`wins`) and only the second (`losses`). The interval is Wald's with Agresti and
     Min's (2005) correction.
     """
-    from scipy.stats import binomtest, norm
+    from scipy.special import bdtr, ndtri
 
-    p_value = float(binomtest(wins, wins + losses).pvalue) if wins + losses else 1.0
-    quantile = float(norm.ppf((1 + CONFIDENCE) / 2))
+    p_value = min(1.0, 2 * float(bdtr(min(wins, losses), wins + losses, 0.5)))
+    quantile = float(ndtri((1 + CONFIDENCE) / 2))
     b, c, n = wins + 0.5, losses + 0.5, samples + 2
     half = quantile * math.sqrt(b + c - (b - c) ** 2 / n) / n
     centre = (b - c) / n
@@ -81,15 +81,15 @@ def mcnemar_of_counts(wins: int, losses: int, samples: int) -> Difference:
 
 def paired_difference(first: Sequence[float], second: Sequence[float]) -> Difference:
     """The mean difference of two rules over the same seeds, traces or images: paired t-test and its interval."""
-    from scipy.stats import t
+    from scipy.special import stdtr, stdtrit
 
     differences = np.asarray(first, dtype=np.float64) - np.asarray(second, dtype=np.float64)
     mean, error = mean_and_error(differences.tolist())
     count = len(differences)
     if count < 2:
         return Difference(mean, None, None, count, "paired_t")
-    half = float(t.ppf((1 + CONFIDENCE) / 2, count - 1)) * error
-    p_value = float(2 * t.sf(abs(mean) / error, count - 1)) if error else float(mean == 0)
+    half = float(stdtrit(count - 1, (1 + CONFIDENCE) / 2)) * error
+    p_value = float(2 * stdtr(count - 1, -abs(mean) / error)) if error else float(mean == 0)
     return Difference(mean, (mean - half, mean + half), p_value, count, "paired_t")
 
 
@@ -104,7 +104,7 @@ def crossed_difference(first: np.ndarray, second: np.ndarray) -> Difference:
     first, second : `ndarray`
         `(seeds, samples)`: 1 where a prediction is right, 0 where it is wrong, or the probability of being right.
     """
-    from scipy.stats import t
+    from scipy.special import stdtr, stdtrit
 
     differences = np.asarray(first, dtype=np.float64) - np.asarray(second, dtype=np.float64)
     seeds, samples = differences.shape
@@ -122,9 +122,9 @@ def crossed_difference(first: np.ndarray, second: np.ndarray) -> Difference:
         return Difference(mean, (mean, mean), float(mean == 0), samples, "crossed_t")
     spread = over_samples**2 / (samples - 1) + (over_seeds**2 / (seeds - 1) if seeds > 1 else 0.0)
     freedom, error = (over_samples + over_seeds) ** 2 / spread, math.sqrt(variance)
-    half = float(t.ppf((1 + CONFIDENCE) / 2, freedom)) * error
+    half = float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * error
     return Difference(
-        mean, (mean - half, mean + half), float(2 * t.sf(abs(mean) / error, freedom)), samples, "crossed_t"
+        mean, (mean - half, mean + half), float(2 * stdtr(freedom, -abs(mean) / error)), samples, "crossed_t"
     )
 
 

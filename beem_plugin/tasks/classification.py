@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from beem_plugin.archival import Archive
@@ -141,18 +142,17 @@ class Classification(Task):
         metrics = METRICS[model.metric](labels.numpy(), predictions.numpy())
         if model.vocab.is_regression:
             return Measured(metrics, {}, None, len(labels))
-        from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
-
-        numbers = list(range(model.vocab.num_labels))
-        columns = precision_recall_fscore_support(labels, predictions, labels=numbers, zero_division=0.0)
+        count = model.vocab.num_labels
+        matrix = torch.bincount(labels * count + predictions, minlength=count**2).view(count, count)
+        hits, of_label, of_prediction = matrix.diagonal().double(), matrix.sum(1), matrix.sum(0)
+        precision, recall = hits / of_prediction.clamp_min(1), hits / of_label.clamp_min(1)
+        columns = precision, recall, 2 * hits / (of_label + of_prediction).clamp_min(1), of_label
         per_class = {
-            name: {"precision": float(p), "recall": float(r), "f1": float(f), "samples": int(n)}
-            for name, p, r, f, n in zip(model.vocab.labels, *columns, strict=True)
+            name: dict(zip(("precision", "recall", "f1", "samples"), values, strict=True))
+            for name, *values in zip(model.vocab.labels, *(column.tolist() for column in columns), strict=True)
         }
-        matrix = confusion_matrix(labels, predictions, labels=numbers).tolist()
-        return Measured(
-            metrics, {"per_class": per_class, "confusion_matrix": matrix}, predictions == labels, len(labels)
-        )
+        found = {"per_class": per_class, "confusion_matrix": matrix.tolist()}
+        return Measured(metrics, found, predictions == labels, len(labels))
 
     def records(
         self, model: MultiExitModel, decisions: ExitDecisions, fields: Sequence[dict[str, Any]]

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
 from beem_plugin.archival import load_archive
 from beem_plugin.calibration.trace import ExitTrace
@@ -62,6 +63,11 @@ def test_evaluate_executes_what_replay_simulates(
     assert metrics["accuracy"] == replayed["metrics"]["accuracy"]
     for key in ("layer_speedup", "average_exit", "exit_histogram"):
         assert metrics[key] == replayed[key]
+    answers = [number % 2 for number in range(40)], [names.index(row["label"]) for row in executed]
+    assert metrics["confusion_matrix"] == confusion_matrix(*answers).tolist()
+    columns = precision_recall_fscore_support(*answers, labels=[0, 1], zero_division=0.0)
+    for label, *values in zip(names, *columns, strict=True):
+        assert list(metrics["per_class"][label].values()) == pytest.approx(values)
     # Numbers that were typed in were calibrated on nothing.
     assert metrics["calibrated_on"] == ("train[holdout]" if POLICIES[name] is None else None)
     layers = sum(row["exit"] for row in executed)

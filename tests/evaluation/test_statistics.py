@@ -8,7 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.stats import binomtest
 
+from beem_plugin.calibration.report import binomial_interval
 from beem_plugin.evaluation.statistics import (
     crossed_difference,
     mcnemar,
@@ -27,6 +29,12 @@ def test_mcnemar_is_a_binomial_test_of_the_discordant_samples() -> None:
     assert found.p_value == pytest.approx(16 / 128) and found.difference == 0.25 and found.within_noise
     assert mcnemar(first, first).p_value == 1.0
     assert not mcnemar(np.ones(20, dtype=bool), np.arange(20) < 8).within_noise
+
+
+def test_intervals_of_a_rate_are_exact() -> None:
+    for errors in (0, 1, 7, 40):
+        expected = binomtest(errors, 40).proportion_ci(0.9, method="exact")
+        assert binomial_interval(errors, 40, 0.9) == pytest.approx((expected.low, expected.high), rel=1e-9)
 
 
 def test_seeds_are_paired() -> None:
