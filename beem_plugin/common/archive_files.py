@@ -53,18 +53,9 @@ def opened_archive(path: str | Path) -> Iterator[Path]:
             )
         yield path
         return
-    if not path.exists():
-        raise DataError(f"{path}: no such archive")
-    if path.suffix in (".json", ".jsonnet", ".yaml", ".yml"):
+    if path.is_file() and path.suffix in (".json", ".jsonnet", ".yaml", ".yml"):
         raise DataError(f"{path}: a config, {ALLOWED}, which `allennlp train {path}` makes")
-    with scratch_folder() as folder:
-        try:
-            with tarfile.open(path, "r:*") as archive, write_errors_named(folder):
-                archive.extractall(folder, filter="data")
-        except (tarfile.TarError, EOFError, ValueError, RecursionError, zlib.error, lzma.LZMAError, OSError) as error:
-            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-                raise
-            raise DataError(f"{path}: not a readable archive: {error}") from None
+    with opened_folder(path) as folder:
         if not (folder / CONFIG_NAME).exists():
             raise DataError(f"{path}: not a model archive: it has no {CONFIG_NAME}")
         try:
@@ -73,6 +64,26 @@ def opened_archive(path: str | Path) -> Iterator[Path]:
         except BeemError as error:
             error.args = (str(error).replace(f"{folder}/", f"{path}: "),)  # the folder is gone when it is read
             raise
+
+
+@contextmanager
+def opened_folder(path: str | Path) -> Iterator[Path]:
+    """A folder, or a temporary one with the content of a tar file."""
+    path = Path(path)
+    if path.is_dir():
+        yield path
+        return
+    if not path.exists():
+        raise DataError(f"{path}: no such archive")
+    with scratch_folder() as folder:
+        try:
+            with tarfile.open(path, "r:*") as archive, write_errors_named(folder):
+                archive.extractall(folder, filter="data")
+        except (tarfile.TarError, EOFError, ValueError, RecursionError, zlib.error, lzma.LZMAError, OSError) as error:
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise
+            raise DataError(f"{path}: not a readable archive: {error}") from None
+        yield folder
 
 
 def package_version() -> str:
@@ -161,6 +172,19 @@ def find_weights(folder: Path, weights_file: str | Path | None) -> Path:
         if (folder / name).exists():
             return folder / name
     raise DataError(f"{folder}: no {WEIGHTS_NAME} and no {BEST_WEIGHTS}")
+
+
+def state_of(path: str | Path) -> dict[str, torch.Tensor]:
+    """The weights of an archive, of a run's directory, or in a file."""
+    try:
+        if Path(path).suffix in (".safetensors", ".th", ".pt", ".bin"):
+            return read_state(Path(path))
+        with opened_archive(path) as folder:
+            return read_state(find_weights(folder, None))
+    except (BeemError, FileNotFoundError):
+        raise
+    except Exception as error:  # of the libraries that read weights
+        raise DataError(f"{path}: not readable as weights: {' '.join(str(error).split())[:200]}") from None
 
 
 def save_state(state: dict[str, torch.Tensor], path: Path) -> None:

@@ -55,7 +55,7 @@ class Window:
 
 def run_epoch(trainer: RunningTrainer, epoch: int) -> None:
     """Trains and validates an epoch, and writes its metrics, the best weights and a checkpoint."""
-    training = _train_epoch(trainer, epoch)
+    training = train_epoch(trainer, epoch)
     validation: dict[str, float] = {}
     score: float | None = None
     if trainer.validation_data_loader is not None:
@@ -83,8 +83,8 @@ def run_epoch(trainer: RunningTrainer, epoch: int) -> None:
         weights = trainer.accelerator.get_state_dict(trainer.prepared_model)
         if trainer.is_primary:
             save_torch(weights, trainer.serialization_dir / BEST_WEIGHTS)
-    trainer.metrics, trainer.epochs_completed = metrics, epoch + 1
-    trainer.batches_in_epoch_completed, trainer.loss_sum, trainer.units = 0, 0.0, 0
+    trainer.metrics = metrics
+    trainer.complete_epoch()
     for callback in trainer.callbacks:
         callback.on_epoch(trainer, metrics=trainer.metrics, epoch=epoch, is_primary=trainer.is_primary)
     if trainer.checkpointer.save_completed_epochs:
@@ -109,7 +109,7 @@ def _peak_memory(accelerator: Accelerator) -> dict[str, float]:
     return peak
 
 
-def _train_epoch(trainer: RunningTrainer, epoch: int) -> dict[str, float]:
+def train_epoch(trainer: RunningTrainer, epoch: int) -> dict[str, float]:
     """Trains from the first batch that is not completed; returns the epoch's loss and the model's metrics."""
     model, size = trainer.model, trainer.num_gradient_accumulation_steps
     plan = EpochPlan(trainer.data_loader, epoch, trainer.accelerator.process_index, trainer.accelerator.num_processes)

@@ -118,7 +118,7 @@ class StagedTrainer(Trainer):
             self._load_best(stage)
             self._results.append(finished)
             return
-        trainer = self._build(stage)
+        trainer = self.build(stage)
         if hasattr(self, "data"):
             trainer.data = self.data
         logger.info("%s: %s trainable parameters, %s frozen", title, *map("{:,}".format, trainer.parameter_counts))
@@ -142,7 +142,7 @@ class StagedTrainer(Trainer):
         if not is_last:
             self._results[-1].save(stage.directory, trainer.accelerator)
 
-    def _build(self, stage: Stage) -> GradientDescentTrainer:
+    def build(self, stage: Stage) -> GradientDescentTrainer:
         """The stage's trainer, for the model with its present weights."""
         self._free_parameters()
         options = {**self.defaults, **stage.options}
@@ -166,7 +166,7 @@ class StagedTrainer(Trainer):
         with stage.objective_in(self.model), stage.errors():
             if stage.own_objective is not None:
                 self.model.check_objective()
-            trainer = self._build(stage)
+            trainer = self.build(stage)
             try:
                 metrics = trainer.check_validation()
             finally:

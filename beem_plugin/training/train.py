@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import logging
 import tempfile
-from contextlib import ExitStack, nullcontext
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 
 from accelerate import PartialState
@@ -52,18 +53,29 @@ def train_model(
         See `is_file_friendly`.
     return_model : `bool`, optional (default = `True`)
     """
-    if dry_run:
-        with tempfile.TemporaryDirectory() as folder:
-            model = _train_model(params, Path(folder) / "run", False, False, True, file_friendly_logging)
-            prepare_logging(None, file_friendly_logging, launched_rank(), launched_processes())  # closes the log file
+    if not dry_run:
+        with built_run(params, Path(serialization_dir), recover, force, False, file_friendly_logging) as run:
+            run.run()
     else:
-        model = _train_model(params, Path(serialization_dir), recover, force, False, file_friendly_logging)
-    return model if return_model else None
+        with tempfile.TemporaryDirectory() as folder:
+            with built_run(params, Path(folder) / "run", False, False, True, file_friendly_logging) as run:
+                if hasattr(run.trainer, "check_validation"):
+                    run.trainer.check_validation()
+                logger.info("Dry run: all components are built, nothing is trained.")
+            prepare_logging(None, file_friendly_logging, launched_rank(), launched_processes())  # closes the log file
+    return run.model if return_model else None
 
 
-def _train_model(
-    params: Params, directory: Path, recover: bool, force: bool, dry_run: bool, file_friendly_logging: bool
-) -> Model:
+@contextmanager
+def built_run(
+    params: Params,
+    directory: Path,
+    recover: bool = False,
+    force: bool = False,
+    dry_run: bool = False,
+    file_friendly_logging: bool = False,
+) -> Iterator[TrainModel]:
+    """All components of a training, whose directory is locked for the block."""
     config = params.as_dict(quiet=True)
     if config.get("distributed") is not None:
         raise ConfigurationError(
@@ -89,13 +101,7 @@ def _train_model(
             prepare_logging(directory, file_friendly_logging, rank, launched_processes())
             run = TrainModel.from_params(params, serialization_dir=directory, invocation=invocation)
         processes.wait_for_everyone()
-        if dry_run:
-            if hasattr(run.trainer, "check_validation"):
-                run.trainer.check_validation()
-            logger.info("Dry run: all components are built, nothing is trained.")
-        else:
-            run.run()
-    return run.model
+        yield run
 
 
 def train_model_from_args(args: argparse.Namespace) -> None:

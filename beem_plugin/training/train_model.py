@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from beem_plugin.archival import archive_model, save_resources
-from beem_plugin.common.errors import ConfigurationError, not_allowed
+from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.registry import Lazy, Registrable
 from beem_plugin.data.data_loader import DataLoader
 from beem_plugin.data.dataset_reader import DatasetReader
 from beem_plugin.data.instance import Instance
-from beem_plugin.data.instance_table import labels_of
 from beem_plugin.data.vocabulary import Vocabulary
 from beem_plugin.models.model import Model
 from beem_plugin.objectives import Objective
+from beem_plugin.training.build_vocab import make_vocabulary
 from beem_plugin.training.epoch import write_metrics
 from beem_plugin.training.gradient_descent_trainer import GradientDescentTrainer  # noqa: F401  registers the default
 from beem_plugin.training.schedules import constant  # noqa: F401  registers the schedules
@@ -66,7 +66,7 @@ class TrainModel(Registrable):
         Its `batch_size` is per process.
     trainer : `Trainer`
     vocabulary : `dict`, optional (default = `None`)
-        `{"type": "from_files", "directory": ...}`, or labels come from the instances.
+        `{"type": "from_files", "directory": ...}`, a folder or what `allennlp build-vocab` writes, or the labels found.
     datasets_for_vocab_creation : `list[str]`, optional (default = all that are read)
         Of "train", "validation", "test".
     validation_dataset_reader : `DatasetReader`, optional (default = `dataset_reader`)
@@ -132,7 +132,7 @@ class TrainModel(Registrable):
         if invocation.is_recovering and (directory / VOCABULARY_DIR).is_dir():
             vocab = Vocabulary.from_files(directory / VOCABULARY_DIR)
         else:
-            vocab = _make_vocabulary(vocabulary, datasets, datasets_for_vocab_creation, dataset_reader)
+            vocab = make_vocabulary(vocabulary, datasets, datasets_for_vocab_creation, dataset_reader)
         if self.is_primary:
             vocab.save_to_files(directory / VOCABULARY_DIR)
         tokenizer = getattr(dataset_reader, "tokenizer", None)
@@ -223,28 +223,3 @@ class TrainModel(Registrable):
 
 
 TrainModel.register("default")(TrainModel)
-
-
-def _make_vocabulary(
-    config: dict[str, Any] | None,
-    datasets: dict[str, Sequence[Instance]],
-    names: list[str] | None,
-    reader: DatasetReader,
-) -> Vocabulary:
-    """The vocabulary from the config's files or from the labels of the data."""
-    config = dict(config or {})
-    kind = config.pop("type", "from_instances")
-    if kind == "from_files" and set(config) == {"directory"}:
-        return Vocabulary.from_files(config["directory"])
-    if kind not in ("from_files", "from_instances"):
-        raise ConfigurationError(not_allowed("vocabulary.type", kind, ["from_files", "from_instances"]))
-    if kind == "from_files" or config:
-        raise ConfigurationError(
-            f"vocabulary: found keys {', '.join(config) or 'none'}, allowed: `directory` with type from_files, "
-            "none with type from_instances"
-        )
-    for name in names or []:
-        if name not in datasets:
-            raise ConfigurationError(not_allowed("datasets_for_vocab_creation", name, datasets))
-    labels = (label for name in names or datasets for label in labels_of(datasets[name]))
-    return Vocabulary.from_labels(labels, reader.label_names)

@@ -97,6 +97,10 @@ class RunningTrainer(Trainer):
         """Sum of the losses of the epoch's batches times their units, and number of units (`Model.loss_units`)."""
         self.start_time = time.monotonic()
 
+    def complete_epoch(self) -> None:
+        self.epochs_completed += 1
+        self.batches_in_epoch_completed, self.loss_sum, self.units = 0, 0.0, 0
+
     @property
     def is_primary(self) -> bool:
         """Whether this process writes files."""

@@ -25,6 +25,13 @@ CONTRACT = {
     "--format --input-field --engine --include-package",
     "trace": "--output-file --batch-size --cuda-device -o --overrides --weights-file --include-package",
     "replay": "--policy --calibrate-on --output-file --predictions-output-file -o --overrides --include-package",
+    "build-vocab": "-f --force -o --overrides --include-package",
+    "cached-path": "-d --cache-dir -x --extract-archive -f --force-extract --inspect --remove",
+    "diff": "--strip-prefix-1 --strip-prefix-2 --scale --threshold",
+    "find-lr": "-s --serialization-dir -o --overrides --start-lr --end-lr --num-batches --stopping-factor --linear "
+    "-f --force --file-friendly-logging --include-package",
+    "push-to-hf": "-n --repo-name -s --serialization-dir -a --archive-path -o --organization -c --commit-message "
+    "-l --local-repo-path --repo-id --private --include-package",
     "diff-config": "-o --overrides",
     "print-results": "-k --keys -m --metrics-filename",
     "count-instances": "-o --overrides --include-package",
