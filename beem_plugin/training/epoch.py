@@ -58,12 +58,18 @@ def run_epoch(trainer: RunningTrainer, epoch: int) -> None:
     training = train_epoch(trainer, epoch)
     validation: dict[str, float] = {}
     score: float | None = None
-    if trainer.validation_data_loader is not None:
-        validation = trainer.evaluate(trainer.validation_data_loader, "validation")
-        trainer.metric_tracker.add_metrics(validation)
-        score = trainer.metric_tracker.combined_score(validation)
-    else:
-        trainer.metric_tracker.add_unmeasured_epoch()
+    with contextlib.nullcontext() if trainer.moving_average is None else trainer.moving_average.applied():
+        if trainer.validation_data_loader is not None:
+            validation = trainer.evaluate(trainer.validation_data_loader, "validation")
+            trainer.metric_tracker.add_metrics(validation)
+            score = trainer.metric_tracker.combined_score(validation)
+        else:
+            trainer.metric_tracker.add_unmeasured_epoch()
+        # The best weights are written before the checkpoint that names their epoch.
+        if trainer.metric_tracker.is_best_so_far:
+            weights = trainer.accelerator.get_state_dict(trainer.prepared_model)
+            if trainer.is_primary:
+                save_torch(weights, trainer.serialization_dir / BEST_WEIGHTS)
     best = trainer.metric_tracker.best_epoch_metrics
     metrics = {
         "best_epoch": trainer.metric_tracker.best_epoch,
@@ -76,13 +82,8 @@ def run_epoch(trainer: RunningTrainer, epoch: int) -> None:
     }
     if trainer.is_primary:
         write_metrics(trainer.serialization_dir / f"metrics_epoch_{epoch}.json", metrics)
-    if trainer.learning_rate_scheduler is not None:
-        trainer.learning_rate_scheduler.step(score)
-    # The best weights are written before the checkpoint that names their epoch.
-    if trainer.metric_tracker.is_best_so_far:
-        weights = trainer.accelerator.get_state_dict(trainer.prepared_model)
-        if trainer.is_primary:
-            save_torch(weights, trainer.serialization_dir / BEST_WEIGHTS)
+    for scheduler in trainer.schedulers:
+        scheduler.step(score)
     trainer.metrics = metrics
     trainer.complete_epoch()
     for callback in trainer.callbacks:
@@ -130,6 +131,8 @@ def train_epoch(trainer: RunningTrainer, epoch: int) -> dict[str, float]:
             trainer.units += window.units
             grad_norm = _step(trainer)
             trainer.steps_completed += 1
+            if trainer.moving_average is not None:
+                trainer.moving_average.apply(trainer.steps_completed)
             trainer.batches_in_epoch_completed = end
             bar.update(end - start)
             is_refresh_due = time.monotonic() >= next_refresh or end == len(plan)
@@ -209,7 +212,7 @@ def _step(trainer: RunningTrainer) -> float | None:
     if trainer.grad_clipping is not None:
         torch.nn.utils.clip_grad_value_(trained, trainer.grad_clipping)
     # Before the step, as in AllenNLP: the first step has the rate of step 1, the last one the rate of the last.
-    if trainer.learning_rate_scheduler is not None:
-        trainer.learning_rate_scheduler.step_batch()
+    for scheduler in trainer.schedulers:
+        scheduler.step_batch()
     trainer.prepared_optimizer.step()
     return norm

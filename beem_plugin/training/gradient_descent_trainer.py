@@ -21,6 +21,8 @@ from beem_plugin.training.evaluation import evaluate
 from beem_plugin.training.launch import make_accelerator
 from beem_plugin.training.learning_rate_schedulers import LearningRateScheduler
 from beem_plugin.training.metric_tracker import MetricTracker
+from beem_plugin.training.momentum_schedulers import MomentumScheduler
+from beem_plugin.training.moving_average import MovingAverage
 from beem_plugin.training.optimizers import Optimizer
 from beem_plugin.training.parameter_groups import count_parameters, freeze
 from beem_plugin.training.random_state import get_random_state, separate_ranks, set_random_state
@@ -76,8 +78,9 @@ class GradientDescentTrainer(RunningTrainer):
         Validates one batch before training, to find an unknown `validation_metric` early.
     find_unused_parameters : `bool`, optional (default = `False`)
         For several processes and a model with trainable parameters that do not contribute to the loss of some batches.
-    moving_average, momentum_scheduler : optional
-        Not supported: anything but `null` is an error.
+    moving_average : `MovingAverage`, optional (default = `None`)
+        Averages of the weights, which are validated and kept in place of the last step's.
+    momentum_scheduler : `MomentumScheduler`, optional (default = `None`)
     grad_scaling : `bool`, optional (default = `True`)
         fp16 always scales; `false` is an error.
     """
@@ -105,14 +108,11 @@ class GradientDescentTrainer(RunningTrainer):
         cuda_device: int | None = None,
         run_confidence_checks: bool = True,
         find_unused_parameters: bool = False,
-        moving_average: dict | None = None,
-        momentum_scheduler: dict | None = None,
+        moving_average: Lazy[MovingAverage] | None = None,
+        momentum_scheduler: Lazy[MomentumScheduler] | None = None,
         grad_scaling: bool = True,
     ) -> None:
         super().__init__(serialization_dir)
-        for key, value in (("moving_average", moving_average), ("momentum_scheduler", momentum_scheduler)):
-            if value is not None:
-                raise ConfigurationError(f"trainer.{key}: not supported, allowed: null")
         if not grad_scaling:
             raise ConfigurationError('trainer.grad_scaling: found false, allowed: true ("bf16" needs no scaling)')
         if use_amp and mixed_precision not in (None, "fp16"):
@@ -149,8 +149,12 @@ class GradientDescentTrainer(RunningTrainer):
         self.num_epochs = num_epochs
         self.num_gradient_accumulation_steps = num_gradient_accumulation_steps
         self.steps_per_epoch = math.ceil(batches / num_gradient_accumulation_steps)
-        self.learning_rate_scheduler = learning_rate_scheduler and learning_rate_scheduler.construct(
-            optimizer=self.optimizer, num_epochs=num_epochs, num_steps_per_epoch=self.steps_per_epoch
+        self.learning_rate_scheduler, self.momentum_scheduler = (
+            scheduler
+            and scheduler.construct(  # type: ignore[attr-defined]
+                optimizer=self.optimizer, num_epochs=num_epochs, num_steps_per_epoch=self.steps_per_epoch
+            )
+            for scheduler in (learning_rate_scheduler, momentum_scheduler)
         )
         if (
             self.learning_rate_scheduler is not None
@@ -163,6 +167,8 @@ class GradientDescentTrainer(RunningTrainer):
         self.grad_clipping = grad_clipping
         self.run_confidence_checks = run_confidence_checks
         self.prepared_model, self.prepared_optimizer = self.accelerator.prepare(model, self.optimizer)
+        trained = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        self.moving_average = moving_average and moving_average.construct(parameters=trained)
 
     def train(self) -> dict[str, Any]:
         """

@@ -55,7 +55,7 @@ class LearningRateScheduler(Registrable):
 
 
 class CurveScheduler(LearningRateScheduler):
-    """Sets each group's rate to `curve(base rate, count)`, where `count` is that of `step_batch` or `step`."""
+    """Sets a number of each group, the rate, to `curve(its base, count)`: `count` is that of `step_batch` or `step`."""
 
     unit: Literal["steps", "epochs"] = "steps"
     """What is counted; also the key of the count in checkpoints."""
@@ -63,8 +63,14 @@ class CurveScheduler(LearningRateScheduler):
     def __init__(self, optimizer: torch.optim.Optimizer, curve: Curve) -> None:
         super().__init__(optimizer)
         self.curve = curve
-        self.base_rates = [float(group["lr"]) for group in optimizer.param_groups]
+        self.base_rates = [self.value_of(group) for group in optimizer.param_groups]
         self._set_count(0)
+
+    def value_of(self, group: dict[str, Any]) -> float:
+        return float(group["lr"])
+
+    def set_value(self, group: dict[str, Any], value: float) -> None:
+        group["lr"] = value
 
     def step_batch(self) -> None:
         if self.unit == "steps":
@@ -77,7 +83,7 @@ class CurveScheduler(LearningRateScheduler):
     def _set_count(self, count: int) -> None:
         self.count = count
         for group, base_rate in zip(self.optimizer.param_groups, self.base_rates, strict=True):
-            group["lr"] = self.curve(base_rate, count)
+            self.set_value(group, self.curve(base_rate, count))
 
     def state_dict(self) -> dict[str, Any]:
         return {self.unit: self.count, "base_rates": self.base_rates}
@@ -88,12 +94,17 @@ class CurveScheduler(LearningRateScheduler):
 
 
 def schedule(
-    name: str, meanings: Mapping[str, str] | None = None, unit: Literal["steps", "epochs"] = "steps"
+    name: str,
+    meanings: Mapping[str, str] | None = None,
+    unit: Literal["steps", "epochs"] = "steps",
+    kind: type[CurveScheduler] | None = None,
 ) -> Callable[[F], F]:
     """
-    Registers a function that returns a curve over `unit` as a `LearningRateScheduler`. Its first argument is the number
-    of steps of the training, the others are config keys; `meanings` describes them in the docstring.
+    Registers a function that returns a curve over `unit` as a `LearningRateScheduler`, or as a `kind` of its own. Its
+    first argument is the number of steps of the training, the others are config keys; `meanings` describes them in the
+    docstring.
     """
+    base = kind or LearningRateScheduler
 
     def register(function: F) -> F:
         @with_keys_of(function, without=("total_steps",))
@@ -106,10 +117,10 @@ def schedule(
         ) -> None:
             CurveScheduler.__init__(self, optimizer, function(num_epochs * num_steps_per_epoch, **options))
 
-        about = f'{inspect.getdoc(function)}\n\nRegistered as a `LearningRateScheduler` with name "{name}".'
+        about = f'{inspect.getdoc(function)}\n\nRegistered as a `{base.__name__}` with name "{name}".'
         doc = key_reference(about, __init__, meanings)
         members = {"__init__": __init__, "__doc__": doc, "__module__": __name__, "unit": unit}
-        LearningRateScheduler.register(name)(type(function.__name__, (CurveScheduler,), members))
+        base.register(name)(type(function.__name__, (kind or CurveScheduler,), members))
         return function
 
     return register

@@ -13,6 +13,8 @@ from beem_plugin.training.trainer import RunningTrainer
 logger = logging.getLogger(__name__)
 
 COUNTERS = ("metrics", "epochs_completed", "batches_in_epoch_completed", "steps_completed", "loss_sum")
+PARTS = ("learning_rate_scheduler", "momentum_scheduler", "moving_average")
+"""What a trainer may have or not, by the key of its state."""
 
 
 def checkpoint_is_due(trainer: RunningTrainer) -> bool:
@@ -24,12 +26,12 @@ def checkpoint_is_due(trainer: RunningTrainer) -> bool:
 
 def save_checkpoint(trainer: RunningTrainer) -> None:
     """Writes weights and state; all processes must call it."""
-    scheduler, scaler = trainer.learning_rate_scheduler, trainer.accelerator.scaler
+    scaler = trainer.accelerator.scaler
     model_state = trainer.accelerator.get_state_dict(trainer.prepared_model)
     state = {
         "processes": gather_object([{"random": get_random_state(), "metrics": trainer.model.metric_state()}]),
         "optimizer": trainer.optimizer.state_dict(),
-        "learning_rate_scheduler": scheduler and scheduler.state_dict(),
+        **{name: (part := getattr(trainer, name)) and part.state_dict() for name in PARTS},
         "scaler": scaler and scaler.state_dict(),
         "metric_tracker": trainer.metric_tracker.state_dict(),
         "callbacks": [callback.state_dict() for callback in trainer.callbacks],
@@ -66,8 +68,9 @@ def restore_checkpoint(trainer: RunningTrainer) -> None:
         )
     trainer.model.load_state_dict(model_state)
     trainer.optimizer.load_state_dict(state["optimizer"])
-    if trainer.learning_rate_scheduler is not None:
-        trainer.learning_rate_scheduler.load_state_dict(state["learning_rate_scheduler"])
+    for name in PARTS:
+        if getattr(trainer, name) is not None:
+            getattr(trainer, name).load_state_dict(state[name])
     if trainer.accelerator.scaler is not None and state["scaler"] is not None:
         trainer.accelerator.scaler.load_state_dict(state["scaler"])
     trainer.metric_tracker.load_state_dict(state["metric_tracker"])

@@ -75,6 +75,8 @@ class RunningTrainer(Trainer):
     """The accelerator's wrapper of the model; `prepared_optimizer` that of the optimizer."""
     prepared_optimizer: Any
     learning_rate_scheduler: Any
+    momentum_scheduler: Any
+    moving_average: Any
     data_loader: Any
     validation_data_loader: Any
     checkpointer: Any
@@ -105,6 +107,10 @@ class RunningTrainer(Trainer):
     def is_primary(self) -> bool:
         """Whether this process writes files."""
         return self.accelerator.is_main_process
+
+    @property
+    def schedulers(self) -> list[Any]:
+        return [each for each in (self.learning_rate_scheduler, self.momentum_scheduler) if each is not None]
 
     @property
     def total_steps(self) -> int:

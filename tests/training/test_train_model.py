@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import tarfile
 from pathlib import Path
 
@@ -156,7 +157,12 @@ def test_failing_callback_loses_neither_metrics_nor_weights(tmp_path: Path) -> N
     [
         ({"trainer__validation_metric": "+acuracy"}, r"validation_metric: found 'acuracy', allowed: accuracy"),
         ({"trainer__validation_metric": "accuracy"}, r"after \"\+\" or \"-\""),
-        ({"trainer__moving_average": {"type": "exponential"}}, "moving_average: not supported"),
+        ({"trainer__moving_average": {"decay": 1.5}}, "trainer.moving_average.decay: found 1.5, allowed: at least 0"),
+        (
+            {"trainer__momentum_scheduler": "one_cycle", "trainer__optimizer": {"type": "adagrad", "lr": 0.1}},
+            "trainer.momentum_scheduler: the optimizer has no momentum",
+        ),
+        ({"trainer__callbacks": ["wandb"]}, "pip install wandb"),
         ({"trainer__use_amp": True}, "needs a GPU"),
         ({"trainer__mixed_precision": "bf8"}, "found 'bf8', allowed: bf16"),
         ({"distributed": {"cuda_devices": [0, 1]}}, "torchrun"),
@@ -169,7 +175,8 @@ def test_failing_callback_loses_neither_metrics_nor_weights(tmp_path: Path) -> N
 def test_wrong_configs_are_refused_before_training(
     tmp_path: Path, overrides: dict, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "torch.utils.tensorboard", None)
+    for package in ("torch.utils.tensorboard", "wandb"):
+        monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(BeemError, match=message):
         train_model(params(**overrides), tmp_path / "run")
     assert not list(tmp_path.glob("run/metrics*"))

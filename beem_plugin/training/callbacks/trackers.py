@@ -1,0 +1,185 @@
+"""Runs in Weights & Biases and MLflow."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+from beem_plugin.common.archive_files import CONFIG_NAME
+from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.registry import Params
+from beem_plugin.common.strict_json import read_json_object
+from beem_plugin.training.callbacks.callback import TrainerCallback
+from beem_plugin.training.callbacks.log_writer import LogWriter, numbers
+from beem_plugin.training.trainer import RunningTrainer
+
+FINAL = ("best_", "calibration_", "test_")
+_PARAMS_A_CALL, _LONGEST_PARAM = 100, 250
+"""Limits of `mlflow.log_params`."""
+
+
+class Tracker(LogWriter):
+    """
+    A run of a tracking service, started with the training, whose config are its parameters, and continued by
+    `--recover`. Its steps are optimizer steps. At the end it gets the best metrics, and what callbacks before this one
+    have added, such as the calibration's.
+
+    # Parameters
+
+    options : `dict`, optional
+        Further arguments of the function that starts a run.
+    """
+
+    package: str
+
+    def __init__(
+        self,
+        serialization_dir: str | Path,
+        summary_interval: int = 100,
+        should_log_learning_rate: bool = True,
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__(serialization_dir, summary_interval, should_log_learning_rate)
+        try:
+            self.service: Any = importlib.import_module(self.package)
+        except ImportError as error:
+            raise ConfigurationError(
+                f'trainer.callbacks: "{self.package}" needs the package {self.package}: pip install {self.package}'
+            ) from error
+        self.options = options or {}
+        self.run_id: str | None = None
+
+    def start(self, config: dict[str, Any]) -> str:
+        """Starts the run, or continues `run_id`; returns its id."""
+        raise NotImplementedError
+
+    def log(self, values: dict[str, float], step: int) -> None:
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        raise NotImplementedError
+
+    def on_start(self, trainer: RunningTrainer, is_primary: bool = True, **kwargs: Any) -> None:
+        super().on_start(trainer)
+        path = self.serialization_dir / CONFIG_NAME
+        if is_primary:
+            self.run_id = self.start(read_json_object(path) if path.exists() else {})
+
+    def write(self, split: str, values: dict[str, float], step: int, epoch: int | None) -> None:
+        self.log({f"{split}/{name}": value for name, value in values.items()}, step)
+
+    def on_end(self, trainer: RunningTrainer, metrics: dict[str, Any], is_primary: bool = True, **kwargs: Any) -> None:
+        if is_primary:
+            self.log(
+                numbers({name: metrics[name] for name in metrics if name.startswith(FINAL)}), trainer.steps_completed
+            )
+            self.finish()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"run_id": self.run_id}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.run_id = state_dict["run_id"]
+
+
+@TrainerCallback.register("wandb")
+class WandBCallback(Tracker):
+    """
+    Logs to Weights & Biases. Needs the package `wandb`, and `wandb login` or `WANDB_API_KEY` in the environment.
+
+    Registered as a `TrainerCallback` with name "wandb". Further keys are those of `LogWriter`.
+
+    # Parameters
+
+    project, entity, group, name, notes : `str`, optional
+        As of `wandb.init`.
+    tags : `list[str]`, optional
+    watch_model : `bool`, optional (default = `False`)
+        Also logs histograms of gradients and weights, which costs time.
+    files_to_save : `list[str]`, optional (default = `["config.json", "out.log"]`)
+        Files of the serialization directory that are uploaded.
+    wandb_kwargs : `dict`, optional
+        Further arguments of `wandb.init`.
+    """
+
+    package = "wandb"
+
+    def __init__(
+        self,
+        serialization_dir: str | Path,
+        summary_interval: int = 100,
+        should_log_learning_rate: bool = True,
+        project: str | None = None,
+        entity: str | None = None,
+        group: str | None = None,
+        name: str | None = None,
+        notes: str | None = None,
+        tags: list[str] | None = None,
+        watch_model: bool = False,
+        files_to_save: list[str] | None = None,
+        wandb_kwargs: dict | None = None,
+    ) -> None:
+        given = {"project": project, "entity": entity, "group": group, "name": name, "notes": notes, "tags": tags}
+        super().__init__(serialization_dir, summary_interval, should_log_learning_rate, given | (wandb_kwargs or {}))
+        self.watch_model = watch_model
+        self.files_to_save = ["config.json", "out.log"] if files_to_save is None else files_to_save
+
+    def start(self, config: dict[str, Any]) -> str:
+        folder = self.serialization_dir.absolute()
+        self.run = self.service.init(dir=str(folder), config=config, id=self.run_id, resume="allow", **self.options)
+        for name in self.files_to_save:
+            self.run.save(str(folder / name), base_path=str(folder))
+        if self.watch_model and self.trainer is not None:
+            self.run.watch(self.trainer.model)
+        return self.run.id
+
+    def log(self, values: dict[str, float], step: int) -> None:
+        self.run.log(values, step=step)
+
+    def finish(self) -> None:
+        self.run.finish()
+
+
+@TrainerCallback.register("mlflow")
+class MLflowCallback(Tracker):
+    """
+    Logs to MLflow. Needs the package `mlflow`; `MLFLOW_TRACKING_URI` in the environment names the server or folder.
+
+    Registered as a `TrainerCallback` with name "mlflow". Further keys are those of `LogWriter`.
+
+    # Parameters
+
+    experiment_name, run_name : `str`, optional
+    tags : `dict[str, str]`, optional
+    """
+
+    package = "mlflow"
+
+    def __init__(
+        self,
+        serialization_dir: str | Path,
+        summary_interval: int = 100,
+        should_log_learning_rate: bool = True,
+        experiment_name: str | None = None,
+        run_name: str | None = None,
+        tags: dict[str, str] | None = None,
+    ) -> None:
+        given = {"run_name": run_name, "tags": tags}
+        super().__init__(serialization_dir, summary_interval, should_log_learning_rate, given)
+        self.experiment_name = experiment_name
+
+    def start(self, config: dict[str, Any]) -> str:
+        if self.experiment_name is not None:
+            self.service.set_experiment(self.experiment_name)
+        run_id = self.service.start_run(run_id=self.run_id, **self.options).info.run_id
+        items = [(key, str(value)[:_LONGEST_PARAM]) for key, value in Params(config).as_flat_dict().items()]
+        for first in range(0, len(items) * (self.run_id is None), _PARAMS_A_CALL):
+            self.service.log_params(dict(items[first : first + _PARAMS_A_CALL]))
+        return run_id
+
+    def log(self, values: dict[str, float], step: int) -> None:
+        self.service.log_metrics(values, step=step)
+
+    def finish(self) -> None:
+        self.service.end_run()
