@@ -16,13 +16,11 @@ from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.exits.score_table import ScoreTable
 from beem_plugin.exits.threshold_strategy import ThresholdFit, ThresholdStrategy
 
-LEVELS = (4, 8, 16, 32)
-SHRINKAGE = (0.0, 0.25, 0.5, 0.75, 1.0)
 MULTIPLIER_STEPS = 16
 BLEND_STEPS = 32
-FASTER_STEPS = 12
-TOLERANCE = 0.5
-"""Settings within so many standard errors of the best are as good; the one with the least shrinkage is taken."""
+MOST_CHANGE = 4.0
+"""To meet a budget, shares of staying samples are raised to a power between this and its inverse."""
+CHANGE_STEPS = 12
 
 
 @ThresholdStrategy.register("joint")
@@ -34,13 +32,10 @@ class Joint(CostStrategy):
     around the budget, the shares of samples that pass each exit are moved along the straight line from the slower to
     the faster one.
 
-    L-1 thresholds easily overfit. Two numbers are chosen by cross-validation inside the calibration data: `levels`, the
-    number of score quantiles among which each exit chooses, and `shrinkage`, by how much every exit's share of passing
-    samples is moved towards that under the best shared threshold (1 is the shared threshold itself). Shares are moved
-    rather than thresholds, since scores that accumulate from exit to exit have another range at every exit. Settings
-    that meet the same budget are compared by held-out error + multiplier * cost, at the multiplier that the budget
-    corresponds to; among those within half a standard error of the best, the one with the least shrinkage, then the
-    coarsest, is taken.
+    L-1 thresholds easily overfit. So they are fitted several times, each time without one of `folds` parts of the
+    samples, and at each exit the share of passing samples is the mean of these fits' (bagging, Breiman 1996). Shares
+    are averaged and not thresholds, since scores that accumulate from exit to exit have another range at every exit. To
+    meet a budget, the share of samples that stay at an exit is then raised to a power, the same for all exits.
 
     Registered as a `ThresholdStrategy` with name "joint".
 
@@ -50,11 +45,14 @@ class Joint(CostStrategy):
         See `CostStrategy`; exactly one of `speedup`, `budget` and `multiplier`.
     multiplier : `float`, optional
         The error rate equal in value to the cost of full depth.
-    levels : `list[int]`, optional (default = `[4, 8, 16, 32]`)
-    shrinkage : `list[float]`, optional (default = `[0, 0.25, 0.5, 0.75, 1]`)
+    levels : `int` or `list[int]`, optional (default = all scores)
+        The number of score quantiles among which each exit chooses; of a list the largest.
     folds : `int`, optional (default = `5`)
+        1 fits once, on all samples.
     seed : `int`, optional (default = `0`)
         Of the division into folds.
+    shrinkage : `list[float]`, optional
+        Has no effect; accepted for configs of earlier releases.
     """
 
     def __init__(
@@ -63,7 +61,7 @@ class Joint(CostStrategy):
         multiplier: float | None = None,
         cost: list[float] | None = None,
         budget: float | None = None,
-        levels: list[int] | None = None,
+        levels: int | list[int] | None = None,
         shrinkage: list[float] | None = None,
         folds: int = 5,
         seed: int = 0,
@@ -76,118 +74,81 @@ class Joint(CostStrategy):
             raise ConfigurationError(f"thresholds.multiplier: found {multiplier}, allowed: 0 or more")
         super().__init__(speedup, cost, budget)
         self.multiplier = multiplier
-        self.levels = list(LEVELS if levels is None else levels)
-        self.shrinkage = list(SHRINKAGE if shrinkage is None else shrinkage)
-        if not self.levels or min(self.levels) < 1:
+        given = levels if isinstance(levels, list) else [] if levels is None else [levels]
+        if levels == [] or any(one < 1 for one in given):
             raise ConfigurationError(f"thresholds.levels: found {levels}, allowed: integers from 1")
-        if not self.shrinkage or min(self.shrinkage) < 0 or max(self.shrinkage) > 1:
-            raise ConfigurationError(f"thresholds.shrinkage: found {shrinkage}, allowed: numbers from 0 to 1")
-        if folds < 2:
-            raise ConfigurationError(f"thresholds.folds: found {folds}, allowed: 2 or more")
+        self.levels = max(given, default=None)
+        if folds < 1:
+            raise ConfigurationError(f"thresholds.folds: found {folds}, allowed: 1 or more")
         self.folds = folds
         self.seed = seed
 
     def fit(self, table: ScoreTable) -> ThresholdFit:
         loss, warnings = self.loss_of(table, "joint")
         cost, full, allowed = self.costs_of(table)
-        search = _Search(table, loss, cost / full)
+        search = _Search(table, loss, cost / full, self.levels)
         multiplier, share = self.multiplier, None
         if multiplier is None:
             share = allowed / full
-            multiplier = search.bracket(share, max(self.levels))[1]
+            multiplier = search.bracket(share)[1]
             if search.path_cost[-1] > share + 1e-9:
                 warnings.append(self.unreachable(float(1 / search.path_cost[-1])))
-        levels, shrinkage, tried = self._choose(search, multiplier, share)
-        thresholds = search.thresholds(multiplier, share, levels, shrinkage)
-        if share is not None and search.means(thresholds)[1] > share + 1e-9:
-            thresholds = search.affordable(share, levels, shrinkage)
+        thresholds = self._averaged(search, multiplier, share)
         reached_loss, reached_cost = search.means(thresholds)
         details: dict[str, Any] = {
-            "levels": levels,
-            "shrinkage": shrinkage,
             "multiplier": multiplier,
-            "cross_validation": tried,
             "calibration_loss": reached_loss,
             "calibration_speedup": 1 / reached_cost,
         }
         return ThresholdFit(thresholds.tolist(), warnings, details)
 
-    def _choose(
-        self, search: _Search, multiplier: float, share: float | None
-    ) -> tuple[int, float, list[dict[str, Any]]]:
-        """Levels and shrinkage by held-out loss, and all settings tried."""
-        settings = [(levels, shrinkage) for levels in self.levels for shrinkage in self.shrinkage]
-        table, loss, cost = search.table, search.loss, search.cost
-        if len(settings) == 1 or len(table) < 2 * self.folds:
-            return min(self.levels), max(self.shrinkage), []
-        fold = np.random.default_rng(self.seed).permutation(len(table)) % self.folds
-        held_out = np.empty((len(settings), len(table)))
-        for number in range(self.folds):
-            inside, outside = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
-            fitted = _Search(table.select(torch.from_numpy(inside)), loss[inside], cost)
-            rest = table.select(torch.from_numpy(outside))
-            for row, setting in enumerate(settings):
-                exits = rest.exits(fitted.thresholds(multiplier, share, *setting).tolist()).numpy() - 1
-                held_out[row, outside] = loss[outside, exits] + multiplier * cost[exits]
-        means = held_out.mean(axis=1)
-        best = int(means.argmin())
-        spread = (held_out - held_out[best]).std(axis=1) / math.sqrt(len(table))
-        good = [row for row in range(len(settings)) if means[row] <= means[best] + TOLERANCE * spread[row]]
-        chosen = min(good, key=lambda row: settings[row][::-1])
-        tried = [
-            {"levels": levels, "shrinkage": shrinkage, "held_out": float(mean)}
-            for (levels, shrinkage), mean in zip(settings, means, strict=True)
-        ]
-        return *settings[chosen], tried
+    def _averaged(self, search: _Search, multiplier: float, share: float | None) -> np.ndarray:
+        table, count = search.table, self.folds
+        if count == 1 or len(table) < 2 * count:
+            return search.thresholds(multiplier, share)
+        fold = np.random.default_rng(self.seed).permutation(len(table)) % count
+        rates = []
+        for number in range(count):
+            rows = np.flatnonzero(fold != number)
+            part = _Search(table.select(torch.from_numpy(rows)), search.loss[rows], search.cost, self.levels)
+            rates.append(search.rates.of(part.thresholds(multiplier, share)))
+        mean = np.mean(rates, axis=0)
+        return search.rates.thresholds(mean) if share is None else search.within_budget(mean, share)
 
 
 class _Search:
-    """Optima on one set of samples; `cost` is relative to full depth. Results that settings share are cached."""
+    """Optima on one set of samples; `cost` is relative to full depth."""
 
-    def __init__(self, table: ScoreTable, loss: np.ndarray, cost: np.ndarray) -> None:
-        self.table = table
-        self.loss = loss
-        self.cost = cost
+    def __init__(self, table: ScoreTable, loss: np.ndarray, cost: np.ndarray, levels: int | None) -> None:
+        self.table, self.loss, self.cost = table, loss, cost
         self.path = ThresholdPath(table)
         self.rates = PassRates(table)
         self.path_loss = self.path.sums(loss) / max(len(table), 1)
         self.path_cost = self.path.sums(np.broadcast_to(cost, loss.shape)) / max(len(table), 1)
-        self.descent = functools.cache(lambda levels: CoordinateDescent(table, loss, cost, levels))
+        self.descent = CoordinateDescent(table, loss, cost, levels)
+        self.means = self.descent.means
         self.optimum = functools.cache(self._optimum)
-        self.within = functools.cache(self._within)
 
-    def means(self, thresholds: np.ndarray) -> tuple[float, float]:
-        """Mean loss and mean cost."""
-        return self.descent(1).means(thresholds)
+    def thresholds(self, multiplier: float, share: float | None) -> np.ndarray:
+        """The best thresholds: for mean loss + multiplier * cost, or within a mean cost of `share`."""
+        return self.optimum(multiplier) if share is None else self._within(share)
 
-    def thresholds(self, multiplier: float, share: float | None, levels: int, shrinkage: float) -> np.ndarray:
-        """
-        The best thresholds, `shrinkage` of the way towards the best shared one: for mean loss + multiplier * cost, or
-        within a mean cost of `share`.
-        """
-        shared = self.shared(multiplier, share)
-        if shrinkage == 1:
-            return shared
-        own = self.optimum(multiplier, levels) if share is None else self.within(share, levels)
-        return self.rates.between(own, shared, shrinkage)
-
-    def shared(self, multiplier: float, share: float | None = None) -> np.ndarray:
-        """The best shared threshold, once per exit; the fastest, if none is within `share`."""
-        if share is None:
-            return self.path.thresholds(int((self.path_loss + multiplier * self.path_cost).argmin()))
+    def shared(self, share: float) -> np.ndarray:
+        """The best threshold for all exits within `share`, once per exit; the fastest, if there is none."""
         affordable = self.path_cost <= share + 1e-9
         if not affordable.any():
             return self.path.thresholds(len(self.path) - 1)
         return self.path.thresholds(int(np.where(affordable, self.path_loss, math.inf).argmin()))
 
-    def _optimum(self, multiplier: float, levels: int) -> np.ndarray:
-        return self.descent(levels).best(multiplier, [self.shared(multiplier), self.path.thresholds(0)])
+    def _optimum(self, multiplier: float) -> np.ndarray:
+        shared = self.path.thresholds(int((self.path_loss + multiplier * self.path_cost).argmin()))
+        return self.descent.best(multiplier, [shared, self.path.thresholds(0)])
 
-    def bracket(self, share: float, levels: int) -> tuple[float, float]:
+    def bracket(self, share: float) -> tuple[float, float]:
         """A multiplier whose optimum costs more than `share` and one whose optimum does not, close to each other."""
 
         def fast(multiplier: float) -> bool:
-            return self.means(self.optimum(multiplier, levels))[1] <= share + 1e-12
+            return self.means(self.optimum(multiplier))[1] <= share + 1e-12
 
         slow, enough = 0.0, 1e-4
         if fast(slow):
@@ -199,19 +160,23 @@ class _Search:
             slow, enough = (slow, middle) if fast(middle) else (middle, enough)
         return slow, enough
 
-    def affordable(self, share: float, levels: int, shrinkage: float) -> np.ndarray:
-        """`thresholds` of faster parts, since a mixture can cost more than both of its parts."""
-        for step in range(1, FASTER_STEPS + 1):
-            thresholds = self.thresholds(0.0, share * (1 - step / 50), levels, shrinkage)
-            if self.means(thresholds)[1] <= share + 1e-9:
-                return thresholds
-        return self.shared(0.0, share)
-
-    def _within(self, share: float, levels: int) -> np.ndarray:
+    def _within(self, share: float) -> np.ndarray:
         """The least loss found whose mean cost is at most `share`; the fastest shared threshold if there is none."""
-        slow, fast = (self.optimum(multiplier, levels) for multiplier in self.bracket(share, levels))
+        slow, fast = (self.optimum(multiplier) for multiplier in self.bracket(share))
         offered = [self.rates.between(slow, fast, step / BLEND_STEPS) for step in range(BLEND_STEPS + 1)]
-        shared = self.shared(0.0, share)
+        shared = self.shared(share)
         evaluated = [(self.means(thresholds), thresholds) for thresholds in (shared, *offered)]
         feasible = [entry for entry in evaluated if entry[0][1] <= share + 1e-9]
         return min(feasible, key=lambda entry: entry[0])[1] if feasible else shared
+
+    def within_budget(self, rates: np.ndarray, share: float) -> np.ndarray:
+        """The slowest thresholds within `share` whose rates are `rates` with the staying shares raised to a power."""
+        found, low, high = None, 1 / MOST_CHANGE, MOST_CHANGE
+        for _ in range(CHANGE_STEPS):
+            power = math.sqrt(low * high)
+            thresholds = self.rates.thresholds(1 - (1 - rates) ** power)
+            if self.means(thresholds)[1] <= share + 1e-9:
+                found, high = thresholds, power
+            else:
+                low = power
+        return self.shared(share) if found is None else found

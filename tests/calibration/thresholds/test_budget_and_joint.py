@@ -95,7 +95,7 @@ def test_descent_never_makes_it_worse() -> None:
 def test_joint_is_no_worse_than_one_threshold_on_the_calibration_data() -> None:
     table = make_table(1500)
     one = BudgetThresholds(speedup=2.0).fit(table)
-    together = Joint(speedup=2.0, levels=[64], shrinkage=[0.0]).fit(table)
+    together = Joint(speedup=2.0, folds=1).fit(table)
     assert together.details["calibration_speedup"] >= 2.0 - 1e-9
     assert together.details["calibration_loss"] <= one.details["calibration_loss"] + 1e-12
 
@@ -125,7 +125,7 @@ def test_joint_is_no_worse_than_one_threshold_where_scores_are_noise() -> None:
     excess = []
     for seed in range(4):
         table, other = useless_scores(seed), useless_scores(seed + 100)
-        together = Joint(speedup=2.0, levels=[8, 32]).fit(table)
+        together = Joint(speedup=2.0).fit(table)
         one = BudgetThresholds(speedup=2.0).fit(table)
         excess.append(held_out(together, other, 0.1) - held_out(one, other, 0.1))
     assert np.mean(excess) < 0.01
@@ -139,8 +139,8 @@ def test_joint_is_as_good_as_coordinate_descent_on_other_samples_where_scores_ac
         rule.calibrate(make_deepening_trace(250, seed))
         table = rule.score_table(make_deepening_trace(250, seed))  # type: ignore[attr-defined]
         other = rule.score_table(make_deepening_trace(2000, 100 + seed))  # type: ignore[attr-defined]
-        plain = Joint(speedup=1.7, levels=[len(table)], shrinkage=[0.0]).fit(table)
-        found = held_out(Joint(speedup=1.7, levels=[8, 32]).fit(table), other, plain.details["multiplier"])
+        plain = Joint(speedup=1.7, folds=1).fit(table)
+        found = held_out(Joint(speedup=1.7).fit(table), other, plain.details["multiplier"])
         one = BudgetThresholds(speedup=1.7).fit(table)
         against_plain.append(found - held_out(plain, other, plain.details["multiplier"]))
         against_one.append(found - held_out(one, other, plain.details["multiplier"]))
@@ -148,15 +148,26 @@ def test_joint_is_as_good_as_coordinate_descent_on_other_samples_where_scores_ac
     assert np.mean(against_one) < -0.01
 
 
-def test_shrinkage_moves_the_shares_of_samples_that_pass_each_exit() -> None:
+def test_the_shares_of_passing_samples_are_the_mean_of_fits_without_a_part() -> None:
     rule = ExitPolicy.from_params({"type": "beem", "weights": "cost", "thresholds": "never"})
     rule.calibrate(make_deepening_trace(400, 1))
     table = rule.score_table(make_deepening_trace(400, 1))  # type: ignore[attr-defined]
-    fits = [Joint(multiplier=0.2, levels=[16], shrinkage=[shrinkage]).fit(table) for shrinkage in (0.0, 0.5, 1.0)]
-    rates = [PassRates(table).of(np.array(fit.thresholds)) for fit in fits]
-    assert np.abs(rates[0] - rates[2]).max() > 0.1
-    assert rates[1] == pytest.approx((rates[0] + rates[2]) / 2, abs=1.5 / len(table))
-    assert len(set(fits[2].thresholds)) == 1
+    strategy = Joint(multiplier=0.2, folds=4)
+    part = np.random.default_rng(0).permutation(400) % 4
+    rates = PassRates(table)
+    fits = [
+        Joint(multiplier=0.2, folds=1).fit(table.select(torch.from_numpy(np.flatnonzero(part != k)))) for k in range(4)
+    ]
+    single = [rates.of(np.array(fit.thresholds)) for fit in fits]
+    assert np.ptp(single, axis=0).max() > 0.02
+    found = rates.of(np.array(strategy.fit(table).thresholds))
+    assert found == pytest.approx(np.mean(single, axis=0), abs=1.5 / len(table))
+
+
+def test_settings_of_earlier_releases_are_accepted() -> None:
+    table = make_table(200)
+    old = Joint(speedup=1.5, levels=[8, 16], shrinkage=[0, 0.5]).fit(table)
+    assert old.thresholds == Joint(speedup=1.5, levels=16).fit(table).thresholds
 
 
 @pytest.mark.parametrize("strategy", [Joint(multiplier=0.2), Joint(speedup=1.5), BudgetThresholds(speedup=1.5)])
@@ -174,7 +185,8 @@ def test_tiny_data(strategy: Any) -> None:
         (lambda: BudgetThresholds(speedup=0.5), "speedup: found 0.5"),
         (lambda: BudgetThresholds(speedup=2.0, cost=[2.0, 1.0]), "rising"),
         (lambda: BudgetThresholds(speedup=2.0, cost=[1.0, 2.0]).fit(random_table(1)), "4 entries"),
-        (lambda: Joint(speedup=2.0, shrinkage=[2.0]), "from 0 to 1"),
+        (lambda: Joint(speedup=2.0, levels=[8, 0]), "levels: found .8, 0., allowed: integers from 1"),
+        (lambda: Joint(speedup=2.0, folds=0), "folds: found 0, allowed: 1 or more"),
     ],
 )
 def test_wrong_configs(build: Any, message: str) -> None:
