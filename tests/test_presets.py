@@ -23,6 +23,7 @@ PUBLISHED: dict[str, tuple[float, int, int, float, tuple[str, float, str | None]
     "deebert": (2e-5, 8, 3, 0.0, None),
     "elasticbert": (2e-5, 32, 5, 0.1, None),
     "fastbert": (2e-5, 16, 5, 0.01, ("adamw", 2e-4, "linear_with_warmup")),
+    "etfee": (2e-5, 32, 5, 0.0, ("adamw", 8e-3, "linear_with_warmup")),
     "ztw": (3e-5, 32, 5, 0.01, ("adam", 1e-2, "cosine_with_warmup")),
     "palbert": (1e-5, 32, 25, 0.01, None),
     "jei_dnn": (3e-5, 16, 5, 0.01, ("sgd", 1e-2, None)),

@@ -46,6 +46,8 @@ def test_config_trains_calibrates_and_loads(path: Path, tiny_environment: dict[s
     if path.stem in ("rte_recommended", "my_data"):
         tiny |= {"model.encoder.backbone.num_layers": 3, "model.encoder.exit_layers": [1, 2, 3]}
         tiny |= {"model.encoder.branch.width": 16}
+    if path.stem == "rte_etfee":
+        tiny |= {"model.encoder.branch.width": 2, "model.exit_policy.patience": 1}
     if path.stem == "rte_fastbert":
         tiny["trainer.stages.0.num_epochs"] = 1
     if path.stem == "rte_past_future":

@@ -83,6 +83,18 @@ def test_a_transformer_branch_token_by_token() -> None:
         torch.testing.assert_close(found[row, mask[row]], hidden[row, mask[row]] + made.up(h))
 
 
+def test_an_adapter_of_etfee_token_by_token() -> None:
+    made = branch({"type": "adapter", "width": 4, "activation": "relu", "scale": 8.0, "norm": True})
+    awake(made)
+    hidden, mask = sample()
+    inner = (hidden @ made.down.weight.T + made.down.bias).clamp_min(0) * 8
+    expected = hidden + inner @ made.up.weight.T + made.up.bias
+    expected = (expected - expected.mean(-1, keepdim=True)) / (
+        expected.var(-1, keepdim=True, correction=0) + 1e-5
+    ).sqrt()
+    torch.testing.assert_close(made(hidden, mask), expected)
+
+
 def test_sizes_at_768() -> None:
     counts = [sum(p.numel() for p in branch({"width": width}, 768).parameters()) for width in (192, 384)]
     assert [round(count / 1e6, 1) for count in counts] == [0.6, 1.8]
@@ -93,6 +105,7 @@ def test_sizes_at_768() -> None:
     [
         ({"type": "transformer", "width": 10, "num_heads": 4}, "num_heads: found 4 for width 10"),
         ({"type": "adapter", "width": 0}, "width: found 0"),
+        ({"type": "adapter", "activation": "tanh"}, "activation: found 'tanh'"),
         ({"type": "mlp", "dropout": 1.0}, "dropout: found 1.0"),
     ],
 )

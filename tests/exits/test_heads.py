@@ -149,3 +149,28 @@ def test_mixed_pooler_is_between_the_mean_and_the_maximum_of_real_tokens() -> No
     pooler(hidden, mask).sum().backward()
     assert pooler.mix.grad is not None and float(pooler.mix.grad) != 0
     assert pooler.to(torch.bfloat16)(hidden.bfloat16(), mask).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("labels", [2, 3, 7])
+def test_an_equiangular_head_is_a_fixed_frame_of_equal_angles(labels: int) -> None:
+    heads = build("equiangular", labels=labels)
+    hidden, mask = sample(rows=6)
+    for head in heads:
+        angles = head.frame.T @ head.frame
+        expected = torch.full((labels, labels), -1 / (labels - 1)).fill_diagonal_(1.0)
+        torch.testing.assert_close(angles, expected, atol=1e-6, rtol=0)
+        assert "frame" in head.state_dict() and "frame" not in dict(head.named_parameters())
+        trained = head.train()(hidden, mask)  # moves the running mean
+        assert trained.logits.abs().max() <= 1 + 1e-6
+        output = head.eval()(hidden, mask)
+        norm = head.norm
+        vectors = (output.pooled - norm.running_mean) / (norm.running_var + norm.eps).sqrt() * norm.weight + norm.bias
+        torch.testing.assert_close(output.logits, vectors / vectors.norm(dim=1, keepdim=True) @ head.frame)
+        alone = head.train()(hidden[1:2], mask[1:2])
+        torch.testing.assert_close(alone.logits, output.logits[1:2])
+
+
+def test_an_equiangular_head_needs_labels_that_fit() -> None:
+    for labels in (1, 17):
+        with pytest.raises(ConfigurationError, match=f"found {labels} labels, allowed: 2 to 16"):
+            build("equiangular", labels=labels)

@@ -192,6 +192,35 @@ local at_speed(policy, speedup=1.5) = policy { thresholds: { type: 'budget', spe
     },
   },
 
+  // ETFEE (Ji et al. 2023, as released): fixed classifiers; fine-tune the network; freeze it and train an adapter an exit,
+  // early ones with more weight; PABEE's rule. The release has the adapter beside the block's feed-forward layer, here it
+  // follows the block.
+  etfee:: {
+    published+:: plain { batch_size: 32, epochs: 5, lr: 2e-5 },
+    local given = std.get(self, 'given', {}),
+    model+: {
+      encoder+: {
+        head: { type: 'equiangular' },
+        branch: { type: 'adapter', width: 128, activation: 'relu', scale: 8, norm: true },
+      },
+      exit_policy: policies.patience(6),
+    },
+    trainer+: {
+      type: 'staged',
+      stages: [
+        { name: 'backbone', objective: { type: 'final_exit' }, no_grad: ['@early_exits'] },
+        {
+          name: 'adapters',
+          objective: { type: 'early_exits', layer_weights: 'descending', reduction: 'mean' },
+          no_grad: ['@backbone', '@last_exit'],
+          validation_metric: '-loss',
+          [if std.get(given, 'epochs', 0) == null then 'num_epochs']: 1,
+          optimizer: trainers.adamw(8e-3),
+        },
+      ],
+    },
+  },
+
   // LeeBERT-style (after Zhu 2021, which has no public code): every exit learns from the labels and from every other
   // exit, with weights that are learned on a part of the training data; PABEE's rule.
   leebert:: {
