@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from beem_plugin.commands.subcommand import Subcommand
 from beem_plugin.common.errors import ConfigurationError, DataError
@@ -11,38 +10,34 @@ from beem_plugin.common.errors import ConfigurationError, DataError
 
 @Subcommand.register("cached-path")
 class CachedPath(Subcommand):
-    """Files of the net in the cache of the `cached_path` package, which AllenNLP uses."""
+    """Download files once and print their local paths; list or remove what has been downloaded."""
 
+    help = "download files to a cache"
     requires_plugins = False
 
-    def add_subparser(self, parser: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
-        description = "Download files once and print their local paths; list or remove what has been downloaded."
-        subparser = parser.add_parser(self.name, description=description, help="download files to a cache")
-        subparser.add_argument("resources", nargs="*", help="URLs, hf://OWNER/NAME/FILE or paths; or glob patterns")
-        subparser.add_argument("-d", "--cache-dir", metavar="DIR", help="another folder than ~/.cache/cached_path")
-        subparser.add_argument("-x", "--extract-archive", action="store_true", help="unpack zip and tar.gz files")
-        subparser.add_argument("-f", "--force-extract", action="store_true", help="unpack them again")
-        action = subparser.add_mutually_exclusive_group()
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("resources", nargs="*", help="URLs, hf://OWNER/NAME/FILE or paths; or glob patterns")
+        parser.add_argument("-d", "--cache-dir", metavar="DIR", help="another folder than ~/.cache/cached_path")
+        parser.add_argument("-x", "--extract-archive", action="store_true", help="unpack zip and tar.gz files")
+        parser.add_argument("-f", "--force-extract", action="store_true", help="unpack them again")
+        action = parser.add_mutually_exclusive_group()
         action.add_argument("--inspect", action="store_true", help="list the cached files that match the patterns")
         action.add_argument("--remove", action="store_true", help="remove the cached files that match the patterns")
-        subparser.set_defaults(func=cached_path_from_args)
-        return subparser
 
+    def run(self, args: argparse.Namespace) -> None:
+        if not args.resources and not args.inspect:
+            raise ConfigurationError("cached-path: found no resources, allowed: one or more; with --remove, '*' is all")
+        if args.inspect or args.remove:
+            _list_or_remove(args)
+            return
+        from cached_path import cached_path
 
-def cached_path_from_args(args: argparse.Namespace) -> None:
-    if not args.resources and not args.inspect:
-        raise ConfigurationError("cached-path: found no resources, allowed: one or more; with --remove, '*' is all")
-    if args.inspect or args.remove:
-        _list_or_remove(args)
-        return
-    from cached_path import cached_path
-
-    for resource in args.resources:
-        try:
-            print(cached_path(resource, args.cache_dir, args.extract_archive, args.force_extract))
-        except Exception as error:  # of the net, the server or the archive
-            first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise DataError(f"{resource}: {first}") from None
+        for resource in args.resources:
+            try:
+                print(cached_path(resource, args.cache_dir, args.extract_archive, args.force_extract))
+            except Exception as error:  # of the net, the server or the archive
+                first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+                raise DataError(f"{resource}: {first}") from None
 
 
 def _list_or_remove(args: argparse.Namespace) -> None:

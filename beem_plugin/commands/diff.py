@@ -3,60 +3,55 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from beem_plugin.commands.subcommand import Subcommand
 
 
 @Subcommand.register("diff")
 class Diff(Subcommand):
-    """Compares the weights of two models."""
+    """
+    Compare the weights of two models, a line a tensor: `+` only the second has it, `-` only the first, `!` they differ,
+    ` ` they do not. The distance is the root of the mean squared difference, times --scale.
+    """
 
+    help = "compare the weights of two models"
     requires_plugins = False
 
-    def add_subparser(self, parser: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
-        description = (
-            "Compare the weights of two models, a line a tensor: `+` only the second has it, `-` only the first, `!` "
-            "they differ, ` ` they do not. The distance is the root of the mean squared difference, times --scale."
-        )
-        subparser = parser.add_parser(self.name, description=description, help="compare the weights of two models")
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         for number in (1, 2):
-            subparser.add_argument(f"checkpoint{number}", help="a model.tar.gz, a run's directory, .safetensors or .th")
+            parser.add_argument(f"checkpoint{number}", help="a model.tar.gz, a run's directory, .safetensors or .th")
         for number in (1, 2):
-            subparser.add_argument(
+            parser.add_argument(
                 f"--strip-prefix-{number}",
                 metavar="TEXT",
                 default="",
                 help=f"to remove from names in checkpoint{number}",
             )
-        subparser.add_argument("--scale", type=float, default=1.0, metavar="X", help="a factor of distances")
-        subparser.add_argument(
+        parser.add_argument("--scale", type=float, default=1.0, metavar="X", help="a factor of distances")
+        parser.add_argument(
             "--threshold", type=float, default=1e-5, metavar="X", help="tensors at this distance or less are the same"
         )
-        subparser.set_defaults(func=diff_from_args)
-        return subparser
 
+    def run(self, args: argparse.Namespace) -> None:
+        import torch
 
-def diff_from_args(args: argparse.Namespace) -> None:
-    import torch
+        from beem_plugin.common.archive_files import state_of
 
-    from beem_plugin.common.archive_files import state_of
-
-    first, second = (
-        {name.removeprefix(prefix): value for name, value in state_of(path).items()}
-        for path, prefix in ((args.checkpoint1, args.strip_prefix_1), (args.checkpoint2, args.strip_prefix_2))
-    )
-    for name in sorted({**first, **second}, key=_natural):
-        a, b = first.get(name), second.get(name)
-        if a is not None and b is not None and a.shape == b.shape:
-            distance = args.scale * float(torch.nn.functional.mse_loss(a.double(), b.double()).sqrt())
-            differs = not distance <= args.threshold  # also if it is not a number
-            ending = f", distance = {distance:.4g}" if differs else ""
-            print(f"{'!' if differs else ' '}{name}, shape = {tuple(a.shape)}{ending}")
-            continue
-        for sign, value in (("-", a), ("+", b)):
-            if value is not None:
-                print(f"{sign}{name}, shape = {tuple(value.shape)}")
+        first, second = (
+            {name.removeprefix(prefix): value for name, value in state_of(path).items()}
+            for path, prefix in ((args.checkpoint1, args.strip_prefix_1), (args.checkpoint2, args.strip_prefix_2))
+        )
+        for name in sorted({**first, **second}, key=_natural):
+            a, b = first.get(name), second.get(name)
+            if a is not None and b is not None and a.shape == b.shape:
+                distance = args.scale * float(torch.nn.functional.mse_loss(a.double(), b.double()).sqrt())
+                differs = not distance <= args.threshold  # also if it is not a number
+                ending = f", distance = {distance:.4g}" if differs else ""
+                print(f"{'!' if differs else ' '}{name}, shape = {tuple(a.shape)}{ending}")
+                continue
+            for sign, value in (("-", a), ("+", b)):
+                if value is not None:
+                    print(f"{sign}{name}, shape = {tuple(value.shape)}")
 
 
 def _natural(name: str) -> list[tuple[int, str]]:

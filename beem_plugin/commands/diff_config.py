@@ -12,35 +12,31 @@ from beem_plugin.common.errors import ConfigurationError
 
 @Subcommand.register("diff-config")
 class DiffConfig(Subcommand):
-    """Compares two configs after evaluation."""
+    """
+    Print what differs between two configs once they are evaluated, `key: a -> b`, a line a key. Exit status: 0 if they
+    are equal, 1 if they differ, 2 after an error.
+    """
 
+    help = "print what differs between two configs"
     requires_plugins = False
     error_status = 2
 
-    def add_subparser(self, parser: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
-        description = (
-            "Print what differs between two configs once they are evaluated, `key: a -> b`, a line a key. Exit status: "
-            "0 if they are equal, 1 if they differ, 2 after an error."
-        )
-        subparser = parser.add_parser(self.name, description=description, help="print what differs between two configs")
-        subparser.add_argument("config_a", metavar="A", help="a config")
-        subparser.add_argument("config_b", metavar="B", nargs="?", help="another; if not given, A with the overrides")
-        add_overrides(subparser, "B, or to A if there is no B")
-        subparser.set_defaults(func=diff_config_from_args)
-        return subparser
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("config_a", metavar="A", help="a config")
+        parser.add_argument("config_b", metavar="B", nargs="?", help="another; if not given, A with the overrides")
+        add_overrides(parser, "B, or to A if there is no B")
 
+    def run(self, args: argparse.Namespace) -> int:
+        from beem_plugin.common.params import diff_configs, load_config_dict
 
-def diff_config_from_args(args: argparse.Namespace) -> int:
-    from beem_plugin.common.params import diff_configs, load_config_dict
-
-    if args.config_b is None and not args.overrides.strip():
-        raise ConfigurationError("diff-config needs a second config, or overrides (-o), to compare with")
-    a = load_config_dict(args.config_a)
-    b = load_config_dict(args.config_b or args.config_a, args.overrides)
-    differences = diff_configs(a, b)
-    for key, value_a, value_b in differences:
-        print(f"{key}: {_shown(value_a)} -> {_shown(value_b)}")
-    return 1 if differences else 0
+        if args.config_b is None and not args.overrides.strip():
+            raise ConfigurationError("diff-config needs a second config, or overrides (-o), to compare with")
+        a = load_config_dict(args.config_a)
+        b = load_config_dict(args.config_b or args.config_a, args.overrides)
+        differences = diff_configs(a, b)
+        for key, value_a, value_b in differences:
+            print(f"{key}: {_shown(value_a)} -> {_shown(value_b)}")
+        return 1 if differences else 0
 
 
 def _shown(value: Any) -> str:

@@ -7,75 +7,71 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from beem_plugin.commands.subcommand import Subcommand, add_archive_overrides
+from beem_plugin.commands.subcommand import Subcommand, add_shared
 
 
 @Subcommand.register("export")
 class Export(Subcommand):
-    """Writes a trained model as ONNX graphs, one for each segment between two exits."""
+    """
+    Export an archived model as ONNX: a graph a segment between two exits, with any batch and length, and what a runner
+    needs beside them: the calibrated policy, the labels, the tokenizer.
+    """
 
-    def add_subparser(self, parser: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
-        description = (
-            "Export an archived model as ONNX: a graph a segment between two exits, with any batch and length, and "
-            "what a runner needs beside them: the calibrated policy, the labels, the tokenizer."
-        )
-        subparser = parser.add_parser(self.name, description=description, help="export a trained model as ONNX")
-        subparser.add_argument("archive_file", metavar="ARCHIVE", help="model.tar.gz, or the directory of a run")
-        subparser.add_argument("folder", metavar="DIR", help="where the graphs go; empty, or not there yet")
-        subparser.add_argument("-f", "--force", action="store_true", help="delete the export in DIR first")
-        subparser.add_argument(
+    help = "export a trained model as ONNX"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        add_shared(parser, "archive_file")
+        parser.add_argument("folder", metavar="DIR", help="where the graphs go; empty, or not there yet")
+        parser.add_argument("-f", "--force", action="store_true", help="delete the export in DIR first")
+        parser.add_argument(
             "--full-depth", action="store_true", help="also one graph without exits, to compare the speed with"
         )
-        subparser.add_argument(
+        parser.add_argument(
             "--dtype",
             default="float32",
             choices=["float32", "int8"],
             help="int8: weights of matrix products in 8 bits (dynamic quantization); give --data",
         )
-        subparser.add_argument(
+        parser.add_argument(
             "--data",
             metavar="FILE",
             help="fit the exit policy again, on these data and the outputs of the exported graphs",
         )
-        subparser.add_argument("--weights-file", metavar="FILE", help="weights to use instead of the archive's")
-        add_archive_overrides(subparser)
-        subparser.set_defaults(func=export_from_args)
-        return subparser
+        add_shared(parser, "--weights-file", "--overrides")
 
+    def run(self, args: argparse.Namespace) -> Any:
+        from beem_plugin.archival import load_archive
+        from beem_plugin.common.replaced_folder import replaced_folder, restore_folder
+        from beem_plugin.comparison.refit_export import refit_on
+        from beem_plugin.execution.onnx.export import export_network
+        from beem_plugin.tasks.classification import text_model
 
-def export_from_args(args: argparse.Namespace) -> Any:
-    from beem_plugin.archival import load_archive
-    from beem_plugin.common.replaced_folder import replaced_folder, restore_folder
-    from beem_plugin.comparison.refit_export import refit_on
-    from beem_plugin.execution.onnx.export import export_network
-    from beem_plugin.tasks.classification import text_model
-
-    folder = Path(args.folder).absolute()
-    restore_folder(folder)
-    check_folder(folder, args.force)
-    check_inputs(folder, {"ARCHIVE": args.archive_file, "--weights-file": args.weights_file})
-    archive = load_archive(args.archive_file, overrides=args.overrides, weights_file=args.weights_file)
-    model = text_model(archive.model)
-    reader = archive.validation_dataset_reader
-    example = reader.text_to_instance(**{name: "a" for name in reader.text_fields})
-    with replaced_folder(folder) as new:
-        written = export_network(
-            model.encoder,
-            model.exit_policy,
-            new,
-            token_types="token_type_ids" in example.encoding,
-            full_depth=args.full_depth,
-            dtype=args.dtype,
-            refit=refit_on(archive, args.data) if args.data else None,
-            meta={
-                "labels": model.vocab.labels,
-                "text_fields": list(reader.text_fields),
-                "max_length": reader.tokenizer.max_length,
-            },
-        )
-        reader.tokenizer.save(new / "tokenizer")
-    print(f"{args.folder}: {len(written['segments'])} segments")
-    return 0
+        folder = Path(args.folder).absolute()
+        restore_folder(folder)
+        check_folder(folder, args.force)
+        check_inputs(folder, {"ARCHIVE": args.archive_file, "--weights-file": args.weights_file})
+        archive = load_archive(args.archive_file, overrides=args.overrides, weights_file=args.weights_file)
+        model = text_model(archive.model)
+        reader = archive.validation_dataset_reader
+        example = reader.text_to_instance(**{name: "a" for name in reader.text_fields})
+        with replaced_folder(folder) as new:
+            written = export_network(
+                model.encoder,
+                model.exit_policy,
+                new,
+                token_types="token_type_ids" in example.encoding,
+                full_depth=args.full_depth,
+                dtype=args.dtype,
+                refit=refit_on(archive, args.data) if args.data else None,
+                meta={
+                    "labels": model.vocab.labels,
+                    "text_fields": list(reader.text_fields),
+                    "max_length": reader.tokenizer.max_length,
+                },
+            )
+            reader.tokenizer.save(new / "tokenizer")
+        print(f"{args.folder}: {len(written['segments'])} segments")
+        return 0
 
 
 def check_folder(folder: Path, force: bool) -> None:

@@ -14,34 +14,30 @@ from beem_plugin.common.errors import ConfigurationError, DataError
 
 @Subcommand.register("print-results")
 class PrintResults(Subcommand):
-    """Prints the metrics of many runs as one table."""
+    """Print metrics of all runs below a directory, comma-separated, a line a run."""
 
+    help = "print the results of many runs"
     requires_plugins = False
 
-    def add_subparser(self, parser: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
-        description = "Print metrics of all runs below a directory, comma-separated, a line a run."
-        subparser = parser.add_parser(self.name, description=description, help="print the results of many runs")
-        subparser.add_argument("path", help="a directory with runs in it")
-        subparser.add_argument(
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("path", help="a directory with runs in it")
+        parser.add_argument(
             "-k", "--keys", nargs="+", default=[], metavar="KEY", help="metrics to print; if not given, every number"
         )
-        subparser.add_argument(
+        parser.add_argument(
             "-m", "--metrics-filename", default="metrics.json", metavar="NAME", help="the files to look for"
         )
-        subparser.set_defaults(func=print_results_from_args)
-        return subparser
 
-
-def print_results_from_args(args: argparse.Namespace) -> None:
-    if not Path(args.path).is_dir():
-        raise ConfigurationError(f"{args.path}: no such directory")
-    results = find_results(args.path, args.metrics_filename)
-    keys = args.keys or sorted(
-        {key for metrics in results.values() for key, value in metrics.items() if _is_number(value)}
-    )
-    print(f"model_run, {', '.join(keys)}")
-    for run, metrics in results.items():
-        print(f"{run}, {', '.join(str(metrics.get(key, 'N/A')) for key in keys)}")
+    def run(self, args: argparse.Namespace) -> None:
+        if not Path(args.path).is_dir():
+            raise ConfigurationError(f"{args.path}: no such directory")
+        results = find_results(args.path, args.metrics_filename)
+        keys = args.keys or sorted(
+            {key for metrics in results.values() for key, value in metrics.items() if _is_number(value)}
+        )
+        print(f"model_run, {', '.join(keys)}")
+        for run, metrics in results.items():
+            print(f"{run}, {', '.join(str(metrics.get(key, 'N/A')) for key in keys)}")
 
 
 def find_results(path: str, metrics_filename: str) -> dict[str, dict[str, Any]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from beem_plugin.commands.subcommand import Subcommand
 from beem_plugin.common.errors import ConfigurationError
@@ -11,44 +10,39 @@ from beem_plugin.common.errors import ConfigurationError
 
 @Subcommand.register("push-to-hf")
 class PushToHf(Subcommand):
-    """Uploads a trained model to Hugging Face's hub."""
+    """
+    Upload a trained model to Hugging Face's hub with a model card; `beem_plugin.load` and all commands read it by its
+    name there. `hf auth login` stores the token.
+    """
 
-    def add_subparser(self, parser: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
-        description = (
-            "Upload a trained model to Hugging Face's hub with a model card; `beem_plugin.load` and all commands read "
-            "it by its name there. `hf auth login` stores the token."
+    help = "upload a trained model to the hub"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("archive_file", metavar="ARCHIVE", nargs="?", help="model.tar.gz, or a run's directory")
+        parser.add_argument("-a", "--archive-path", metavar="ARCHIVE", help="another way to give ARCHIVE")
+        parser.add_argument("-s", "--serialization-dir", metavar="DIR", help="another way to give ARCHIVE")
+        parser.add_argument("--repo-id", metavar="OWNER/NAME", help="the repository, made if there is none")
+        parser.add_argument("-n", "--repo-name", metavar="NAME", help="in place of --repo-id")
+        parser.add_argument("-o", "--organization", metavar="OWNER", help="of --repo-name, if not you")
+        parser.add_argument("-c", "--commit-message", default="Update repository", metavar="TEXT", help="of the commit")
+        parser.add_argument("-l", "--local-repo-path", metavar="DIR", help="keep the uploaded files there")
+        parser.add_argument("--private", action="store_true", help="make a new repository private")
+
+    def run(self, args: argparse.Namespace) -> None:
+        archives = [path for path in (args.archive_file, args.archive_path, args.serialization_dir) if path]
+        if len(archives) != 1:
+            raise ConfigurationError(f"push-to-hf: found {len(archives)} archives, allowed: one of ARCHIVE, -a, -s")
+        if (args.repo_id is None) == (args.repo_name is None):
+            raise ConfigurationError("push-to-hf: allowed: one of --repo-id OWNER/NAME and --repo-name NAME")
+        from beem_plugin.archival import load_archive
+        from beem_plugin.publish import push_to_hub
+
+        name = args.repo_id or "/".join(part for part in (args.organization, args.repo_name) if part)
+        address = push_to_hub(
+            load_archive(archives[0]),
+            name,
+            args.private or None,
+            folder=args.local_repo_path,
+            commit_message=args.commit_message,
         )
-        subparser = parser.add_parser(self.name, description=description, help="upload a trained model to the hub")
-        subparser.add_argument("archive_file", metavar="ARCHIVE", nargs="?", help="model.tar.gz, or a run's directory")
-        subparser.add_argument("-a", "--archive-path", metavar="ARCHIVE", help="another way to give ARCHIVE")
-        subparser.add_argument("-s", "--serialization-dir", metavar="DIR", help="another way to give ARCHIVE")
-        subparser.add_argument("--repo-id", metavar="OWNER/NAME", help="the repository, made if there is none")
-        subparser.add_argument("-n", "--repo-name", metavar="NAME", help="in place of --repo-id")
-        subparser.add_argument("-o", "--organization", metavar="OWNER", help="of --repo-name, if not you")
-        subparser.add_argument(
-            "-c", "--commit-message", default="Update repository", metavar="TEXT", help="of the commit"
-        )
-        subparser.add_argument("-l", "--local-repo-path", metavar="DIR", help="keep the uploaded files there")
-        subparser.add_argument("--private", action="store_true", help="make a new repository private")
-        subparser.set_defaults(func=push_from_args)
-        return subparser
-
-
-def push_from_args(args: argparse.Namespace) -> None:
-    archives = [path for path in (args.archive_file, args.archive_path, args.serialization_dir) if path]
-    if len(archives) != 1:
-        raise ConfigurationError(f"push-to-hf: found {len(archives)} archives, allowed: one of ARCHIVE, -a, -s")
-    if (args.repo_id is None) == (args.repo_name is None):
-        raise ConfigurationError("push-to-hf: allowed: one of --repo-id OWNER/NAME and --repo-name NAME")
-    from beem_plugin.archival import load_archive
-    from beem_plugin.publish import push_to_hub
-
-    name = args.repo_id or "/".join(part for part in (args.organization, args.repo_name) if part)
-    address = push_to_hub(
-        load_archive(archives[0]),
-        name,
-        args.private or None,
-        folder=args.local_repo_path,
-        commit_message=args.commit_message,
-    )
-    print(address)
+        print(address)

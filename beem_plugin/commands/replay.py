@@ -10,13 +10,13 @@ from beem_plugin.commands.subcommand import Subcommand, add_overrides
 
 @Subcommand.register("replay")
 class Replay(Subcommand):
-    """Judges exit policies on stored traces."""
+    """Judge and compare exit policies on stored traces, without running the network."""
 
-    def add_subparser(self, parser: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
-        description = "Judge and compare exit policies on stored traces, without running the network."
-        subparser = parser.add_parser(self.name, description=description, help="judge exit policies on traces")
-        subparser.add_argument("trace", nargs="*", metavar="TRACE.npz", help="what `trace` or a training run stored")
-        subparser.add_argument(
+    help = "judge exit policies on traces"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("trace", nargs="*", metavar="TRACE.npz", help="what `trace` or a training run stored")
+        parser.add_argument(
             "--policy",
             action="append",
             metavar="POLICY",
@@ -24,20 +24,20 @@ class Replay(Subcommand):
             "'patience: [2, 3, 4]' where it takes one, or anywhere {grid: [..]}, {linspace: [from, to, count]}; "
             "thresholds also {quantiles: count}",
         )
-        subparser.add_argument(
+        parser.add_argument(
             "--policies",
             action="append",
             metavar="VARIANTS",
             help="a json or jsonnet file with many: {name: block, ..} or [block, ..]; repeatable",
         )
-        subparser.add_argument(
+        parser.add_argument(
             "--calibrate-on",
             nargs="+",
             metavar="OTHER.npz",
             help="the trace on which weights and thresholds are calibrated: one for all, or one for each trace in the "
             "same order",
         )
-        subparser.add_argument(
+        parser.add_argument(
             "--plain",
             nargs="+",
             metavar="ARCHIVE|PLAIN.npz",
@@ -45,44 +45,41 @@ class Replay(Subcommand):
             "each network one for each trace. The deepest, if no exits are deeper, is what speeds and paired tests "
             "are relative to",
         )
-        subparser.add_argument(
+        parser.add_argument(
             "--metric",
             help="what curves and the order of the table are about: accuracy (the default), f1, accuracy_f1, macro_f1, "
             "matthews; pearson_spearman of a regression",
         )
-        subparser.add_argument(
+        parser.add_argument(
             "--curve",
             action="store_true",
             help="sweep the threshold, patience, ... of every policy with a score over all values that make a "
             "difference; without, curves go through the settings that were given",
         )
-        subparser.add_argument(
+        parser.add_argument(
             "--edge-layers",
             type=int,
             metavar="N",
             help="split the network after layer N: report the share of samples that go on to a second machine, and "
             "the mean cost on the first one, in layers",
         )
-        subparser.add_argument(
+        parser.add_argument(
             "--offload-cost", type=float, default=1.0, metavar="L", help="of sending a sample on, in layers"
         )
-        subparser.add_argument("--output-file", metavar="R.json", help="where the metrics go, as JSON")
-        subparser.add_argument("--csv", metavar="R.csv", help="where they go as a table, one row a setting")
-        subparser.add_argument("--plot", metavar="P.png|P.svg", help="where the curves go; needs matplotlib")
-        subparser.add_argument(
+        parser.add_argument("--output-file", metavar="R.json", help="where the metrics go, as JSON")
+        parser.add_argument("--csv", metavar="R.csv", help="where they go as a table, one row a setting")
+        parser.add_argument("--plot", metavar="P.png|P.svg", help="where the curves go; needs matplotlib")
+        parser.add_argument(
             "--predictions-output-file",
             metavar="P.jsonl",
             help="where exit and label (or value) of each sample go, as JSON lines; needs one trace, no grid",
         )
-        subparser.add_argument(
+        parser.add_argument(
             "--table", metavar="T.md|T.tex|T.csv|T.json", help="where the table of results goes, in the name's format"
         )
-        add_overrides(subparser, "every policy", '{"thresholds": 0.9}')
-        subparser.set_defaults(func=replay_from_args)
-        return subparser
+        add_overrides(parser, "every policy", '{"thresholds": 0.9}')
 
+    def run(self, args: argparse.Namespace) -> Any:
+        import beem_plugin.comparison.replay as replay
 
-def replay_from_args(args: argparse.Namespace) -> Any:
-    import beem_plugin.comparison.replay as replay
-
-    return replay.replay_from_args(args)
+        return replay.replay_from_args(args)

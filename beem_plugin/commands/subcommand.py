@@ -24,6 +24,8 @@ class Subcommand:
     `error_status` is the exit status after an error.
     """
 
+    help: str = ""
+    """The line in the list of all subcommands."""
     requires_plugins: bool = True
     only_predicts: bool = False
     error_status: int = 1
@@ -65,13 +67,24 @@ class Subcommand:
     def add_subparser(self, parser: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
         """
         Adds a parser of its own, whose default `func` takes the parsed arguments, runs, and may return an exit status.
+        A subclass defines this, or `help`, `add_arguments` and `run`; its docstring is the description.
 
         # Parameters
 
         parser : `argparse._SubParsersAction`
             What `ArgumentParser.add_subparsers` gave.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not define add_subparser")
+        description = " ".join((self.__doc__ or "").split())
+        subparser = parser.add_parser(self.name, description=description, help=self.help)
+        self.add_arguments(subparser)
+        subparser.set_defaults(func=self.run)
+        return subparser
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Adds the arguments to the subcommand's parser."""
+
+    def run(self, args: argparse.Namespace) -> Any:
+        raise NotImplementedError(f"{type(self).__name__} does not define run")
 
 
 def add_overrides(
@@ -87,22 +100,40 @@ def add_overrides(
     )
 
 
-def add_archive_overrides(parser: argparse.ArgumentParser) -> None:
-    """`-o/--overrides` of the config in an archive."""
-    add_overrides(parser, "the archived config", '{"model.exit_policy": "final"}')
-
-
-def add_file_friendly_logging(parser: argparse.ArgumentParser) -> None:
-    """`--file-friendly-logging`."""
-    parser.add_argument(
-        "--file-friendly-logging",
-        action="store_true",
-        help="progress as few, whole lines, for output that goes to a file",
-    )
-
-
 def batch_size(text: str) -> int:
     """The type of `--batch-size`."""
     if re.fullmatch(r"[0-9]{1,7}", text) is None or not 1 <= int(text) <= MAX_BATCH_SIZE:
         raise argparse.ArgumentTypeError(f"found {text!r}, allowed: 1 to {MAX_BATCH_SIZE}")
     return int(text)
+
+
+SHARED: dict[str, dict[str, Any]] = {
+    "archive_file": {"metavar": "ARCHIVE", "help": "model.tar.gz, the directory of a run, or OWNER/NAME in the hub"},
+    "--batch-size": {"type": batch_size, "metavar": "N", "help": "instead of the data loader's"},
+    "--cuda-device": {"type": int, "default": -1, "help": "number of the GPU, -1 for the CPU"},
+    "--dtype": {
+        "default": "float32",
+        "choices": ["float32", "bfloat16", "float16", "int8"],
+        "help": "precision of the layers of a text model; exits are decided in double precision",
+    },
+    "--engine": {
+        "metavar": "NAME",
+        "help": "how early exit is executed; default: the archive's, or else depth_pools. One with options of its own "
+        """is an override: -o '{"model.engine": {"type": "compaction", "capture": false}}'""",
+    },
+    "--file-friendly-logging": {
+        "action": "store_true",
+        "help": "progress as few, whole lines, for output that goes to a file",
+    },
+    "--weights-file": {"metavar": "FILE", "help": "weights to use instead of the archive's"},
+}
+"""Arguments of several subcommands."""
+
+
+def add_shared(parser: argparse.ArgumentParser, *names: str) -> None:
+    """Adds arguments of `SHARED`; `--overrides` are those of an archived config."""
+    for name in names:
+        if name == "--overrides":
+            add_overrides(parser, "the archived config", '{"model.exit_policy": "final"}')
+        else:
+            parser.add_argument(name, **SHARED[name])

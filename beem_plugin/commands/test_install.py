@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import inspect
-from typing import Any
 
 from beem_plugin import __version__
 from beem_plugin.commands.subcommand import Subcommand
@@ -15,31 +14,25 @@ _EXPECTED = ("DatasetReader", "DataLoader", "Backbone", "ExitPolicy", "Model", "
 
 @Subcommand.register("test-install")
 class TestInstall(Subcommand):
-    """Says whether everything that a run needs is there."""
+    """Show versions and devices, and check that every kind of component is registered."""
 
+    help = "check the installation"
     __test__ = False  # the name is AllenNLP's, and no test
 
-    def add_subparser(self, parser: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
-        description = "Show versions and devices, and check that every kind of component is registered."
-        subparser = parser.add_parser(self.name, description=description, help="check the installation")
-        subparser.set_defaults(func=test_install_from_args)
-        return subparser
+    def run(self, args: argparse.Namespace) -> None:
+        import torch
+        import transformers
 
-
-def test_install_from_args(args: argparse.Namespace) -> None:
-    import torch
-    import transformers
-
-    print(f"beem_plugin {__version__}, torch {torch.__version__}, transformers {transformers.__version__}")
-    print(f"CUDA devices: {torch.cuda.device_count()}")
-    for device in range(torch.cuda.device_count()):
-        print(f"  {device}: {torch.cuda.get_device_name(device)}")
-    components = registered_components()
-    for base, names in sorted(components.items()):
-        print(f"{base}: {', '.join(names)}")
-    missing = [base for base in _EXPECTED if not components.get(base)]
-    if missing:
-        raise BeemError(f"the installation is incomplete: nothing is registered as {', '.join(missing)}")
+        print(f"beem_plugin {__version__}, torch {torch.__version__}, transformers {transformers.__version__}")
+        print(f"CUDA devices: {torch.cuda.device_count()}")
+        for device in range(torch.cuda.device_count()):
+            print(f"  {device}: {torch.cuda.get_device_name(device)}")
+        components = registered_components()
+        for base, names in sorted(components.items()):
+            print(f"{base}: {', '.join(names)}")
+        missing = [base for base in _EXPECTED if not components.get(base)]
+        if missing:
+            raise BeemError(f"the installation is incomplete: nothing is registered as {', '.join(missing)}")
 
 
 def registered_components() -> dict[str, list[str]]:

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from beem_plugin.commands.subcommand import Subcommand, add_file_friendly_logging, add_overrides
+from beem_plugin.commands.subcommand import Subcommand, add_overrides, add_shared
 from beem_plugin.common.errors import ConfigurationError
 
 RUNS = Path("runs")
@@ -15,49 +15,43 @@ RUNS = Path("runs")
 
 @Subcommand.register("train")
 class Train(Subcommand):
-    """Trains the model of a config."""
+    """Train the model that a config describes, calibrate its exits, and archive it."""
 
+    help = "train a model"
     after_interrupt = "the same command with -s DIR --recover goes on"
 
-    def add_subparser(self, parser: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
-        description = "Train the model that a config describes, calibrate its exits, and archive it."
-        subparser = parser.add_parser(self.name, description=description, help="train a model")
-        subparser.add_argument("param_path", help="the config: jsonnet, json or yaml")
-        subparser.add_argument(
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("param_path", help="the config: jsonnet, json or yaml")
+        parser.add_argument(
             "-s",
             "--serialization-dir",
             metavar="DIR",
             help="where the model, its log and results go; if not given, runs/NAME_OF_CONFIG, numbered if there is one",
         )
-        subparser.add_argument(
+        parser.add_argument(
             "-r", "--recover", action="store_true", help="continue the interrupted run in the serialization directory"
         )
-        subparser.add_argument(
+        parser.add_argument(
             "-f", "--force", action="store_true", help="delete the serialization directory first if it exists"
         )
-        add_overrides(subparser)
-        subparser.add_argument(
-            "--node-rank", type=int, default=0, help="rank of this node, for training on several nodes"
-        )
-        subparser.add_argument(
+        add_overrides(parser)
+        parser.add_argument("--node-rank", type=int, default=0, help="rank of this node, for training on several nodes")
+        parser.add_argument(
             "--dry-run",
             action="store_true",
             help="build everything, show the data's statistics and validate a batch; trains and writes nothing",
         )
-        add_file_friendly_logging(subparser)
-        subparser.set_defaults(func=train_from_args)
-        return subparser
+        add_shared(parser, "--file-friendly-logging")
 
+    def run(self, args: argparse.Namespace) -> Any:
+        if args.serialization_dir is None and not args.dry_run:
+            if not Path(args.param_path).is_file():
+                raise ConfigurationError(f"{args.param_path}: no such file")
+            args.serialization_dir = str(choose_serialization_dir(args.param_path, args.recover))
+            print(f"writing to {args.serialization_dir}", flush=True)
+        from beem_plugin.training.train import train_model_from_args
 
-def train_from_args(args: argparse.Namespace) -> Any:
-    if args.serialization_dir is None and not args.dry_run:
-        if not Path(args.param_path).is_file():
-            raise ConfigurationError(f"{args.param_path}: no such file")
-        args.serialization_dir = str(choose_serialization_dir(args.param_path, args.recover))
-        print(f"writing to {args.serialization_dir}", flush=True)
-    from beem_plugin.training.train import train_model_from_args
-
-    return train_model_from_args(args)
+        return train_model_from_args(args)
 
 
 def choose_serialization_dir(param_path: str, recover: bool = False) -> Path:
