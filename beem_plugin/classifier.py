@@ -33,22 +33,20 @@ from beem_plugin.training.random_state import get_random_state, set_random_state
 from beem_plugin.training.train import train_model
 
 ENCODER = "microsoft/mpnet-base"
-PAIR = ("text1", "text2")
 SOURCE = "texts given to fit"
 _TRAINING = threading.Lock()
 """A training seeds the generators and redirects the output of the whole process."""
 
-_KEYS = {
+KEYS = {
     "speedup": ["model.exit_policy.thresholds.speedup"],
     "epochs": ["trainer.num_epochs"],
     "learning_rate": ["trainer.optimizer.lr"],
     "batch_size": ["data_loader.batch_size"],
-    "max_length": ["dataset_reader.tokenizer.max_length"],
     "validation_fraction": ["dataset_reader.holdout_fraction"],
     "cuda_device": ["trainer.cuda_device"],
     "random_state": ["random_seed", "numpy_seed", "pytorch_seed"],
 }
-"""The keys of the config that each option of `fine_tune` sets."""
+"""What the options of `fine_tune` set in the config."""
 
 
 def fine_tune(
@@ -67,14 +65,11 @@ def fine_tune(
 
     # Parameters
 
-    texts : `Iterable`
-        Texts, or pairs of texts.
-    labels : `Iterable`
-        As many names.
-    encoder : `str`, optional (default = `"microsoft/mpnet-base"`)
-        A hub name, a folder, or `package:minilm`.
-    overrides : `dict`, optional
-        Changes to the config, as `-o` of `allennlp train`: `{"trainer.patience": 2}`.
+    texts, labels : `Iterable`
+        Texts, or pairs of texts, and as many names.
+    encoder, overrides : optional
+        As of `EarlyExitClassifier`, whose `speedup`, `epochs`, `learning_rate`, `batch_size`, `validation_fraction`,
+        `cuda_device` and `random_state` are the `options`.
     folder : `str | Path`, optional
         Keeps the data (`texts.jsonl`), the config (`config.jsonnet`) and the run (`run/`, with `model.tar.gz`). By
         default they are deleted.
@@ -82,58 +77,53 @@ def fine_tune(
         The order of the labels.
     verbose : `bool`, optional (default = `True`)
         Whether progress and metrics are shown; warnings always are.
-    options : `Any`
-        `speedup`, `epochs`, `learning_rate`, `batch_size`, `max_length`, `validation_fraction`, `cuda_device` and
-        `random_state`, as of `EarlyExitClassifier`.
     """
-    if unknown := set(options) - set(_KEYS):
-        raise TypeError(f"fine_tune: found the option {min(unknown)!r}, allowed: {', '.join(_KEYS)}")
+    if unknown := set(options) - set(KEYS):
+        raise TypeError(f"fine_tune: found the option {min(unknown)!r}, allowed: {', '.join(KEYS)}")
     rows, names = list(texts), [str(label).strip() for label in labels]
     if len(rows) != len(names):
         raise DataError(f"labels: found {len(names)} for {len(rows)} texts, allowed: as many")
-    fields = PAIR if rows and isinstance(rows[0], tuple | list) and len(rows[0]) == 2 else ("text",)
+    fields = ("text1", "text2") if rows and isinstance(rows[0], tuple | list) and len(rows[0]) == 2 else ("text",)
     records = [texts_of(row_of(row, fields), fields) for row in rows]
     classes = Counter(names)
     if len(classes) < 2 or "" in classes:
         raise DataError(f"labels: found {', '.join(map(repr, classes)) or 'none'}, allowed: two names or more")
     found = Columns(list(fields), "label", classes, [sum(len(row[name].split()) for name in fields) for row in records])
-    given = {key: value for name, value in options.items() if value is not None for key in _KEYS[name]}
     changes = {
         "dataset_reader.label_names": list(label_names or sorted(classes)),
         "dataset_reader.test_fraction": 0.0,
         "evaluate_on_test": False,
-        **given,
+        **{key: value for name, value in options.items() if value is not None for key in KEYS[name]},
         **(overrides or {}),
     }
-    device = options.get("cuda_device")
     with contextlib.ExitStack() as held:
         held.enter_context(_TRAINING)
-        if folder and (Path(folder) / "run").exists():
+        place = Path(folder or held.enter_context(tempfile.TemporaryDirectory()))
+        data, config, run = place.absolute() / "texts.jsonl", place / "config.jsonnet", place / "run"
+        if run.exists():
             raise ConfigurationError(f"folder: {folder} holds a run, allowed: a new folder")
-        place = Path(folder) if folder else Path(held.enter_context(tempfile.TemporaryDirectory()))
-        data, config = place.absolute() / "texts.jsonl", place / "config.jsonnet"
         with atomic_write(data) as file:
             file.writelines(json.dumps({**row, "label": name}) + "\n" for row, name in zip(records, names, strict=True))
         with atomic_write(config) as file:
             file.write(config_for(found, str(data), encoder, config.name))
         held.enter_context(_undisturbed(verbose))
         defer_import("beem_plugin.components")
-        train_model(load_config(config, changes), place / "run", return_model=False)
-        device = device if device is not None else 0 if torch.cuda.is_available() else -1
-        trained = EarlyExitPipeline.from_pretrained(place / "run", device)
+        train_model(load_config(config, changes), run, return_model=False)
+        device = changes.get("trainer.cuda_device", 0 if torch.cuda.is_available() else -1)
+        trained = EarlyExitPipeline.from_pretrained(run, device)
     return trained if folder else _without_paths(trained)
 
 
 def _without_paths(trained: EarlyExitPipeline) -> EarlyExitPipeline:
-    """The pipeline with a name for its data in place of a file that is deleted."""
-    archive = trained.archive
-    config = {name: value for name, value in archive.config.as_dict(quiet=True).items() if name != "test_data_path"}
-    config.update(train_data_path=f"{SOURCE}[fit]", validation_data_path=f"{SOURCE}[holdout]")
+    """Names the data by `SOURCE` in place of a file that is deleted."""
+    archive, source = trained.archive, f"{SOURCE}[holdout]"
+    config = archive.config.as_dict(quiet=True)
+    config.update(train_data_path=f"{SOURCE}[fit]", validation_data_path=source, test_data_path=None)
     calibration: Any = archive.calibration
-    source = archive.calibrated_on
-    if calibration is not None and calibration.trace is not None:
-        source = calibration.trace.meta["source"] = calibration.report["source"] = f"{SOURCE}[holdout]"
-    trained.archive = archive._replace(config=Params(config), calibrated_on=source)
+    if archive.calibrated_on is not None:
+        calibration.trace.meta["source"] = calibration.report["source"] = source
+        archive = archive._replace(calibrated_on=source)
+    trained.archive = archive._replace(config=Params(config))
     return trained
 
 
@@ -141,20 +131,19 @@ def _without_paths(trained: EarlyExitPipeline) -> EarlyExitPipeline:
 def _undisturbed(verbose: bool) -> Iterator[None]:
     """Puts random generators and logging back, and without `verbose` shows nothing but warnings."""
     root, state = logging.getLogger(), get_random_state()
-    level = root.level
-    shown = logging.StreamHandler(sys.stderr)
-    shown.setLevel(logging.WARNING)
+    level, warner = root.level, logging.StreamHandler(sys.stderr)
+    warner.setLevel(logging.WARNING)
     with contextlib.ExitStack() as held:
         if not verbose:
             if not root.handlers:
-                root.addHandler(shown)
+                root.addHandler(warner)
             held.enter_context(contextlib.redirect_stdout(io.StringIO()))
             held.enter_context(contextlib.redirect_stderr(io.StringIO()))
         try:
             yield
         finally:
             close_logging()
-            root.removeHandler(shown)
+            root.removeHandler(warner)
             root.setLevel(level)
             set_random_state(state)
 
@@ -171,7 +160,7 @@ class EarlyExitClassifier(ClassifierMixin, BaseEstimator):
     speedup : `float`, optional (default = `1.5`)
         Layer speed-up that thresholds are chosen for, on held-out rows. On a fitted classifier
         `set_params(speedup=...)` chooses them again, without training.
-    epochs, batch_size, max_length : `int`, optional (default = by the number and length of texts, as `new-config`)
+    epochs, batch_size : `int`, optional (default = by the number of texts, as `new-config`)
     learning_rate : `float`, optional (default = `5e-5`)
     validation_fraction : `float`, optional (default = `0.1`)
         Share of the rows that is not trained on: it chooses the epoch and the thresholds. With few rows take more.
@@ -203,7 +192,6 @@ class EarlyExitClassifier(ClassifierMixin, BaseEstimator):
         epochs: int | None = None,
         learning_rate: float | None = None,
         batch_size: int | None = None,
-        max_length: int | None = None,
         validation_fraction: float = 0.1,
         overrides: dict[str, Any] | None = None,
         serialization_dir: str | None = None,
@@ -211,18 +199,10 @@ class EarlyExitClassifier(ClassifierMixin, BaseEstimator):
         random_state: int | None = None,
         verbose: bool = False,
     ) -> None:
-        self.encoder = encoder
-        self.speedup = speedup
-        self.epochs = epochs
-        self.learning_rate = learning_rate
-        self.batch_size = batch_size
-        self.max_length = max_length
-        self.validation_fraction = validation_fraction
-        self.overrides = overrides
-        self.serialization_dir = serialization_dir
-        self.cuda_device = cuda_device
-        self.random_state = random_state
-        self.verbose = verbose
+        # scikit-learn's rule: each argument is an attribute, unchanged.
+        for name, value in list(locals().items()):
+            if name not in ("self", "__class__"):
+                setattr(self, name, value)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -233,20 +213,12 @@ class EarlyExitClassifier(ClassifierMixin, BaseEstimator):
         """`X`: a list, array or series of texts; pairs, or a frame of two columns. `y`: as many labels of any type."""
         self.classes_, indices = np.unique(np.asarray(y), return_inverse=True)
         names = [str(label).strip() for label in self.classes_]
-        self.pipeline_ = fine_tune(
-            _texts(X),
-            [names[index] for index in indices],
-            self.encoder,
-            self.overrides,
-            self.serialization_dir,
-            names,
-            self.verbose,
-            **{name: getattr(self, name) for name in _KEYS},
-        )
+        given, options = [names[index] for index in indices], {name: getattr(self, name) for name in KEYS}
+        about = (self.encoder, self.overrides, self.serialization_dir, names, self.verbose)
+        self.pipeline_ = fine_tune(_texts(X), given, *about, **options)
         self.fitted_speedup_ = self.speedup
-        calibration = self.pipeline_.archive.calibration
-        if calibration is not None and calibration.trace is not None:
-            self.exits_ = replay(self.pipeline_.model.exit_policy, calibration.trace).exits.numpy()
+        calibration: Any = self.pipeline_.archive.calibration
+        self.exits_ = replay(self.pipeline_.model.exit_policy, calibration.trace).exits.numpy()
         return self
 
     def predict(self, X: Any) -> np.ndarray:
@@ -270,7 +242,7 @@ class EarlyExitClassifier(ClassifierMixin, BaseEstimator):
 
 
 def _texts(X: Any) -> list[Text]:
-    """The texts, or pairs, of a list, an array, a series or a frame of one or two columns."""
+    """Texts or pairs from a list, an array, a series, or a frame of one or two columns."""
     if isinstance(X, str | bytes):
         raise DataError(f"X: found a {type(X).__name__}, allowed: several texts")
     values = X.to_numpy() if hasattr(X, "to_numpy") else X

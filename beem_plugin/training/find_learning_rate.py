@@ -27,12 +27,8 @@ SMOOTHING = 0.98
 FEWEST = 10
 
 
-class SearchEnded(Exception):
-    """All steps are made, or the loss is `stopping_factor` times its minimum."""
-
-
 class LossRecorder(TrainerCallback):
-    """Records learning rate and loss of every step, and ends the training by `SearchEnded`."""
+    """Records learning rate and loss of every step, and ends the training by a `TrainingError`."""
 
     def __init__(self, serialization_dir: Path, num_batches: int, stopping_factor: float | None) -> None:
         super().__init__(serialization_dir)
@@ -43,11 +39,11 @@ class LossRecorder(TrainerCallback):
     def on_batch(self, trainer: RunningTrainer, batch_metrics: dict[str, Any], **kwargs: Any) -> None:
         loss = batch_metrics["batch_loss"]
         if self.stopping_factor and len(self.losses) > FEWEST and loss > self.stopping_factor * min(self.losses):
-            raise SearchEnded
-        self.rates.append(trainer.learning_rate_scheduler.rate)
+            raise TrainingError("the loss is too high")
+        self.rates.append(max(group["lr"] for group in trainer.optimizer.param_groups))
         self.losses.append(loss)
         if len(self.losses) == self.num_batches:
-            raise SearchEnded
+            raise TrainingError("all steps are made")
 
 
 def find_learning_rate(
@@ -103,21 +99,22 @@ def find_learning_rate(
             block.pop(key, None)
     directory = Path(serialization_dir)
     recorder = LossRecorder(directory, num_batches, stopping_factor)
-    with (
-        built_run(Params(config), directory, force=force, file_friendly_logging=file_friendly_logging) as run,
-        ExitStack() as held,
-    ):
+    with ExitStack() as held:
+        run = held.enter_context(built_run(Params(config), directory, False, force, False, file_friendly_logging))
         trainer: Any = run.trainer
         if isinstance(trainer, StagedTrainer):
             held.enter_context(trainer.stages[0].objective_in(trainer.model))
             trainer = trainer.build(trainer.stages[0])
-        trainer.learning_rate_scheduler = _Rising(trainer.optimizer, rate)
+        highest = max(group["lr"] or 0.0 for group in trainer.optimizer.param_groups) or 1.0
+        trainer.learning_rate_scheduler = CurveScheduler(
+            trainer.optimizer, lambda base, step: rate(max(step, 1)) * base / highest
+        )
         trainer.callbacks = [recorder]
         try:
             for epoch in itertools.count():
                 train_epoch(trainer, epoch)
                 trainer.complete_epoch()
-        except (SearchEnded, TrainingError):
+        except TrainingError:
             if len(recorder.losses) <= FEWEST:
                 raise ConfigurationError(
                     f"--start-lr: found {start_lr}, where the loss diverges after {len(recorder.losses)} steps, "
@@ -128,18 +125,6 @@ def find_learning_rate(
     if plots_available():
         save_figure(figure(found, linear_steps), directory / f"{NAME}.png")
     return found
-
-
-class _Rising(CurveScheduler):
-    """The rate of a step for the group with the highest one; the others keep their ratio to it."""
-
-    def __init__(self, optimizer: Any, rate: Any) -> None:
-        highest = max(group["lr"] or 0.0 for group in optimizer.param_groups)
-        super().__init__(optimizer, lambda base, step: rate(max(step, 1)) * (base / highest if highest else 1.0))
-
-    @property
-    def rate(self) -> float:
-        return max(group["lr"] for group in self.optimizer.param_groups)
 
 
 def summary(rates: list[float], losses: list[float]) -> dict[str, Any]:
@@ -154,13 +139,9 @@ def summary(rates: list[float], losses: list[float]) -> dict[str, Any]:
         step: smoothed[step + reach] - smoothed[step - reach]
         for step in range(max(first, reach), min(lowest + 1, len(rates) - reach))
     }
-    return {
-        "learning_rates": rates,
-        "losses": losses,
-        "smoothed_losses": smoothed,
-        "steepest": rates[min(falls, key=falls.__getitem__, default=lowest)],
-        "lowest": rates[lowest],
-    }
+    steepest = rates[min(falls, key=falls.__getitem__, default=lowest)]
+    curves = {"learning_rates": rates, "losses": losses, "smoothed_losses": smoothed}
+    return {**curves, "steepest": steepest, "lowest": rates[lowest]}
 
 
 def figure(found: dict[str, Any], linear: bool) -> Any:
@@ -178,17 +159,9 @@ def figure(found: dict[str, Any], linear: bool) -> Any:
 
 def find_learning_rate_from_args(args: argparse.Namespace) -> None:
     """Runs the command; `args` as `commands/find_lr.py` parses them."""
-    found = find_learning_rate(
-        load_config(args.param_path, args.overrides),
-        args.serialization_dir,
-        args.start_lr,
-        args.end_lr,
-        args.num_batches,
-        args.linear,
-        args.stopping_factor,
-        args.force,
-        args.file_friendly_logging,
-    )
+    options = {name: getattr(args, name) for name in ("start_lr", "end_lr", "num_batches", "stopping_factor", "force")}
+    options |= {"linear_steps": args.linear, "file_friendly_logging": args.file_friendly_logging}
+    found = find_learning_rate(load_config(args.param_path, args.overrides), args.serialization_dir, **options)
     print(f"the smoothed loss falls fastest at {found['steepest']:.2e}, and is lowest at {found['lowest']:.2e}")
     drawn = f" and {NAME}.png" if plots_available() else '; for a plot: pip install "beem_plugin[plots]"'
     print(f"{args.serialization_dir}: {NAME}.json{drawn}")

@@ -27,27 +27,22 @@ class Tracker(LogWriter):
 
     # Parameters
 
-    options : `dict`, optional
-        Further arguments of the function that starts a run.
+    package : `str`
+    options : `dict`
+        For the function that starts a run.
     """
 
-    package: str
-
     def __init__(
-        self,
-        serialization_dir: str | Path,
-        summary_interval: int = 100,
-        should_log_learning_rate: bool = True,
-        options: dict[str, Any] | None = None,
+        self, serialization_dir: str | Path, interval: int, learning_rate: bool, package: str, options: dict[str, Any]
     ) -> None:
-        super().__init__(serialization_dir, summary_interval, should_log_learning_rate)
+        super().__init__(serialization_dir, interval, learning_rate)
         try:
-            self.service: Any = importlib.import_module(self.package)
+            self.service: Any = importlib.import_module(package)
         except ImportError as error:
             raise ConfigurationError(
-                f'trainer.callbacks: "{self.package}" needs the package {self.package}: pip install {self.package}'
+                f'trainer.callbacks: "{package}" needs the package {package}: pip install {package}'
             ) from error
-        self.options = options or {}
+        self.options = options
         self.run_id: str | None = None
 
     def start(self, config: dict[str, Any]) -> str:
@@ -103,8 +98,6 @@ class WandBCallback(Tracker):
         Further arguments of `wandb.init`.
     """
 
-    package = "wandb"
-
     def __init__(
         self,
         serialization_dir: str | Path,
@@ -121,7 +114,8 @@ class WandBCallback(Tracker):
         wandb_kwargs: dict | None = None,
     ) -> None:
         given = {"project": project, "entity": entity, "group": group, "name": name, "notes": notes, "tags": tags}
-        super().__init__(serialization_dir, summary_interval, should_log_learning_rate, given | (wandb_kwargs or {}))
+        given |= wandb_kwargs or {}
+        super().__init__(serialization_dir, summary_interval, should_log_learning_rate, "wandb", given)
         self.watch_model = watch_model
         self.files_to_save = ["config.json", "out.log"] if files_to_save is None else files_to_save
 
@@ -154,8 +148,6 @@ class MLflowCallback(Tracker):
     tags : `dict[str, str]`, optional
     """
 
-    package = "mlflow"
-
     def __init__(
         self,
         serialization_dir: str | Path,
@@ -166,7 +158,7 @@ class MLflowCallback(Tracker):
         tags: dict[str, str] | None = None,
     ) -> None:
         given = {"run_name": run_name, "tags": tags}
-        super().__init__(serialization_dir, summary_interval, should_log_learning_rate, given)
+        super().__init__(serialization_dir, summary_interval, should_log_learning_rate, "mlflow", given)
         self.experiment_name = experiment_name
 
     def start(self, config: dict[str, Any]) -> str:
