@@ -19,7 +19,7 @@ import pytest
 from beem_plugin.commands import main
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.files import atomic_write, remove_leftovers, scratch_folder, write_errors_named
-from beem_plugin.comparison.ablation.trainings import Training, TrainingRun
+from beem_plugin.comparison.trainings.runs import Training, TrainingRun
 from beem_plugin.data import TextEncoder
 from beem_plugin.rendering.tables import Column, Table
 from beem_plugin.training.serialization import check_serialization_dir, prepared_directory

@@ -13,7 +13,7 @@ from beem_plugin.calibration.report import CalibrationReport
 from beem_plugin.calibration.theory import theory_report
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.comparison.operating_curve import CURVE_POINTS
-from beem_plugin.comparison.plain_networks import right_of_last_exit
+from beem_plugin.comparison.plain_traces import right_of_last_exit
 from beem_plugin.comparison.result import fixed_exits, measure
 from beem_plugin.exits.policies.calibrated import Calibrated
 from beem_plugin.exits.policy import ExitPolicy

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-import torch
-
 from beem_plugin.backbones.families import read_depth
-from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.common.known_labels import known_labels
 from beem_plugin.common.values import describe_value
 
 KEPT = ("backbone", "pooler", "share_pooler", "dropout")
@@ -73,61 +67,3 @@ def encoder_of(config: dict[str, Any]) -> dict[str, Any]:
 def name_of(block: Any) -> Any:
     """The registered name of a block, or of a name that is short for one."""
     return block.get("type") if isinstance(block, dict) else block
-
-
-def check_same_samples(traces: Sequence[ExitTrace], names: Sequence[str]) -> None:
-    """Raises a `ConfigurationError` unless the traces are of the same samples in the same order."""
-    first = traces[0]
-    for trace, name in zip(traces[1:], names[1:], strict=True):
-        same = len(trace) == len(first) and trace.num_labels == first.num_labels
-        if (
-            not same
-            or not torch.equal(trace.labels, first.labels)
-            or None not in (ids := (trace.ids, first.ids))
-            and (ids[0] != ids[1])
-        ):
-            raise ConfigurationError(
-                f"{name}: found other samples ({len(trace)}) than in {names[0]} ({len(first)}), allowed: the same "
-                "samples in the same order"
-            )
-
-
-def cascade_trace(traces: Sequence[ExitTrace]) -> ExitTrace:
-    """
-    A cascade of whole networks (CascadeBERT, Li et al. 2021) as a trace: one exit a network, small to large. A sample
-    that goes on has cost all networks so far, so that `exit_costs` are sums of depths. Any rule with a score decides;
-    the published one is `max_probability` with one threshold.
-    """
-    depths = [trace.exit_layers[-1] for trace in traces]
-    if len(depths) < 2 or depths != sorted(set(depths)):
-        raise ConfigurationError(f"cascade: found networks of {depths} layers, allowed: two or more, of rising depth")
-    check_same_samples(traces, [f"network of {depth} layers" for depth in depths])
-    meta = {key: value for key, value in traces[-1].meta.items() if key not in ("exit_layers", "exit_costs")}
-    meta |= {"exit_layers": depths, "exit_costs": np.cumsum(depths).tolist()}
-    logits = torch.cat([trace.logits[:, -1:] for trace in traces], 1)
-    return ExitTrace(logits, traces[-1].labels, traces[-1].ids, meta=meta)
-
-
-def right_of_last_exit(trace: ExitTrace) -> np.ndarray:
-    """`(labelled samples,)` float: 1 where the last exit is right."""
-    known = known_labels(trace.labels)
-    return (trace.predictions[:, -1] == trace.labels)[known].double().numpy()
-
-
-def mixture(costs: Sequence[float], right: Sequence[np.ndarray], cost: float) -> np.ndarray:
-    """
-    `(samples,)` the probability of being right of networks that share the samples at random such that the mean cost is
-    `cost`: the two nearest take turns. Beyond both ends the cheapest or the dearest alone.
-
-    # Parameters
-
-    costs : `Sequence[float]`
-        `(networks,)` rising.
-    right : `Sequence[ndarray]`
-        `(samples,)` of each network.
-    """
-    above = int(np.searchsorted(costs, cost))
-    if above in (0, len(costs)):
-        return right[min(above, len(costs) - 1)]
-    share = (cost - costs[above - 1]) / (costs[above] - costs[above - 1])
-    return (1 - share) * right[above - 1] + share * right[above]

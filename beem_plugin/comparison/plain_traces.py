@@ -1,19 +1,20 @@
-"""Traces of plain networks on the samples of another trace, in `replay` beside policies on one scale of speed."""
+"""Traces of plain networks: cascades and mixtures of them, and in `replay` beside policies on one scale of speed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from beem_plugin.archival import load_archive
 from beem_plugin.calibration.curves import Curve
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.known_labels import known_labels
 from beem_plugin.comparison.operating_curve import Family, TraceJudge, TraceResult
-from beem_plugin.comparison.plain_networks import check_same_samples
 from beem_plugin.comparison.result import PolicyResult
 from beem_plugin.evaluation.trace import trace_archive
 
@@ -92,3 +93,61 @@ def scaled(result: PolicyResult, factor: float) -> PolicyResult:
         intervals = {**intervals, "layer_speedup": (factor * interval[0], factor * interval[1])}
     depth = {**result.depth, "layer_speedup": speedup, "layers_saved": 1 - 1 / speedup}
     return replace(result, depth=depth, intervals=intervals)
+
+
+def check_same_samples(traces: Sequence[ExitTrace], names: Sequence[str]) -> None:
+    """Raises a `ConfigurationError` unless the traces are of the same samples in the same order."""
+    first = traces[0]
+    for trace, name in zip(traces[1:], names[1:], strict=True):
+        same = len(trace) == len(first) and trace.num_labels == first.num_labels
+        if (
+            not same
+            or not torch.equal(trace.labels, first.labels)
+            or None not in (ids := (trace.ids, first.ids))
+            and (ids[0] != ids[1])
+        ):
+            raise ConfigurationError(
+                f"{name}: found other samples ({len(trace)}) than in {names[0]} ({len(first)}), allowed: the same "
+                "samples in the same order"
+            )
+
+
+def cascade_trace(traces: Sequence[ExitTrace]) -> ExitTrace:
+    """
+    A cascade of whole networks (CascadeBERT, Li et al. 2021) as a trace: one exit a network, small to large. A sample
+    that goes on has cost all networks so far, so that `exit_costs` are sums of depths. Any rule with a score decides;
+    the published one is `max_probability` with one threshold.
+    """
+    depths = [trace.exit_layers[-1] for trace in traces]
+    if len(depths) < 2 or depths != sorted(set(depths)):
+        raise ConfigurationError(f"cascade: found networks of {depths} layers, allowed: two or more, of rising depth")
+    check_same_samples(traces, [f"network of {depth} layers" for depth in depths])
+    meta = {key: value for key, value in traces[-1].meta.items() if key not in ("exit_layers", "exit_costs")}
+    meta |= {"exit_layers": depths, "exit_costs": np.cumsum(depths).tolist()}
+    logits = torch.cat([trace.logits[:, -1:] for trace in traces], 1)
+    return ExitTrace(logits, traces[-1].labels, traces[-1].ids, meta=meta)
+
+
+def right_of_last_exit(trace: ExitTrace) -> np.ndarray:
+    """`(labelled samples,)` float: 1 where the last exit is right."""
+    known = known_labels(trace.labels)
+    return (trace.predictions[:, -1] == trace.labels)[known].double().numpy()
+
+
+def mixture(costs: Sequence[float] | np.ndarray, right: Callable[[int], np.ndarray], cost: float) -> np.ndarray:
+    """
+    `(samples,)` the probability of being right of networks or settings that share the samples at random such that the
+    mean cost is `cost`: the two nearest take turns. Beyond both ends the cheapest or the dearest alone.
+
+    # Parameters
+
+    costs : `Sequence[float]`
+        `(networks,)` rising.
+    right : `Callable[[int], ndarray]`
+        `(samples,)` of the network at a place of `costs`.
+    """
+    above = int(np.searchsorted(costs, cost))
+    if above in (0, len(costs)):
+        return right(min(above, len(costs) - 1))
+    share = (cost - costs[above - 1]) / (costs[above] - costs[above - 1])
+    return np.asarray((1 - share) * right(above - 1) + share * right(above))

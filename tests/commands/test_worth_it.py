@@ -41,7 +41,7 @@ def test_from_the_dry_run_to_the_answer(environment: None, tmp_path: Path, in_pr
     # As if it had been killed after the first trainings.
     first = worth_it(tmp_path, "--depths", "1", "--no-measure", "--speeds", "3")
     assert first.returncode == 0, first.stderr
-    assert len(in_process) == 3 and "3 networks, 1 seeds; 0 of 3 done" in first.stderr
+    assert len(in_process) == 3 and "3 trainings, 1 seeds; 0 of 3 done" in first.stderr
     found = worth_it(tmp_path, *depths, "--cascades", "1,3")
     assert found.returncode == 0, found.stderr
     assert len(in_process) == 4, "what is trained is kept, the distilled network is new"

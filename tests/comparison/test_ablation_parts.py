@@ -12,13 +12,14 @@ import pytest
 from beem_plugin.calibration.curves import Curve
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.comparison.ablation.difference import differences, flat, in_one_line
-from beem_plugin.comparison.ablation.launcher import Launcher, error_line
 from beem_plugin.comparison.ablation.plots import trade_off_figure
 from beem_plugin.comparison.ablation.rows import Row, compare_with_base, find_sweeps, keep_best, reference_of
 from beem_plugin.comparison.ablation.table import ablation_table, csv_record, markdown, notes
-from beem_plugin.comparison.ablation.trainings import TrainingRun, plan, remember, seeded
 from beem_plugin.comparison.ablation.variant_files import read_variants
-from beem_plugin.comparison.ablation.variants import Variant
+from beem_plugin.comparison.trainings.launcher import Launcher, error_line
+from beem_plugin.comparison.trainings.runs import TrainingRun, seeded
+from beem_plugin.comparison.trainings.trainings import Trainings
+from beem_plugin.comparison.trainings.variants import Variant
 from beem_plugin.rendering.plots import plots_available
 from beem_plugin.rendering.tables import write_csv
 
@@ -132,7 +133,7 @@ def test_variants_that_differ_in_policy_calibration_or_engine_share_a_training(t
             "lr, policy": {"trainer.optimizer.lr": 1e-5, "model.exit_policy": "final"},
         },
     )
-    first, second = plan(variants, tmp_path)
+    first, second = Trainings(variants, tmp_path).trainings
     assert [v.name for v in first.variants] == ["base", "policy", "engine", "calibration", "same"]
     assert [v.name for v in second.variants] == ["lr", "lr, policy"]
     assert first.config["trainer"]["callbacks"] == [{"type": "track_epoch"}]
@@ -157,20 +158,19 @@ def test_seed_1_is_the_configs_own() -> None:
 
 
 def test_another_config_under_a_trained_name_is_an_error_that_names_the_keys(tmp_path: Path) -> None:
-    def trainings(lr: float) -> list[Any]:
-        return plan(read_variants(base(), {"a": {"trainer.optimizer.lr": lr}}), tmp_path / "trainings")
+    def trainings(lr: float) -> Trainings:
+        return Trainings(read_variants(base(), {"a": {"trainer.optimizer.lr": lr}}), tmp_path)
 
-    state = tmp_path / "variants.json"
     first = trainings(1.0)
-    remember(first, state)
-    remember(trainings(2.0), state)  # nothing was trained, so there is nothing to mix up
-    remember(first, state)
-    run = TrainingRun(first[1], 1)
+    first.remember()
+    trainings(2.0).remember()  # nothing was trained, so there is nothing to mix up
+    first.remember()
+    run = TrainingRun(first.of["a"], 1)
     run.serialization_dir.mkdir()
     (run.serialization_dir / "config.json").write_text("{}")
     with pytest.raises(ConfigurationError, match=r"variant 'a' .*trainer.optimizer.lr: 1.0 -> 2.0; give the variant"):
-        remember(trainings(2.0), state)
-    remember(first, state)
+        trainings(2.0).remember()
+    first.remember()
 
 
 def test_a_diff_shows_a_block_whose_type_changed_as_a_whole() -> None:

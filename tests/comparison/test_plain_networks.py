@@ -12,14 +12,9 @@ from beem_plugin.calibration.replay import replay
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.params import evaluate_jsonnet
-from beem_plugin.comparison.ablation.variants import Variant
-from beem_plugin.comparison.plain_networks import (
-    cascade_trace,
-    distilled_config,
-    full_depth,
-    mixture,
-    plain_config,
-)
+from beem_plugin.comparison.plain_networks import distilled_config, full_depth, plain_config
+from beem_plugin.comparison.plain_traces import cascade_trace, mixture
+from beem_plugin.comparison.trainings.variants import Variant
 from beem_plugin.exits.policies import MaxProbability
 from tests.tiny_project import CONFIGS
 
@@ -96,6 +91,6 @@ def test_members_of_a_cascade_see_the_same_samples() -> None:
 
 
 def test_between_two_networks_they_take_turns() -> None:
-    right = [np.array([1.0, 0.0]), np.array([1.0, 1.0])]
+    right = [np.array([1.0, 0.0]), np.array([1.0, 1.0])].__getitem__
     assert mixture([2, 6], right, 3).tolist() == [1.0, 0.25]
     assert mixture([2, 6], right, 1).tolist() == [1.0, 0.0] and mixture([2, 6], right, 9).tolist() == [1.0, 1.0]

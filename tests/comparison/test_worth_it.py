@@ -14,9 +14,9 @@ from beem_plugin.calibration.replay import replay
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.comparison.result import build
 from beem_plugin.comparison.worth_it.networks import Alternative, Networks, Plain, Traces, right_at
+from beem_plugin.comparison.worth_it.options import Rule, best_rule, choose_options
 from beem_plugin.comparison.worth_it.result import WorthIt, trade_off
-from beem_plugin.comparison.worth_it.rules import Rule, best_rule
-from beem_plugin.comparison.worth_it.verdicts import Seconds, Verdict, choose_options, headline, judge
+from beem_plugin.comparison.worth_it.verdicts import Seconds, Verdict, headline, judge
 from beem_plugin.rendering.plots import plots_available
 
 PLAIN = {4: 1.0, 6: 1.6, 8: 2.1, 12: 2.2}
@@ -104,9 +104,9 @@ def test_a_tie_with_a_cascade_is_one_for_exits() -> None:
     networks = networks_of([1.0, 1.6, 2.1])
     options, chosen = choose_options(networks, RULES, (2.0,), cascades=[(4, 8)])
     exits, _ = chosen[2.0]
-    assert exits is not None and exits.fitted is not None
+    assert exits is not None
     cascade = Alternative((Plain(4), Plain(8)), is_cascade=True)
-    exits.right = np.round(networks.right_at(cascade, exits.fitted.cost, "reported"))
+    exits.right = np.round(networks.right_at(cascade, exits.cost, "reported"))
     (verdict,) = judge(networks, options, {2.0: (exits, cascade)}, {})
     assert verdict.is_tie and verdict.ships_exits and verdict.sentence.endswith("within noise and in one network")
     assert headline([verdict]) == "Early exit is as good as a cascade of networks at 2x."
@@ -155,7 +155,7 @@ def test_rules_are_chosen_on_held_out_data() -> None:
     assert best_rule(rules, 6.0) == "random", "full depth of these exits is eight layers"
     assert best_rule({"never": rules["never"]}, 6.0) is None
     fitted = rules["random"].fit(6.0)
-    assert fitted.right.shape == (2, 800) and all(cost <= 8 for cost in fitted.costs)
+    assert [one.right.shape for one in fitted] == [(800,), (800,)] and all(one.cost <= 8 for one in fitted)
 
 
 def test_the_result_is_data_a_table_and_a_plot() -> None:

@@ -16,11 +16,11 @@ from beem_plugin.calibration.replay import replay
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.archive_files import save_state
 from beem_plugin.common.errors import ConfigurationError, DataError
-from beem_plugin.comparison.ablation.judging import judge
-from beem_plugin.comparison.ablation.variants import Variant
 from beem_plugin.comparison.operating_curve import TraceJudge
 from beem_plugin.comparison.policy_files import NamedPolicy
 from beem_plugin.comparison.policy_grid import expand
+from beem_plugin.comparison.trainings.trained import judge
+from beem_plugin.comparison.trainings.variants import Variant
 from beem_plugin.data import Instance, Vocabulary
 from beem_plugin.data.ragged_batch import ragged_batches
 from beem_plugin.evaluation.trace import trace_archive

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,17 +13,15 @@ from beem_plugin.common.errors import BeemError, ConfigurationError, check_least
 from beem_plugin.common.files import atomic_write, write_json
 from beem_plugin.common.params import evaluate_document, load_config_dict
 from beem_plugin.comparison.ablation.difference import differences
-from beem_plugin.comparison.ablation.judging import TrainedRun, judge
-from beem_plugin.comparison.ablation.launcher import Launcher
 from beem_plugin.comparison.ablation.plots import write_plots
 from beem_plugin.comparison.ablation.rows import Row, compare_with_base, find_sweeps, keep_best, reference_of
 from beem_plugin.comparison.ablation.table import ablation_table, csv_record, markdown
-from beem_plugin.comparison.ablation.trainings import TrainingRun, file_name, hash_of, plan, remember
 from beem_plugin.comparison.ablation.variant_files import read_variants
-from beem_plugin.comparison.ablation.variants import Variant, check_variants
+from beem_plugin.comparison.trainings.runs import file_name, hash_of
+from beem_plugin.comparison.trainings.trained import TrainedRun, judge
+from beem_plugin.comparison.trainings.trainings import Trainings, check_directory, say
+from beem_plugin.comparison.trainings.variants import Variant, check_variants
 from beem_plugin.rendering.tables import write_csv
-
-STATE_NAME = "variants.json"
 
 
 def ablate_from_args(args: argparse.Namespace) -> int:
@@ -41,74 +38,47 @@ def ablate_from_args(args: argparse.Namespace) -> int:
     check_directory(directory, args.recover, args.force)
     if args.force:
         shutil.rmtree(directory, ignore_errors=True)
-    rows = ablate(variants, directory, args.seeds, args.jobs, args.include_package, args.measure)
+    rows = ablate(Trainings(variants, directory, args.seeds), args.jobs, args.include_package, args.measure)
     title = f"{Path(args.base).stem}: {Path(args.variants).stem}"
     write_report(rows, directory, title, {"base": args.base, "variants": args.variants, "seeds": args.seeds})
     return 1 if any(row.errors for row in rows) else 0
 
 
-def check_directory(directory: Path, recover: bool, force: bool) -> None:
-    """Raises a `ConfigurationError` unless an ablation may use the directory. Changes nothing."""
-    if recover and force:
-        raise ConfigurationError("--recover and --force contradict each other: give one of them")
-    if directory.exists() and not directory.is_dir():
-        raise ConfigurationError(f"serialization directory {directory}: it is a file")
-    is_ablation = (directory / STATE_NAME).is_file()
-    if recover and not is_ablation:
-        raise ConfigurationError(f"--recover: there is no ablation in {directory} (no {STATE_NAME} is in it)")
-    if not is_ablation and directory.is_dir() and any(directory.iterdir()):
-        raise ConfigurationError(f"serialization directory {directory} holds something else (no {STATE_NAME} is in it)")
-
-
 def ablate(
-    variants: Sequence[Variant],
-    directory: Path,
-    seeds: int = 1,
+    trainings: Trainings,
     jobs: int = 1,
     include_packages: Sequence[str] = (),
     with_seconds: bool = False,
     devices: Sequence[str] = (),
 ) -> list[Row]:
     """
-    Trains and judges the variants, the base first, with `jobs` trainings at a time; what is in the directory from an
-    earlier call is kept. `with_seconds` also times each variant on its engine; `devices` are the numbers of the GPUs,
-    one a job. The rows are in the variants' order, of a grid with `select` "best" the best setting only.
+    Trains and judges the variants of `trainings`, the base first; for the parameters see `Trainings.train`.
+    `with_seconds` also times each variant on its engine. The rows are in the variants' order, of a grid with `select`
+    "best" the best setting only.
     """
-    trainings = plan(variants, directory / "trainings")
-    remember(trainings, directory / STATE_NAME)
-    base = variants[0].config
-    rows = {
-        variant.name: Row(variant, differences(base, variant.config), str(training.directory.relative_to(directory)))
-        for training in trainings
-        for variant in training.variants
-    }
-    runs = [TrainingRun(training, seed) for training in trainings for seed in range(1, seeds + 1)]
-    done = sum(run.is_finished for run in runs)
-    say(f"{len(variants)} variants, {len(trainings)} trainings, {seeds} seeds; {done} of {len(runs)} done")
-    trained: dict[str, list[TrainedRun]] = {training.key: [] for training in trainings}
-    for count, (run, error) in enumerate(Launcher(include_packages, devices).run(runs, jobs, say), 1):
-        say(f"[{count}/{len(runs)}] {run}: {error or 'trained'}")
-        if error is not None:
-            for variant in run.training.variants:
-                rows[variant.name].errors.append(f"seed {run.seed}: {error}")
+    base, directory = trainings.variants[0].config, trainings.folder
+    rows = {}
+    for variant in trainings.variants:
+        training = str(trainings.of[variant.name].directory.relative_to(directory))
+        rows[variant.name] = Row(variant, differences(base, variant.config), training)
+    for run, error in trainings.train(jobs, include_packages, devices):
+        if error is None:
+            judge_all(TrainedRun(run), rows, directory, with_seconds)
             continue
-        say(f"judging {len(run.training.variants)} variants of {run}")
-        trained[run.training.key].append(TrainedRun(run))
-        judge_all(trained[run.training.key][-1], rows, directory, with_seconds)
+        for variant in run.training.variants:
+            rows[variant.name].errors.append(f"seed {run.seed}: {error}")
     for row in rows.values():
         row.results.sort(key=lambda result: result["seed"])
-    runs_of = {variant.name: trained[training.key] for training in trainings for variant in training.variants}
-    kept = keep_best(
-        [rows[variant.name] for variant in variants], lambda row: on_validation(row.variant, runs_of[row.name])
-    )
+    kept = keep_best(list(rows.values()), lambda row: on_validation(row.variant, trainings.trained(row.name)))
     compare_with_base(kept)
     return kept
 
 
 def judge_all(trained: TrainedRun, rows: dict[str, Row], directory: Path, with_seconds: bool) -> None:
     """Judges all variants of a finished training; one that cannot be judged gets an error."""
-    seed = trained.run.seed
-    for variant in trained.run.training.variants:
+    seed, variants = trained.run.seed, trained.run.training.variants
+    say(f"judging {len(variants)} variants of {trained.run}")
+    for variant in variants:
         row = rows[variant.name]
         try:
             result = {**judge(variant, trained, with_seconds=with_seconds), "seed": seed, **trained.figures}
@@ -172,7 +142,3 @@ def ship_command(row: Row, directory: Path) -> str:
         f"{row.name!r}: allennlp calibrate {archive} --trace {result['trace_file']} --policy {result['policy_file']} "
         "--output-archive NEW.tar.gz"
     )
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

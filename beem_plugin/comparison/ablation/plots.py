@@ -11,7 +11,7 @@ import numpy as np
 
 from beem_plugin.calibration.curves import Curve
 from beem_plugin.comparison.ablation.rows import Row, Sweep
-from beem_plugin.comparison.ablation.trainings import file_name
+from beem_plugin.comparison.trainings.runs import file_name
 from beem_plugin.rendering.plots import (
     COLOURS,
     MARKERS,

@@ -9,7 +9,7 @@ from typing import Any
 
 from beem_plugin.comparison.ablation.difference import in_one_line
 from beem_plugin.comparison.ablation.rows import SPREADS, Row, reference_of
-from beem_plugin.comparison.ablation.variants import BASE
+from beem_plugin.comparison.trainings.variants import BASE
 from beem_plugin.rendering.tables import Column, Table, text
 
 HEADS = {

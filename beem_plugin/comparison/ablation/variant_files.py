@@ -10,9 +10,9 @@ from typing import Any
 
 from beem_plugin.common.errors import ConfigurationError, not_allowed
 from beem_plugin.common.params import apply_overrides
-from beem_plugin.comparison.ablation.variants import BASE, Variant
 from beem_plugin.comparison.plain_networks import plain_config
 from beem_plugin.comparison.policy_grid import shown_value
+from beem_plugin.comparison.trainings.variants import BASE, Variant
 
 SELECTIONS = ("best", "all")
 SPECIAL_KEYS = ("name", "diff", "overrides", "grid", "select", "plain")

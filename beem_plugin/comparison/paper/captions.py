@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from beem_plugin.common.files import write_json
 from beem_plugin.common.params import apply_overrides, check_numbers, parse_overrides
 from beem_plugin.common.strict_json import read_json
-from beem_plugin.comparison.ablation.ablate import STATE_NAME
-from beem_plugin.comparison.ablation.judging import TrainedRun
-from beem_plugin.comparison.ablation.launcher import Launcher
-from beem_plugin.comparison.ablation.trainings import TrainingRun, plan, remember
-from beem_plugin.comparison.ablation.variants import Variant
 from beem_plugin.comparison.caption_scores import METRIC_NAMES, score_rows
 from beem_plugin.comparison.caption_table import TableCase, decoded_rows
 from beem_plugin.comparison.paper.layouts import CAPTION_METHODS
 from beem_plugin.comparison.paper.methods import FULL_PRECISION, Choices, settings_of
 from beem_plugin.comparison.paper.tables import spread
 from beem_plugin.comparison.result import build
+from beem_plugin.comparison.trainings.runs import TrainingRun
+from beem_plugin.comparison.trainings.trained import TrainedRun
+from beem_plugin.comparison.trainings.trainings import Trainings
+from beem_plugin.comparison.trainings.variants import Variant
 from beem_plugin.rendering.tables import Column, Table, text
 from beem_plugin.tasks.captioning import captioner_of
 
@@ -53,38 +50,28 @@ def decoder_depth(config: dict[str, Any]) -> int:
     return int(decoder["n_layer"]) if isinstance(decoder, dict) else 12
 
 
-def caption_runs(variants: Sequence[Variant], folder: Path, seeds: int) -> list[TrainingRun]:
-    trainings = plan(variants, folder / "trainings")
-    return [TrainingRun(training, seed) for training in trainings for seed in range(1, seeds + 1)]
-
-
 def run_caption_table(
-    variants: Sequence[Variant],
-    folder: Path,
-    seeds: int,
+    trainings: Trainings,
     jobs: int = 1,
     devices: Sequence[str] = (),
     metrics: Sequence[str] = ("bleu", "meteor", "rouge_l", "cider"),
     spice_jars: str | None = None,
 ) -> tuple[Table, list[dict[str, Any]]]:
     """The table, and one record a method and seed."""
-    runs = caption_runs(variants, folder, seeds)
-    remember(list({run.training.key: run.training for run in runs}.values()), folder / STATE_NAME)
     records: list[dict[str, Any]] = []
     errors = []
-    for run, error in Launcher(devices=devices).run(runs, jobs, lambda line: print(line, file=sys.stderr)):
+    for run, error in trainings.train(jobs, devices=devices):
         if error is not None:
             errors.append(f"error: {run}: {error}")
             continue
         rows, references = decoded(run)
-        scores = score_rows(rows, references, metrics, spice_jars)
-        for row, found in zip(rows, scores, strict=True):
+        for row, found in zip(rows, score_rows(rows, references, metrics, spice_jars), strict=True):
             line = {"method": row["name"], "seed": run.seed, **{k: 100 * v for k, v in found.metrics.items()}}
             records.append({**line, "layer_speedup": row["layer_speedup"], "depth": row["depth"]})
     depth = max((record["depth"] for record in records), default=1)
     for record in records:
         record["layer_speedup"] *= depth / record.pop("depth")
-    order = [variant.name for variant in variants]
+    order = [variant.name for variant in trainings.variants]
     records.sort(key=lambda record: (order.index(record["method"]), record["seed"]))
     table = Table(
         [*text("model"), *(Column(METRIC_NAMES[name], digits=1) for name in COLUMNS), Column("Speedup", unit="x")]
@@ -94,7 +81,11 @@ def run_caption_table(
         own = [record for record in records if record["method"] == name]
         cells = [spread(record[key] for record in own if key in record) for key in (*COLUMNS, "layer_speedup")]
         table.rows.append([CAPTION_METHODS[name].format(layers=3 * depth // 4), *cells])
-    table.notes = [f"Median over {seeds} seeds [smallest, largest].", "Speed-ups count blocks of the decoder.", *errors]
+    table.notes = [
+        f"Median over {trainings.seeds} seeds [smallest, largest].",
+        "Speed-ups count blocks of the decoder.",
+        *errors,
+    ]
     return table, records
 
 

@@ -11,10 +11,10 @@ from typing import Any
 from beem_plugin.common.params import apply_overrides
 from beem_plugin.comparison.ablation.ablate import ablate
 from beem_plugin.comparison.ablation.rows import Row
-from beem_plugin.comparison.ablation.variants import Variant
 from beem_plugin.comparison.paper.methods import METHODS
 from beem_plugin.comparison.paper.runs import Plan, depth_of
 from beem_plugin.comparison.paper.tables import TASK_NAMES
+from beem_plugin.comparison.trainings.variants import Variant
 from beem_plugin.rendering.plots import Series, SpeedPanel, plots_available, save_figure, speed_plot
 from beem_plugin.rendering.tables import write_csv
 
@@ -29,17 +29,14 @@ def run_figure(kind: str, given: Plan, jobs: int = 1, devices: Sequence[str] = (
     """Trains what is missing, and writes `figure_KIND.csv`, and with matplotlib `.svg` and `.png`."""
     lines: list[dict[str, Any]] = []
     panels = []
-    for backbone in given.backbones:
-        for task in given.tasks:
-            variants = figure_variants(kind, given.variants(backbone, task), depth_of(backbone))
-            rows = ablate(variants, given.folder(backbone, task), given.seeds, jobs, devices=devices)
-            families = dict.fromkeys(row.variant.family for row in rows)
-            points = {family: alpha_points(family, rows) for family in families}
-            if kind == "lambda":
-                points = lambda_points(rows)
-            for name, found in points.items():
-                lines += [{"encoder": backbone, "task": task, "series": name, **point} for point in found]
-            panels.append(panel(task, points, rows))
+    for backbone, task in given.cells():
+        variants = figure_variants(kind, given.variants(backbone, task), depth_of(backbone))
+        rows = ablate(given.trainings(backbone, task, variants), jobs, devices=devices)
+        families = dict.fromkeys(row.variant.family for row in rows)
+        points = lambda_points(rows) if kind == "lambda" else {one: alpha_points(one, rows) for one in families}
+        for name, found in points.items():
+            lines += [{"encoder": backbone, "task": task, "series": name, **point} for point in found]
+        panels.append(panel(task, points, rows))
     path = given.output / f"figure_{kind}"
     write_csv(path.with_suffix(".csv"), lines)
     written = [path.with_suffix(".csv")]

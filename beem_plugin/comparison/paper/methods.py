@@ -10,7 +10,7 @@ from typing import Any
 
 from beem_plugin.common.encoder_reads import reads
 from beem_plugin.common.params import apply_overrides, check_numbers, parse_overrides
-from beem_plugin.comparison.ablation.variants import Variant
+from beem_plugin.comparison.trainings.variants import Variant
 
 
 @dataclass(frozen=True)

@@ -5,25 +5,29 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from beem_plugin.common.caption_metrics import check_metrics
 from beem_plugin.common.errors import ConfigurationError, check_least, not_allowed
 from beem_plugin.comparison.paper.captions import (
-    caption_runs,
     caption_settings,
     caption_variants,
+    decoder_depth,
     run_caption_table,
 )
-from beem_plugin.comparison.paper.estimate import dry_run
 from beem_plugin.comparison.paper.figures import run_figure
 from beem_plugin.comparison.paper.layouts import CAPTION_METHODS, CAPTION_TABLE, FIGURES, LAYOUTS
 from beem_plugin.comparison.paper.methods import METHODS, Choices
-from beem_plugin.comparison.paper.runs import Plan, export_traces, run_table
+from beem_plugin.comparison.paper.runs import Plan, depth_of, export_traces, run_table
 from beem_plugin.comparison.paper.tables import notes, paper_table, records, settings_table, write_table
+from beem_plugin.comparison.trainings.costs import cost_table
+from beem_plugin.comparison.trainings.trainings import Trainings, say
+from beem_plugin.dataset_readers.glue_sources import HUB_NAME
+
+SECONDS_A_LAYER = {"cpu": 4e-3, "gpu": 4e-5}
+"""Of one sample in training: a layer of 768 with 40 tokens, one core or one H200."""
 
 
 def paper_tables_from_args(args: argparse.Namespace) -> int:
@@ -44,12 +48,10 @@ def paper_tables_from_args(args: argparse.Namespace) -> int:
         return caption_table(args, choices, jobs, devices)
     given = chosen_plan(args, choices)
     if args.dry_run:
-        dry_run(given.runs(), jobs, args.gpus, given.backbones, given.tasks).print(200)
-        return 0
+        plans = {cell: given.trainings(*cell) for cell in given.cells()}
+        return dry_run(plans, {one: depth_of(one) for one in given.backbones}, args, jobs, given.tasks)
     if args.figure:
-        written = run_figure(args.figure, given, jobs, devices)
-        say(written)
-        return 0
+        return wrote(run_figure(args.figure, given, jobs, devices))
     layout = LAYOUTS[args.table]
     found = run_table(given, jobs, devices)
     table = paper_table(layout, found, given.backbones, given.methods)
@@ -59,9 +61,9 @@ def paper_tables_from_args(args: argparse.Namespace) -> int:
     table.print(220)
     written = write_table(args.output / f"table_{args.table}", table, lines, settings)
     if args.table == "methods":
-        export_traces(given, found, args.output / "traces")
+        export_traces(found, args.output / "traces")
         written.append(args.output / "traces")
-    say(written)
+    wrote(written)
     return int(any(row.errors for one in found for row in one.rows))
 
 
@@ -86,16 +88,33 @@ def caption_table(args: argparse.Namespace, choices: Choices, jobs: int, devices
             raise ConfigurationError(not_allowed("--methods", method, CAPTION_METHODS))
     check_metrics(args.metrics, args.spice_jars)
     variants = caption_variants(args.set, methods, choices)
-    folder = args.output / "runs" / args.set
+    trainings = Trainings(variants, args.output / "runs" / args.set, args.seeds)
     if args.dry_run:
-        runs = ((args.set, args.set, run) for run in caption_runs(variants, folder, args.seeds))
-        hub = [variants[0].config["model"]["decoder"]["backbone"][part] for part in ("encoder", "decoder")]
-        dry_run(runs, jobs, args.gpus, [name for name in hub if isinstance(name, str)], ()).print(200)
-        return 0
-    table, lines = run_caption_table(variants, folder, args.seeds, jobs, devices, args.metrics, args.spice_jars)
+        return dry_run({(args.set, args.set): trainings}, {args.set: decoder_depth(variants[0].config)}, args, jobs)
+    table, lines = run_caption_table(trainings, jobs, devices, args.metrics, args.spice_jars)
     table.print(200)
-    say(write_table(args.output / f"table_{CAPTION_TABLE}", table, lines, caption_settings(variants)))
+    wrote(write_table(args.output / f"table_{CAPTION_TABLE}", table, lines, caption_settings(variants)))
     return int(any(note.startswith("error:") for note in table.notes))
+
+
+def dry_run(
+    plans: Mapping[tuple[str, str], Trainings],
+    depths: Mapping[str, int],
+    args: argparse.Namespace,
+    jobs: int,
+    tasks: Sequence[str] = (),
+) -> int:
+    """Prints every training with its time, and what is downloaded: what is neither in a folder nor in a package."""
+    table = cost_table(plans, depths, SECONDS_A_LAYER["gpu" if args.gpus else "cpu"], jobs)
+    variants = [plan.variants[0].config["model"] for plan in plans.values()]
+    backbones = [(model.get("encoder") or model["decoder"])["backbone"] for model in variants]
+    names = [backbone.get(key) for backbone in backbones for key in ("model_name", "encoder", "decoder")]
+    needed = [one for one in names if isinstance(one, str) and not (one.startswith("package:") or Path(one).is_dir())]
+    needed += [] if os.environ.get("GLUE_DIR") else [f"{HUB_NAME} ({task})" for task in tasks]
+    listed = ", ".join(dict.fromkeys(needed))
+    table.notes.append(f"to be downloaded unless cached: {listed}" if needed else "nothing is downloaded")
+    table.print(200)
+    return 0
 
 
 def json_object(flag: str, text: str) -> dict[str, Any]:
@@ -108,5 +127,6 @@ def json_object(flag: str, text: str) -> dict[str, Any]:
     return found
 
 
-def say(written: Sequence[Path]) -> None:
-    print("wrote " + ", ".join(map(str, written)), file=sys.stderr)
+def wrote(written: Sequence[Path]) -> int:
+    say("wrote " + ", ".join(map(str, written)))
+    return 0

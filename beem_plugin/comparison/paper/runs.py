@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,12 @@ from typing import Any
 from beem_plugin.backbones.loading import make_config, read_config
 from beem_plugin.common.files import write_json
 from beem_plugin.comparison.ablation.ablate import ablate
-from beem_plugin.comparison.ablation.judging import TrainedRun, judge
 from beem_plugin.comparison.ablation.rows import Row
-from beem_plugin.comparison.ablation.trainings import TrainingRun, file_name, plan
-from beem_plugin.comparison.ablation.variants import Variant
 from beem_plugin.comparison.paper.methods import Choices, shown_encoder, variant_of
+from beem_plugin.comparison.trainings.runs import file_name
+from beem_plugin.comparison.trainings.trained import TrainedRun, judge
+from beem_plugin.comparison.trainings.trainings import Trainings
+from beem_plugin.comparison.trainings.variants import Variant
 from beem_plugin.data.pretrained import resolve_model_name
 
 DEPTHS = {"large": 24}
@@ -43,21 +44,18 @@ class Plan:
     seeds: int
     choices: Choices = field(default_factory=Choices)
 
+    def cells(self) -> list[tuple[str, str]]:
+        """Each backbone and task."""
+        return [(backbone, task) for backbone in self.backbones for task in self.tasks]
+
     def variants(self, backbone: str, task: str) -> list[Variant]:
         layers = three_quarters(backbone)
         return [variant_of(method, task, backbone, layers, self.choices) for method in self.methods]
 
-    def folder(self, backbone: str, task: str) -> Path:
-        return self.output / "runs" / file_name(shown_encoder(backbone)) / task
-
-    def runs(self) -> Iterator[tuple[str, str, TrainingRun]]:
-        """Backbone, task and every training."""
-        for backbone in self.backbones:
-            for task in self.tasks:
-                folder = self.folder(backbone, task)
-                for training in plan(self.variants(backbone, task), folder / "trainings"):
-                    for seed in range(1, self.seeds + 1):
-                        yield backbone, task, TrainingRun(training, seed)
+    def trainings(self, backbone: str, task: str, variants: Sequence[Variant] | None = None) -> Trainings:
+        """Of the methods, or of `variants` of them."""
+        folder = self.output / "runs" / file_name(shown_encoder(backbone)) / task
+        return Trainings(self.variants(backbone, task) if variants is None else variants, folder, self.seeds)
 
 
 @dataclass
@@ -66,9 +64,13 @@ class TaskRows:
 
     backbone: str
     task: str
+    trainings: Trainings
     rows: list[Row]
-    depth: int
-    """Layers of the encoder."""
+
+    @property
+    def depth(self) -> int:
+        """Layers of the encoder."""
+        return depth_of(self.backbone)
 
     def row(self, method: str) -> Row | None:
         return next((row for row in self.rows if row.name == method), None)
@@ -97,26 +99,20 @@ def value_of(result: dict[str, Any]) -> float:
 def run_table(given: Plan, jobs: int = 1, devices: Sequence[str] = ()) -> list[TaskRows]:
     """Trains what is missing, and judges."""
     found = []
-    for backbone in given.backbones:
-        for task in given.tasks:
-            variants = given.variants(backbone, task)
-            folder = given.folder(backbone, task)
-            rows = ablate(variants, folder, given.seeds, jobs, devices=devices)
-            add_parts(rows, variants, folder)
-            found.append(TaskRows(backbone, task, rows, depth_of(backbone)))
+    for backbone, task in given.cells():
+        trainings = given.trainings(backbone, task)
+        found.append(TaskRows(backbone, task, trainings, ablate(trainings, jobs, devices=devices)))
+        add_parts(found[-1])
     return found
 
 
-def add_parts(rows: Sequence[Row], variants: Sequence[Variant], folder: Path) -> None:
+def add_parts(table: TaskRows) -> None:
     """Judges each of several test sets by itself, as MNLI's two."""
-    trainings = {
-        variant.name: training for training in plan(variants, folder / "trainings") for variant in training.variants
-    }
-    for row in rows:
+    for row in table.rows:
         sources = row.variant.config["test_data_path"]
-        for result in row.results if isinstance(sources, dict) else ():
-            trained = TrainedRun(TrainingRun(trainings[row.name], result["seed"]))
+        for trained in table.trainings.trained(row.name) if isinstance(sources, dict) else ():
             parts = {name: judge(row.variant, trained, source) for name, source in sources.items()}
+            (result,) = (result for result in row.results if result["seed"] == trained.run.seed)
             result["parts"] = {
                 name: {key: part[key] for key in ("metrics", "main_metric")} for name, part in parts.items()
             }
@@ -135,31 +131,23 @@ def three_quarters(encoder: str) -> int:
     return max(1, 3 * depth_of(encoder) // 4)
 
 
-def export_traces(given: Plan, tables: Sequence[TaskRows], folder: Path) -> None:
+def export_traces(tables: Sequence[TaskRows], folder: Path) -> None:
     """
     Writes METHOD/TASK-SEED/ with `calibration.npz`, `validation.npz` and `metrics.json`, which
     `scripts/compare_methods` and `scripts/compare_policies` read. BEEM's training is "beem".
     """
-    by_task = {(table.backbone, table.task): table for table in tables}
-    for backbone, task, run in given.runs():
-        table = by_task[backbone, task]
-        for variant in run.training.variants:
-            name = "beem" if variant.name == "beem-a" else variant.name
-            row = table.row(variant.name)
-            result = next((found for found in row.results if found["seed"] == run.seed), None) if row else None
-            if result is None or name.startswith("beem-"):
-                continue
-            trained = TrainedRun(run)
-            target = folder / name / f"{task}-{run.seed - 1}"
-            for part, source in (
-                ("calibration", variant.calibration_source()),
-                ("validation", variant.judged_source()),
-            ):
-                trained.trace(source, 64).save(target / f"{part}.npz")
+    for table, row in [(one, row) for one in tables for row in one.rows]:
+        name, variant = "beem" if row.name == "beem-a" else row.name, row.variant
+        trained = {one.run.seed: one for one in table.trainings.trained(row.name)}
+        for result in () if name.startswith("beem-") else row.results:
+            run = trained[result["seed"]]
+            target = folder / name / f"{table.task}-{result['seed'] - 1}"
+            run.trace(variant.calibration_source(), 64).save(target / "calibration.npz")
+            run.trace(variant.judged_source(), 64).save(target / "validation.npz")
             metrics = {
                 "seconds": result["training_seconds"],
                 "num_parameters": result["parameters"],
-                "num_parameters_of_last_exit_only": last_exit_parameters(trained),
+                "num_parameters_of_last_exit_only": last_exit_parameters(run),
                 "test_early_exit_accuracy": result["metrics"].get("accuracy"),
                 "test_early_exit_layer_speedup": result["layer_speedup"],
             }

@@ -11,8 +11,11 @@ import numpy as np
 
 from beem_plugin.calibration.thresholds.path import ThresholdPath
 from beem_plugin.calibration.trace import ExitTrace
-from beem_plugin.comparison.plain_networks import cascade_trace, mixture, right_of_last_exit
+from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.comparison.plain_traces import cascade_trace, mixture, right_of_last_exit
 from beem_plugin.comparison.result import build
+from beem_plugin.comparison.trainings.trained import TrainedRun
+from beem_plugin.comparison.trainings.variants import Variant
 from beem_plugin.exits.score_table import ScoreTable
 
 CASCADE_RULE = {"type": "max_probability"}
@@ -23,6 +26,17 @@ class Traces(NamedTuple):
 
     held_out: ExitTrace
     reported: ExitTrace
+
+    @classmethod
+    def of(cls, run: TrainedRun, variant: Variant) -> Traces:
+        """Of the labelled samples of the data that `variant` is calibrated on and judged on."""
+        sources = variant.calibration_source(), variant.judged_source()
+        traces = [run.trace(source, variant.batch_size, reader) for source, reader in zip(sources, (True, False))]
+        run.release()
+        for trace, source in zip(traces, sources, strict=True):
+            if not bool(trace.known.any()):
+                raise ConfigurationError(f"{source}: found no sample with a label, allowed: labelled data")
+        return cls(*(trace.select(trace.known) for trace in traces))
 
 
 class Plain(NamedTuple):
@@ -74,7 +88,7 @@ class Networks:
     depth: int
     exits: list[Traces]
     plain: dict[Plain, list[Traces]]
-    _tables: dict[tuple[Alternative, int, int], ScoreTable] = field(default_factory=dict, repr=False)
+    _tables: dict[Alternative, list[tuple[ScoreTable, ScoreTable]]] = field(default_factory=dict, repr=False)
 
     @property
     def full(self) -> Plain:
@@ -93,7 +107,7 @@ class Networks:
             found += [
                 Alternative(tuple(by_depth[layers] for layers in depths), is_cascade=True)
                 for depths in wanted
-                if all(layers in by_depth for layers in depths)
+                if by_depth.keys() >= set(depths)
             ]
         return list(dict.fromkeys(found))
 
@@ -114,46 +128,39 @@ class Networks:
             By depth: the cost of a plain network, such as its seconds.
         """
         own = [member.layers if costs is None else costs[member.layers] for member in alternative.members]
-        rows = []
-        for seed in range(len(self.exits)):
-            if alternative.is_cascade:
-                rows.append(right_at(self.table(alternative, seed, part), np.cumsum(own), cost))
-            else:
-                traces = [getattr(self.plain[member][seed], part) for member in alternative.members]
-                rows.append(mixture(own, [right_of_last_exit(trace) for trace in traces], cost))
-        return np.stack(rows)
+        place = Traces._fields.index(part)
+        if alternative.is_cascade:
+            tables = [both[place] for both in self.tables(alternative)]
+            return np.stack([right_at(table, np.cumsum(own), cost) for table in tables])
+        seeds = zip(*(self.plain[member] for member in alternative.members), strict=True)
+        right = [[right_of_last_exit(traces[place]) for traces in members] for members in seeds]
+        return np.stack([mixture(own, each.__getitem__, cost) for each in right])
 
     def cascade(self, alternative: Alternative) -> list[Traces]:
         """The traces of a cascade, one entry a seed."""
         seeds = zip(*(self.plain[member] for member in alternative.members), strict=True)
         return [Traces(*(cascade_trace(part) for part in zip(*members, strict=True))) for members in seeds]
 
-    def table(self, alternative: Alternative, seed: int, part: str) -> ScoreTable:
-        """The scores of a cascade."""
-        key = (alternative, seed, Traces._fields.index(part))
-        if key not in self._tables:
-            for number, traces in enumerate(self.cascade(alternative)):
-                for place, trace in enumerate(traces):
-                    policy = build({**CASCADE_RULE, "thresholds": "never"}, trace)
-                    self._tables[alternative, number, place] = policy.scores(trace)
-        return self._tables[key]
+    def tables(self, alternative: Alternative) -> list[tuple[ScoreTable, ScoreTable]]:
+        """The scores of a cascade on both parts of its traces, one entry a seed."""
+
+        def scores(trace: ExitTrace) -> ScoreTable:
+            return build({**CASCADE_RULE, "thresholds": "never"}, trace).scores(trace)
+
+        if alternative not in self._tables:
+            seeds = self.cascade(alternative)
+            self._tables[alternative] = [(scores(one.held_out), scores(one.reported)) for one in seeds]
+        return self._tables[alternative]
 
 
 def right_at(table: ScoreTable, costs: Sequence[float] | np.ndarray, cost: float) -> np.ndarray:
-    """
-    `(samples,)` the probability of being right at the mean cost `cost` with one threshold for all exits: two
-    neighbouring thresholds take turns. Beyond both ends the dearest or the cheapest threshold.
-    """
+    """`mixture` of the settings of one threshold for all exits, the cost of each of which is in `costs`."""
     path = ThresholdPath(table)
     means = path.sums(np.broadcast_to(np.asarray(costs, dtype=np.float64), tuple(table.scores.shape))) / len(table)
-    right = (~table.wrong).numpy()
+    right, samples = (~table.wrong).double().numpy(), np.arange(len(table))
 
-    def at(point: int) -> np.ndarray:
-        exits = table.exits(path.thresholds(point).tolist()).numpy()
-        return right[np.arange(len(right)), exits - 1].astype(np.float64)
+    def at(place: int) -> np.ndarray:
+        exits = table.exits(path.thresholds(len(path) - 1 - place).tolist()).numpy()
+        return np.asarray(right[samples, exits - 1])
 
-    below = int(np.argmax(means <= cost)) if bool((means <= cost).any()) else len(means) - 1
-    if below == 0 or means[below] > cost:
-        return at(below)
-    share = (cost - means[below]) / (means[below - 1] - means[below])
-    return share * at(below - 1) + (1 - share) * at(below)
+    return mixture(means[::-1], at, cost)

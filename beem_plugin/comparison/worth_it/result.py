@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 
 from beem_plugin.comparison.worth_it.networks import Alternative, Networks, layers_text, right_at
-from beem_plugin.comparison.worth_it.verdicts import LAYERS, Option, Verdict, headline
+from beem_plugin.comparison.worth_it.options import Option
+from beem_plugin.comparison.worth_it.verdicts import LAYERS, Verdict, headline
 from beem_plugin.evaluation.statistics import Difference, mean_and_error
 from beem_plugin.rendering.plots import Series, SpeedPanel, speed_plot
 from beem_plugin.rendering.tables import Column, Estimate, Table
 
+EXITS = "early exits"
 COSTS = {LAYERS: "layers", "single": "seconds one by one", "file": "seconds of a file"}
 FARTHEST = 3.5
 SPEEDS_SHOWN = np.linspace(1, FARTHEST, 60)
@@ -56,13 +58,9 @@ class WorthIt:
 
     def to_json(self) -> dict[str, Any]:
         """What `worth_it.json` holds."""
-        own = ("by", "seeds", "samples", "judged_on", "calibrated_on", "machine", "training_seconds", "choice")
-        return {
-            "answer": self.headline,
-            "verdicts": [verdict_json(verdict) for verdict in self.verdicts],
-            **{name: getattr(self, name) for name in own},
-            "options": [option_json(option) for option in self.options],
-        }
+        own = {name: value for name, value in vars(self).items() if name not in ("options", "verdicts")}
+        verdicts, options = ([one.to_json() for one in found] for found in (self.verdicts, self.options))
+        return {"answer": self.headline, "verdicts": verdicts, **own, "options": options}
 
     def table(self) -> Table:
         """One row an option. A column is added here."""
@@ -88,7 +86,7 @@ class WorthIt:
                 "speedup": one.layer_speedup,
                 **one.measured,
                 **{f"against_{unit}": shown(found) for unit, found in one.against_plain.items()},
-                "training": self.training_seconds.get("early exits" if one.kind == "exits" else one.name),
+                "training": self.training_seconds.get(EXITS if one.kind == "exits" else one.name),
             })  # fmt: skip
         table = Table.of_records(records, columns, f"accuracy and speed on {self.judged_on}, {self.samples} samples")
         seeds = f"mean of {self.seeds} seeds ± standard error" if self.seeds > 1 else "one seed"
@@ -121,40 +119,6 @@ def shown(found: Difference) -> str:
     return f"{100 * found.difference:+.2f}" + ("" if found.p_value is None else f" (p {found.p_value:.3f})")
 
 
-def verdict_json(verdict: Verdict) -> dict[str, Any]:
-    return {
-        "speed": verdict.speed,
-        "ship": verdict.ship.key,
-        "ships_exits": verdict.ships_exits,
-        "exits": None if verdict.exits is None else verdict.exits.key,
-        "alternative": verdict.alternative.name,
-        "difference": difference_json(verdict.difference),
-        "sentence": verdict.sentence,
-    }
-
-
-def option_json(one: Option) -> dict[str, Any]:
-    return {
-        "name": one.key,
-        "kind": one.kind,
-        "fitted_for": one.fitted_for,
-        "accuracy": one.accuracy,
-        "layer_speedup": one.layer_speedup,
-        "measured_speedup": one.measured,
-        "against_full_depth": difference_json(one.against_full),
-        "against_plain_at_equal": {unit: difference_json(found) for unit, found in one.against_plain.items()},
-        "seeds": [
-            {"accuracy": float(right.mean()), "layer_speedup": speedup}
-            for right, speedup in zip(one.right, one.speedups, strict=True)
-        ],
-        "policies": [] if one.fitted is None else [policy.to_config() for policy in one.fitted.policies],
-    }
-
-
-def difference_json(found: Difference | None) -> dict[str, Any] | None:
-    return None if found is None else found.to_json()
-
-
 def trade_off(result: WorthIt, networks: Networks) -> Any:
     """Accuracy against layer speed-up: plain networks joined by their mixtures, cascades and rules swept."""
     full = next(one for one in result.options if one.members == (networks.full,))
@@ -185,9 +149,8 @@ def mixed(family: str, networks: Networks) -> tuple[list[float], list[float]]:
 
 def swept(one: Option, networks: Networks) -> tuple[list[float], list[float]] | None:
     """The mean curve over seeds of a rule with a score, one threshold for all exits, between the speeds it reaches."""
-    assert one.fitted is not None
     seeds = networks.exits if one.kind == "exits" else networks.cascade(Alternative(one.members, is_cascade=True))
-    pairs = [(policy, traces.reported) for policy, traces in zip(one.fitted.policies, seeds, strict=True)]
+    pairs = [(fitted.policy, traces.reported) for fitted, traces in zip(one.fitted, seeds, strict=True)]
     if any(policy.score_key() is None for policy, _ in pairs):
         return None
     found = [(policy.scores(trace), trace.costs_under(policy)) for policy, trace in pairs]

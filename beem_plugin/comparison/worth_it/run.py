@@ -16,18 +16,19 @@ from beem_plugin.common.errors import ConfigurationError, check_least
 from beem_plugin.common.files import atomic_write, write_json
 from beem_plugin.common.params import load_config_dict
 from beem_plugin.common.registry import Params
-from beem_plugin.comparison.ablation.ablate import STATE_NAME, check_directory, say
-from beem_plugin.comparison.ablation.launcher import Launcher
-from beem_plugin.comparison.ablation.trainings import file_name, remember
-from beem_plugin.comparison.ablation.variants import check_variants
 from beem_plugin.comparison.exit_choice import choose_depth, choose_exits
-from beem_plugin.comparison.plain_networks import encoder_of, full_depth, right_of_last_exit
+from beem_plugin.comparison.plain_networks import encoder_of, full_depth, plain_config
+from beem_plugin.comparison.plain_traces import right_of_last_exit
 from beem_plugin.comparison.policy_files import errors_at, load_policies
-from beem_plugin.comparison.worth_it.networks import Networks
-from beem_plugin.comparison.worth_it.result import WorthIt, trade_off
+from beem_plugin.comparison.trainings.costs import cost_table
+from beem_plugin.comparison.trainings.runs import file_name
+from beem_plugin.comparison.trainings.trainings import Trainings, check_directory, say
+from beem_plugin.comparison.trainings.variants import Variant, check_variants
+from beem_plugin.comparison.worth_it.networks import Networks, Plain, Traces
+from beem_plugin.comparison.worth_it.options import SPEEDS, choose_options
+from beem_plugin.comparison.worth_it.result import EXITS, WorthIt, trade_off
 from beem_plugin.comparison.worth_it.seconds import measure_options
-from beem_plugin.comparison.worth_it.trainings import EXITS, Plan
-from beem_plugin.comparison.worth_it.verdicts import LAYERS, SPEEDS, Seconds, Verdict, choose_options, judge
+from beem_plugin.comparison.worth_it.verdicts import LAYERS, Seconds, Verdict, judge
 from beem_plugin.evaluation.benchmark import machine
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.models.model import Model
@@ -49,29 +50,41 @@ def worth_it_from_args(args: argparse.Namespace) -> int:
     check_config(config, args.config)
     depth = full_depth(config)
     speeds = checked("--speeds", args.speeds or SPEEDS, 1, float("inf"))
-    depths = [int(one) for one in checked("--depths", args.depths or default_depths(depth, speeds), 1, depth)]
-    cascades = None if args.cascades is None else [cascade_of(one, {*depths, depth}) for one in args.cascades]
+    # By default the depths that are as fast as the speeds.
+    depths = checked("--depths", args.depths or [max(1, round(depth / speed)) for speed in speeds], 1, depth)
+    plain = [Plain(layers) for layers in sorted({*map(int, depths), depth}, reverse=True)]
+    cascades = None if args.cascades is None else [cascade_of(one, plain) for one in args.cascades]
+    plain += [Plain(one.layers, True) for one in plain[1:] if args.distill]
     directory = Path(args.serialization_dir)
     check_directory(directory, False, args.force)
-    plan = Plan.of(config, depths, args.distill, args.seeds, directory / "trainings")
-    rules = rules_of(plan.exits.variants[0].policy, args.policies or [])
-    check_variants([training.variants[0] for training in plan.trainings])
+    trainings = Trainings(variants_of(config, plain), directory, args.seeds)
+    rules = rules_of(trainings.variants[0].policy, args.policies or [])
+    check_variants(trainings.variants)
     if args.dry_run:
-        plan.costs().print(120)
+        cost_table({("", ""): trainings}, {"": depth}, jobs=args.jobs).print(120)
         return 0
     if args.force:
         shutil.rmtree(directory, ignore_errors=True)
-    remember(plan.trainings, directory / STATE_NAME)
-    errors = train(plan, args.include_package, args.jobs)
-    for error in errors:
-        say(f"error: {error}")
+    errors = [f"error: {run}: {error}" for run, error in trainings.train(args.jobs, args.include_package) if error]
     if errors:
-        say("not every network is trained; the same command goes on")
+        say("\n".join([*errors, "not every network is trained; the same command goes on"]))
         return 1
     say("running all networks over the held-out data and the data that are reported on")
-    networks = plan.networks()
-    result = answer(plan, networks, rules, speeds, cascades, args.by, args.measure)
-    write_report(result, networks, directory, plan)
+    traces = [
+        [Traces.of(run, trainings.variants[0]) for run in trainings.trained(variant.name)]
+        for variant in trainings.variants
+    ]
+    networks = Networks(depth, traces[0], dict(zip(plain, traces[1:], strict=True)))
+    options, chosen = choose_options(networks, rules, speeds, cascades)
+    seconds: dict[str, Seconds] = {}
+    result = WorthIt(options, [], args.by, args.seeds, len(networks.exits[0].reported), *sources_of(trainings))
+    if args.measure:
+        seconds, result.machine = measured(trainings, networks, result)
+    result.verdicts = judge(networks, options, chosen, seconds, args.by)
+    first = {variant.name: trainings.trained(variant.name)[0] for variant in trainings.variants}
+    result.training_seconds = {name: run.figures["training_seconds"] for name, run in first.items()}
+    result.choice = chosen_on_held_out(networks)
+    write_report(result, networks, trainings)
     return 0
 
 
@@ -97,19 +110,23 @@ def checked(flag: str, values: Sequence[float], low: float, high: float) -> list
     return list(dict.fromkeys(values))
 
 
-def default_depths(depth: int, speeds: Sequence[float]) -> list[int]:
-    """The depths that are as fast as the speeds."""
-    return [max(1, round(depth / speed)) for speed in speeds]
-
-
-def cascade_of(text: str, depths: set[int]) -> tuple[int, ...]:
+def cascade_of(text: str, plain: Sequence[Plain]) -> tuple[int, ...]:
     """`4,8`: depths of a cascade, small to large, of those that are trained."""
-    parts = text.split(",")
+    parts, depths = text.split(","), sorted(one.layers for one in plain)
     found = tuple(int(part) for part in parts) if all(part.strip().isdigit() for part in parts) else ()
-    if len(found) < 2 or list(found) != sorted(set(found)) or not depths.issuperset(found):
+    if len(found) < 2 or list(found) != sorted(set(found)) or not set(depths).issuperset(found):
         raise ConfigurationError(
-            f"--cascades: found {text!r}, allowed: two or more of the depths {sorted(depths)}, rising, as in 4,8"
+            f"--cascades: found {text!r}, allowed: two or more of the depths {depths}, rising, as in 4,8"
         )
+    return found
+
+
+def variants_of(config: dict[str, Any], plain: Sequence[Plain]) -> list[Variant]:
+    """The config, and the plain networks; the first of them teaches those that are distilled."""
+    found = [Variant(EXITS, config, EXITS)]
+    for one in plain:
+        teacher = plain[0].name if one.distilled else None
+        found.append(Variant(one.name, plain_config(config, one.layers), one.name, teacher=teacher))
     return found
 
 
@@ -126,70 +143,30 @@ def rules_of(policy: Any, files: Sequence[str]) -> dict[str, dict[str, Any]]:
     return rules | {name: {"type": name} for name in DEFAULT_RULES if name not in types}
 
 
-def train(plan: Plan, include_packages: Sequence[str], jobs: int) -> list[str]:
-    """Trains what is not done; the errors."""
-    errors: list[str] = []
-    count = len(plan.trainings) * plan.seeds
-    done = sum(run.is_finished for runs in plan.stages() for run in runs)
-    say(f"{len(plan.trainings)} networks, {plan.seeds} seeds; {done} of {count} done")
-    ended = 0
-    for runs in plan.stages():
-        if errors:
-            break  # a teacher may be missing
-        for run, error in Launcher(include_packages).run(runs, jobs, say):
-            ended += 1
-            say(f"[{ended}/{count}] {run}: {error or 'trained'}")
-            errors += [] if error is None else [f"{run}: {error}"]
-    return errors
+def sources_of(trainings: Trainings) -> tuple[str, str]:
+    """The data that are judged on, and calibrated on."""
+    variant = trainings.variants[0]
+    return variant.judged_source(), variant.calibration_source()
 
 
-def answer(
-    plan: Plan,
-    networks: Networks,
-    rules: Mapping[str, Mapping[str, Any]],
-    speeds: Sequence[float],
-    cascades: Sequence[tuple[int, ...]] | None,
-    by: str,
-    with_seconds: bool,
-) -> WorthIt:
-    """Chooses, measures and judges."""
-    variant = plan.exits.variants[0]
-    options, chosen = choose_options(networks, rules, speeds, cascades)
-    seconds: dict[str, Seconds] = {}
-    found: dict[str, Any] = {}
-    if with_seconds:
-        exits = plan.trained(plan.exits)[0]
-        labelled = exits.trace(variant.judged_source(), variant.batch_size).known.nonzero().flatten().tolist()
-        instances = exits.archive.validation_dataset_reader.read(variant.judged_source())
-        plain = {one: plan.trained(training)[0].archive for one, training in plan.plain.items()}
-        seconds = measure_options(options, exits.archive, plain, [instances[row] for row in labelled], REPEATS)
-        found = machine(exits.archive.model.device, REPEATS)
-    verdicts = judge(networks, options, chosen, seconds, by)
-    taken = {EXITS: plan.exits, **{one.name: training for one, training in plan.plain.items()}}
-    return WorthIt(
-        options,
-        verdicts,
-        by,
-        plan.seeds,
-        len(networks.exits[0].reported),
-        variant.judged_source(),
-        variant.calibration_source(),
-        found,
-        {name: plan.trained(training)[0].figures["training_seconds"] for name, training in taken.items()},
-        chosen_on_held_out(networks),
-    )
+def measured(trainings: Trainings, networks: Networks, result: WorthIt) -> tuple[dict[str, Seconds], dict[str, Any]]:
+    """Seconds of the first seed's networks by way of running, and the machine."""
+    exits, variant = trainings.trained(EXITS)[0], trainings.variants[0]
+    labelled = exits.trace(result.judged_on, variant.batch_size).known.nonzero().flatten().tolist()
+    instances = exits.archive.validation_dataset_reader.read(result.judged_on)
+    plain = {one: trainings.trained(one.name)[0].archive for one in networks.plain}
+    seconds = measure_options(result.options, exits.archive, plain, [instances[row] for row in labelled], REPEATS)
+    return seconds, machine(exits.archive.model.device, REPEATS)
 
 
 def chosen_on_held_out(networks: Networks) -> dict[str, Any]:
     """The best depth on held-out data of all seeds, and the best `CHOSEN_EXITS` exits if the config has more."""
     right = {
-        one.layers: np.concatenate([right_of_last_exit(traces.held_out) for traces in seeds])
+        one.layers: torch.from_numpy(np.concatenate([right_of_last_exit(traces.held_out) for traces in seeds]))
         for one, seeds in networks.plain.items()
         if not one.distilled
     }
-    found: dict[str, Any] = {
-        "depth": choose_depth({depth: torch.from_numpy(values) for depth, values in right.items()})
-    }
+    found: dict[str, Any] = {"depth": choose_depth(right)}
     trace = networks.exits[0].held_out
     if trace.num_exits > CHOSEN_EXITS:
         fastest = min(3.0, 0.999 * trace.exit_layers[-1] / trace.exit_costs[0])
@@ -202,13 +179,13 @@ def chosen_on_held_out(networks: Networks) -> dict[str, Any]:
     return found
 
 
-def write_report(result: WorthIt, networks: Networks, directory: Path, plan: Plan) -> None:
+def write_report(result: WorthIt, networks: Networks, trainings: Trainings) -> None:
     """`worth_it.json`, `.md`, `.csv` and the plot, the policies, and on the terminal the table and how to ship."""
-    table = result.table()
-    content = result.to_json()
-    content["ships"] = commands = ship_commands(result.verdicts, plan, directory)
+    table, directory = result.table(), trainings.folder
+    ships = {f"{verdict.speed:g}x": ship_command(verdict, trainings) for verdict in result.verdicts}
     # Through text, so that no number of numpy's or torch's is left in it.
-    write_json(directory / "worth_it.json", json.loads(json.dumps(content, default=float)))
+    content = json.dumps({**result.to_json(), "ships": ships}, default=float)
+    write_json(directory / "worth_it.json", json.loads(content))
     names = ["worth_it.json", "worth_it.csv", "worth_it.md"]
     table.write(directory / "worth_it.csv")
     if plots_available():
@@ -221,25 +198,17 @@ def write_report(result: WorthIt, networks: Networks, directory: Path, plan: Pla
     with atomic_write(directory / "worth_it.md") as file:
         file.write("\n".join(lines))
     table.print(200)
-    for speed, command in commands.items():
-        say(f"for {speed}: {command}")
+    say("\n".join(f"for {speed}: {command}" for speed, command in ships.items()))
     say("wrote " + ", ".join(str(directory / name) for name in names))
 
 
-def ship_commands(verdicts: Sequence[Verdict], plan: Plan, directory: Path) -> dict[str, str]:
-    """By speed: the archive of the first seed, of exits the command that puts the policy into it."""
-    found = {}
-    for verdict in verdicts:
-        ship, key = verdict.ship, f"{verdict.speed:g}x"
-        archives = [plan.run(plan.plain[member], 1).archive_path for member in ship.members]
-        if ship.kind == "exits":
-            assert ship.fitted is not None
-            run = plan.trained(plan.exits)[0]
-            policy = directory / "policies" / file_name(ship.key) / "seed_1.json"
-            write_json(policy, ship.fitted.policies[0].to_config())
-            trace = run.trace_path(plan.exits.variants[0].calibration_source(), by_training_reader=True)
-            given = f"--trace {trace} --policy {policy} --output-archive NEW.tar.gz"
-            found[key] = f"allennlp calibrate {run.run.archive_path} {given}"
-        else:
-            found[key] = ", ".join(map(str, archives))
-    return found
+def ship_command(verdict: Verdict, trainings: Trainings) -> str:
+    """The archives of the first seed, of exits the command that puts the policy into it."""
+    ship = verdict.ship
+    if ship.kind != "exits":
+        return ", ".join(str(trainings.trained(member.name)[0].run.archive_path) for member in ship.members)
+    run, policy = trainings.trained(EXITS)[0], trainings.folder / "policies" / file_name(ship.key) / "seed_1.json"
+    write_json(policy, ship.fitted[0].policy.to_config())
+    trace = run.trace_path(sources_of(trainings)[1], by_training_reader=True)
+    given = f"--trace {trace} --policy {policy} --output-archive NEW.tar.gz"
+    return f"allennlp calibrate {run.run.archive_path} {given}"

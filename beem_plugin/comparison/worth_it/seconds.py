@@ -7,7 +7,8 @@ from typing import Any
 
 from beem_plugin.archival import Archive
 from beem_plugin.comparison.worth_it.networks import Plain
-from beem_plugin.comparison.worth_it.verdicts import Option, Seconds
+from beem_plugin.comparison.worth_it.options import Option
+from beem_plugin.comparison.worth_it.verdicts import Seconds
 from beem_plugin.data.collate import ragged_parts
 from beem_plugin.data.instance import Instance
 from beem_plugin.execution import Engine
@@ -71,17 +72,12 @@ def measure_options(
 def parts_of(one: Option, exits: Archive, plain: Mapping[Plain, Archive], instances: Sequence[Instance]) -> list[Part]:
     """The networks that an option runs, and the samples that each of them gets; of a cascade those that go on."""
     if one.kind == "exits":
-        assert one.fitted is not None
-        return [(exits.model.exit_network, one.fitted.policies[0], list(instances))]
-    parts: list[Part] = []
-    for number, member in enumerate(one.members):
-        reached = instances
-        if number:
-            assert one.fitted is not None
-            taken = one.fitted.exits[0][: len(instances)].tolist()
-            reached = [instance for instance, exit_number in zip(instances, taken, strict=True) if exit_number > number]
-        parts.append((plain[member].model.exit_network, Final(), list(reached)))
-    return parts
+        return [(exits.model.exit_network, one.fitted[0].policy, list(instances))]
+    exit_of = one.fitted[0].exits.tolist() if one.fitted else [1] * len(instances)
+    return [
+        (plain[member].model.exit_network, Final(), [one for one, taken in zip(instances, exit_of) if taken >= number])
+        for number, member in enumerate(one.members, 1)
+    ]
 
 
 def run(parts: Sequence[tuple[Engine, Any, ExitPolicy, list[Instance]]], pad_token_id: int) -> Iterator[Any]:

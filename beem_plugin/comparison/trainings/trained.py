@@ -1,4 +1,4 @@
-"""What a variant's exit policy does with a trained network: calibrated on one trace, judged on another."""
+"""A finished training: its figures and traces, and what an exit policy does with it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.files import write_json
 from beem_plugin.common.metrics import MAIN_SCORE
-from beem_plugin.comparison.ablation.trainings import TrainingRun, file_name, hash_of
-from beem_plugin.comparison.ablation.variants import Variant, block
 from beem_plugin.comparison.operating_curve import CURVE_POINTS, TraceJudge
 from beem_plugin.comparison.result import build
+from beem_plugin.comparison.trainings.runs import TrainingRun, file_name, hash_of
+from beem_plugin.comparison.trainings.variants import Variant, block
 from beem_plugin.data.collate import ragged_parts
 from beem_plugin.evaluation.trace import trace_archive
 from beem_plugin.execution.file_engine import build_file_engine
@@ -116,16 +116,14 @@ class TrainedRun:
     def figures(self) -> dict[str, Any]:
         """`training_seconds`, interruptions left out, `validation_score`, and the numbers of parameters."""
         found = _DURATION.fullmatch(str(self.metrics.get("training_duration")))
-        duration = (
-            timedelta(**{unit: float(value or 0) for unit, value in found.groupdict().items()}) if found else None
-        )
-        seconds = duration.total_seconds() if duration is not None else None
+        parts = {} if found is None else {unit: float(value or 0) for unit, value in found.groupdict().items()}
+        seconds = timedelta(**parts).total_seconds() if parts else None
         return {"training_seconds": seconds, **self.parameters, "validation_score": self.validation_score}
 
     @property
     def parameters(self) -> dict[str, int]:
         """`parameters`, all of the model's, and `exit_parameters`, those outside its backbone."""
-        record = json.loads(self.run.record_path.read_text("utf-8"))
+        record = self.run.record
         if "parameters" not in record:
             model = self.archive.model
             total = sum(parameter.numel() for parameter in model.parameters())

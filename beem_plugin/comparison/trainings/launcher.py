@@ -15,7 +15,7 @@ from queue import Queue
 import beem_plugin
 from beem_plugin.common.errors import BeemError
 from beem_plugin.common.files import write_json
-from beem_plugin.comparison.ablation.trainings import TrainingRun
+from beem_plugin.comparison.trainings.runs import TrainingRun
 
 REPORT_SECONDS = 30
 PATIENCE_SECONDS = 60
@@ -67,6 +67,8 @@ class Launcher:
             return str(error)
         if run.is_finished:
             return None
+        if run.needs is not None and not run.needs.is_finished:
+            return f"{run.needs}, its teacher, is not trained"
         # Beside the serialization directory, which must be empty when training begins.
         config_path = run.serialization_dir.with_suffix(".config.json")
         write_json(config_path, run.config)

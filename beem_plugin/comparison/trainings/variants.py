@@ -37,6 +37,8 @@ class Variant:
     """Whether only the best of its family is kept."""
     plain: int | None = None
     """Of a plain network, its layers."""
+    teacher: str | None = None
+    """The name of the variant that it is distilled from, see `distilled_config`."""
 
     @property
     def policy(self) -> Any:

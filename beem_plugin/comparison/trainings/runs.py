@@ -1,20 +1,18 @@
-"""Which trainings an ablation needs, where each lives, and whether it is done."""
+"""One training with one seed: where it lives, and whether it is done."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from beem_plugin.common.archive_files import ARCHIVE_NAME, CONFIG_NAME
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.common.files import write_json
 from beem_plugin.common.params import diff_configs
-from beem_plugin.comparison.ablation.variants import Variant
+from beem_plugin.comparison.trainings.variants import Variant
 
 SEEDS = {"random_seed": 13370, "numpy_seed": 1337, "pytorch_seed": 133}
 
@@ -23,13 +21,15 @@ SEEDS = {"random_seed": 13370, "numpy_seed": 1337, "pytorch_seed": 133}
 class Training:
     """
     What some variants share: everything but exit policy, calibration and engine. `key` is a hash of the config;
-    `directory` is named `NAME-KEY`, after the first variant that needs it.
+    `directory` is named `NAME-KEY`, after the first variant that needs it. In the config of one that is distilled
+    the `teacher` is named by its key.
     """
 
     key: str
     directory: Path
     config: dict[str, Any]
     variants: list[Variant] = field(default_factory=list)
+    teacher: Training | None = None
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,17 @@ class TrainingRun:
     seed: int
 
     @property
+    def needs(self) -> TrainingRun | None:
+        """The teacher's run with the same seed."""
+        return None if self.training.teacher is None else TrainingRun(self.training.teacher, self.seed)
+
+    @property
     def config(self) -> dict[str, Any]:
-        return seeded(self.training.config, self.seed)
+        found = seeded(self.training.config, self.seed)
+        if self.needs is not None:
+            objective = found["model"]["objective"] | {"teacher": str(self.needs.archive_path)}
+            found["model"] = {**found["model"], "objective": objective}
+        return found
 
     @property
     def serialization_dir(self) -> Path:
@@ -57,6 +66,11 @@ class TrainingRun:
     @property
     def record_path(self) -> Path:
         return self.serialization_dir.with_suffix(".json")
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """`wall_seconds` of a run that has ended well, and what else was found out about it."""
+        return dict(json.loads(self.record_path.read_text("utf-8")))
 
     @property
     def log_path(self) -> Path:
@@ -93,22 +107,6 @@ def epochs_of(config: dict[str, Any]) -> int:
     return sum(stage.get("num_epochs") or own for stage in trainer.get("stages") or [{}])
 
 
-def plan(variants: Sequence[Variant], folder: Path) -> list[Training]:
-    """The trainings that `variants` need below `folder`, in the variants' order."""
-    trainings: dict[str, Training] = {}
-    for variant in variants:
-        config = variant.trained_part
-        key = hash_of(config)
-        if key not in trainings:
-            trainings[key] = Training(key, find_directory(folder, variant.name, key), config)
-        trainings[key].variants.append(variant)
-    return list(trainings.values())
-
-
-def find_directory(folder: Path, name: str, key: str) -> Path:
-    return next(iter(sorted(folder.glob(f"*-{key}"))), folder / f"{file_name(name)}-{key}")
-
-
 def seeded(config: dict[str, Any], seed: int) -> dict[str, Any]:
     """Seed 1 is the config's own, or AllenNLP's; each further one adds 1 to all three."""
     own = {name: default if config.get(name) is None else config[name] for name, default in SEEDS.items()}
@@ -122,30 +120,6 @@ def hash_of(content: dict[str, Any], digits: int = 10) -> str:
 def file_name(text: str) -> str:
     """`text` as a file's name."""
     return re.sub(r"[^A-Za-z0-9._-]+", "_", text).strip("_.-")[:60] or "variant"
-
-
-def remember(trainings: Sequence[Training], path: Path) -> None:
-    """
-    Keeps in `path` which training each variant has, and each training's config beside it.
-
-    # Raises
-
-    `ConfigurationError`
-        If a variant had a training with another config, and that has begun: the two would be mixed under one name.
-    """
-    known: dict[str, str] = json.loads(path.read_text("utf-8"))["variants"] if path.is_file() else {}
-    folder = path.parent / "trainings"
-    for training in trainings:
-        for variant in training.variants:
-            before = known.get(variant.name, training.key)
-            old = find_directory(folder, variant.name, before)
-            if before != training.key and any(entry.is_dir() and any(entry.iterdir()) for entry in old.glob("seed_*")):
-                config = json.loads((old / CONFIG_NAME).read_text("utf-8"))
-                check_same(f"variant {variant.name!r} in {path.parent}", config, training.config)
-            known[variant.name] = training.key
-    for training in trainings:
-        write_json(training.directory / CONFIG_NAME, training.config)
-    write_json(path, {"variants": known})
 
 
 def check_same(what: str, old: dict[str, Any], new: dict[str, Any]) -> None:

@@ -1,0 +1,128 @@
+"""The trainings that the variants of a comparison need: which there are, what is done, what they cost."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from beem_plugin.common.archive_files import CONFIG_NAME
+from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.files import write_json
+from beem_plugin.comparison.plain_networks import distilled_config
+from beem_plugin.comparison.trainings.launcher import Launcher
+from beem_plugin.comparison.trainings.runs import Training, TrainingRun, check_same, file_name, hash_of
+from beem_plugin.comparison.trainings.trained import TrainedRun
+from beem_plugin.comparison.trainings.variants import Variant
+
+STATE_NAME = "variants.json"
+
+
+class Trainings:
+    """
+    What is in the folder from an earlier call is kept.
+
+    # Parameters
+
+    variants : `Sequence[Variant]`
+        Those that differ only in the exit policy, its calibration or the engine share a training. One that has a
+        `teacher` stands after it.
+    folder : `Path`
+        Gets `variants.json`, which training each variant has, and `trainings/NAME-KEY/seed_K`.
+    seeds : `int`, optional (default = `1`)
+        Runs of each training.
+    """
+
+    def __init__(self, variants: Sequence[Variant], folder: Path, seeds: int = 1) -> None:
+        self.variants = list(variants)
+        self.folder = folder
+        self.seeds = seeds
+        self.of: dict[str, Training] = {}
+        """By a variant's name."""
+        by_key: dict[str, Training] = {}
+        for variant in variants:
+            config, teacher = variant.trained_part, self.of[variant.teacher] if variant.teacher else None
+            if teacher is not None:
+                config = distilled_config(config, teacher.key)
+            key = hash_of(config)
+            if key not in by_key:
+                by_key[key] = Training(key, self._directory(variant.name, key), config, teacher=teacher)
+            by_key[key].variants.append(variant)
+            self.of[variant.name] = by_key[key]
+
+    @property
+    def trainings(self) -> list[Training]:
+        """Each once, in the variants' order."""
+        return list({training.key: training for training in self.of.values()}.values())
+
+    @property
+    def runs(self) -> list[TrainingRun]:
+        return [TrainingRun(training, seed) for training in self.trainings for seed in range(1, self.seeds + 1)]
+
+    def trained(self, name: str) -> list[TrainedRun]:
+        """The finished runs of a variant, one a seed."""
+        runs = [TrainingRun(self.of[name], seed) for seed in range(1, self.seeds + 1)]
+        return [TrainedRun(run) for run in runs if run.is_finished]
+
+    def train(
+        self, jobs: int = 1, include_packages: Sequence[str] = (), devices: Sequence[str] = ()
+    ) -> Iterator[tuple[TrainingRun, str | None]]:
+        """
+        Trains what is not done, `jobs` at a time, those that need a teacher after it. Gives each run as it ends, or is
+        found done, with its error in one line or `None`. For the parameters see `Launcher`.
+        """
+        self.remember()
+        runs = self.runs
+        done, count = sum(run.is_finished for run in runs), 0
+        size = f"{len(self.variants)} variants, {len(self.trainings)} trainings, {self.seeds} seeds"
+        say(f"{size}; {done} of {len(runs)} done")
+        for taught in (False, True):
+            now = [run for run in runs if (run.training.teacher is not None) is taught]
+            for run, error in Launcher(include_packages, devices).run(now, jobs, say):
+                count += 1
+                say(f"[{count}/{len(runs)}] {run}: {error or 'trained'}")
+                yield run, error
+
+    def remember(self) -> None:
+        """
+        Keeps in the folder which training each variant has, and each training's config.
+
+        # Raises
+
+        `ConfigurationError`
+            If a variant had a training with another config, and that has begun: the two would be mixed under one name.
+        """
+        path = self.folder / STATE_NAME
+        known: dict[str, str] = json.loads(path.read_text("utf-8"))["variants"] if path.is_file() else {}
+        for name, training in self.of.items():
+            before = known.get(name, training.key)
+            old = self._directory(name, before)
+            if before != training.key and any(entry.is_dir() and any(entry.iterdir()) for entry in old.glob("seed_*")):
+                config = json.loads((old / CONFIG_NAME).read_text("utf-8"))
+                check_same(f"variant {name!r} in {self.folder}", config, training.config)
+            known[name] = training.key
+        for training in self.trainings:
+            write_json(training.directory / CONFIG_NAME, training.config)
+        write_json(path, {"variants": known})
+
+    def _directory(self, name: str, key: str) -> Path:
+        folder = self.folder / "trainings"
+        return next(iter(sorted(folder.glob(f"*-{key}"))), folder / f"{file_name(name)}-{key}")
+
+
+def check_directory(directory: Path, recover: bool, force: bool) -> None:
+    """Raises a `ConfigurationError` unless trainings may use the directory. Changes nothing."""
+    if recover and force:
+        raise ConfigurationError("--recover and --force contradict each other: give one of them")
+    if directory.exists() and not directory.is_dir():
+        raise ConfigurationError(f"serialization directory {directory}: it is a file")
+    is_ours = (directory / STATE_NAME).is_file()
+    if recover and not is_ours:
+        raise ConfigurationError(f"--recover: there is no ablation in {directory} (no {STATE_NAME} is in it)")
+    if not is_ours and directory.is_dir() and any(directory.iterdir()):
+        raise ConfigurationError(f"serialization directory {directory} holds something else (no {STATE_NAME} is in it)")
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

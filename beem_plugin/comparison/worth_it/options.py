@@ -1,0 +1,239 @@
+"""What can be shipped: plain networks, cascades of them, and rules on exits that are fitted for a speed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from beem_plugin.calibration.curves import native
+from beem_plugin.calibration.replay import replay
+from beem_plugin.calibration.thresholds import NEVER
+from beem_plugin.calibration.thresholds.budget import BudgetThresholds
+from beem_plugin.calibration.trace import ExitTrace
+from beem_plugin.comparison.calibrate import has_thresholds, with_thresholds
+from beem_plugin.comparison.plain_traces import right_of_last_exit
+from beem_plugin.comparison.result import build
+from beem_plugin.comparison.worth_it.networks import CASCADE_RULE, Alternative, Networks, Plain, Traces
+from beem_plugin.evaluation.statistics import Difference
+from beem_plugin.exits.policy import ExitPolicy
+
+SPEEDS = (1.5, 2.0, 2.5, 3.0)
+REACHED = 0.95
+"""Thresholds are fitted on other data than they are measured on: a speed counts as reached from this share on."""
+
+
+class Fitted(NamedTuple):
+    """
+    A policy fitted for a cost on one trace, and on another one `(samples,)` exits, which predictions are right (1.0),
+    and the mean layers of a sample, branches included.
+    """
+
+    policy: ExitPolicy
+    exits: Tensor
+    right: np.ndarray
+    cost: float
+
+
+class Rule:
+    """
+    An exit policy on the traces of several seeds; what it has to learn but thresholds is fitted once.
+
+    # Parameters
+
+    config : `dict`
+        The policy's; thresholds in it are replaced.
+    seeds : `Sequence[Traces]`
+    """
+
+    def __init__(self, config: Mapping[str, Any], seeds: Sequence[Traces]) -> None:
+        self._whole = [(fit_parameters(config, one.held_out), *one) for one in seeds]
+        self._halves = []
+        for one in seeds:
+            half = torch.arange(len(one.held_out)) % 2 == 0
+            parts = one.held_out.select(half), one.held_out.select(~half)
+            self._halves += [(fit_parameters(config, first), first, other) for first, other in (parts, parts[::-1])]
+
+    def fit(self, cost: float) -> list[Fitted]:
+        """The rule at a mean cost in layers: fitted on each seed's held-out data, measured on the reported data."""
+        return [decide(config, cost, held_out, reported) for config, held_out, reported in self._whole]
+
+    def held_out_accuracy(self, cost: float) -> float | None:
+        """
+        Accuracy on the held-out data at a mean cost in layers, fitted on one half and measured on the other, both ways;
+        `None` if the rule does not get there.
+        """
+        found = [decide(config, cost, first, other) for config, first, other in self._halves]
+        spent = float(np.mean([one.cost for one in found]))
+        return float(np.mean([one.right.mean() for one in found])) if REACHED * spent <= cost else None
+
+
+def best_rule(rules: Mapping[str, Rule], cost: float) -> str | None:
+    """The name of the rule with the highest held-out accuracy; the first one of equals, `None` if none gets there."""
+    found = {name: rule.held_out_accuracy(cost) for name, rule in rules.items()}
+    reached = {name: value for name, value in found.items() if value is not None}
+    return max(reached, key=reached.__getitem__) if reached else None
+
+
+def fit_parameters(config: Mapping[str, Any], trace: ExitTrace) -> dict[str, Any]:
+    """The policy with weights, temperatures, ... fitted on `trace`; thresholds, if it has any, are open: "never"."""
+    policy = build(with_thresholds(dict(config), NEVER) if has_thresholds(config) else config, trace)
+    if not policy.is_calibrated:
+        policy.calibrate(trace)
+    return policy.to_config()
+
+
+def decide(config: dict[str, Any], cost: float, fit_on: ExitTrace, trace: ExitTrace) -> Fitted:
+    """The policy with thresholds for a mean cost in layers on `fit_on`, and its decisions on `trace`."""
+    policy = build(config, fit_on)
+    if has_thresholds(config) and policy.score_key() is None:
+        policy = build(with_thresholds(config, {"type": "budget", "budget": cost}), fit_on)
+        policy.calibrate(fit_on)
+    elif has_thresholds(config):
+        table = policy.scores(fit_on)
+        limits = BudgetThresholds(budget=cost).fit(table).thresholds
+        policy = build(with_thresholds(config, [native(table, limit) for limit in limits]), fit_on)
+    decisions = replay(policy, trace)
+    costs = torch.tensor(trace.costs_under(policy), dtype=torch.float64)[decisions.exits - 1]
+    right = (decisions.predictions == trace.labels).double().numpy()
+    return Fitted(policy, decisions.exits, right, float(costs.mean()))
+
+
+@dataclass
+class Option:
+    """
+    Something that can be shipped.
+
+    # Parameters
+
+    name : `str`
+    kind : `str`
+        `"plain"`, `"cascade"` or `"exits"`.
+    fitted_for : `float`, optional
+        The speed; `None` of a plain network.
+    right : `ndarray`
+        `(seeds, samples)` 1.0 where the prediction is right.
+    speedups : `list[float]`
+        Layer speed-up of each seed over the plain network of full depth.
+    members : `tuple[Plain, ...]`
+        The plain networks that it is made of.
+    fitted : `list[Fitted]`
+        One a seed; empty of a plain network.
+    against_full : `Difference`, optional
+        Of accuracy, from the plain network of full depth.
+    against_plain : `dict[str, Difference]`
+        Of exits: from plain networks or their cascade at equal layers, and at equal seconds by way of running.
+    measured : `dict[str, float]`
+        Measured speed-up over the plain network of full depth, by way of running.
+    """
+
+    name: str
+    kind: str
+    fitted_for: float | None
+    right: np.ndarray
+    speedups: list[float]
+    members: tuple[Plain, ...] = ()
+    fitted: list[Fitted] = field(default_factory=list)
+    against_full: Difference | None = None
+    against_plain: dict[str, Difference] = field(default_factory=dict)
+    measured: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def accuracy(self) -> float:
+        return float(self.right.mean())
+
+    @property
+    def cost(self) -> float:
+        """Mean layers a sample, of a rule."""
+        return float(np.mean([one.cost for one in self.fitted]))
+
+    @property
+    def layer_speedup(self) -> float:
+        """Of the mean cost over seeds."""
+        return len(self.speedups) / sum(1 / speed for speed in self.speedups)
+
+    @property
+    def key(self) -> str:
+        """The name, unique among all options."""
+        return self.name if self.fitted_for is None else f"{self.name}, {self.fitted_for:g}x"
+
+    @property
+    def family(self) -> str:
+        """What it shares a curve with."""
+        return Alternative(self.members).name if self.kind == "plain" else self.name
+
+    @property
+    def figures(self) -> str:
+        return f"({100 * self.accuracy:.1f} %, {self.layer_speedup:.2f}x)"
+
+    def to_json(self) -> dict[str, Any]:
+        seeds = zip(self.right.mean(1).tolist(), self.speedups, strict=True)
+        return {
+            "name": self.key,
+            "kind": self.kind,
+            "fitted_for": self.fitted_for,
+            "accuracy": self.accuracy,
+            "layer_speedup": self.layer_speedup,
+            "measured_speedup": self.measured,
+            "against_full_depth": self.against_full and self.against_full.to_json(),
+            "against_plain_at_equal": {unit: found.to_json() for unit, found in self.against_plain.items()},
+            "seeds": [{"accuracy": accuracy, "layer_speedup": speedup} for accuracy, speedup in seeds],
+            "policies": [one.policy.to_config() for one in self.fitted],
+        }
+
+
+def choose_options(
+    networks: Networks,
+    rules: Mapping[str, Mapping[str, Any]],
+    speeds: Sequence[float] = SPEEDS,
+    cascades: Sequence[tuple[int, ...]] | None = None,
+) -> tuple[list[Option], dict[float, tuple[Option | None, Alternative]]]:
+    """
+    All plain networks, and for each speed the rule and the alternative that are best on held-out data; a cascade among
+    these is an option, too.
+
+    # Parameters
+
+    networks : `Networks`
+    rules : `Mapping[str, Mapping]`
+        Configs of exit policies by name; thresholds in them are replaced.
+    speeds : `Sequence[float]`
+        Over the plain network of full depth, in layers.
+    cascades : `Sequence[tuple[int, ...]]`, optional (default = all pairs)
+        Depths of the networks of each cascade.
+    """
+
+    def at_speed(kind: str, name: str, rule: Rule, members: tuple[Plain, ...] = ()) -> Option:
+        fitted = rule.fit(cost)
+        right, speedups = np.stack([one.right for one in fitted]), [networks.depth / one.cost for one in fitted]
+        options.append(Option(name, kind, speed, right, speedups, members, fitted))
+        return options[-1]
+
+    options = []
+    for plain in sorted(networks.plain, reverse=True):
+        right = np.stack([right_of_last_exit(traces.reported) for traces in networks.plain[plain]])
+        speedups = [networks.depth / plain.layers] * len(right)
+        options.append(Option(plain.name, "plain", None, right, speedups, (plain,)))
+    chosen: dict[float, tuple[Option | None, Alternative]] = {}
+    on_exits = {name: Rule(rule, networks.exits) for name, rule in rules.items()}
+    for speed in speeds:
+        cost = networks.depth / speed
+        alternative = best_alternative(networks, networks.alternatives(cascades), cost)
+        if alternative.is_cascade:
+            cascade = Rule(CASCADE_RULE, networks.cascade(alternative))
+            at_speed("cascade", alternative.name, cascade, alternative.members)
+        best = best_rule(on_exits, cost)
+        exits = None if best is None else at_speed("exits", f"early exit with {best}", on_exits[best])
+        # On other data than held-out ones it may be slower or faster: it is compared at the cost that it then has.
+        chosen[speed] = (exits, alternative)
+    return options, chosen
+
+
+def best_alternative(networks: Networks, alternatives: Sequence[Alternative], cost: float) -> Alternative:
+    """The alternative with the highest held-out accuracy at a mean cost in layers, the simplest one of equals."""
+    reaching = [one for one in alternatives if REACHED * one.members[0].layers <= cost]
+    return max(reaching or alternatives[:1], key=lambda one: float(networks.right_at(one, cost, "held_out").mean()))
