@@ -16,7 +16,7 @@ from transformers import Dinov2Config, Dinov2Model
 
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.params import load_config
-from beem_plugin.comparison.caption_comparison import compared_rows, read_caption_runs
+from beem_plugin.comparison.caption_scores import compared_rows, read_caption_runs
 from tests.tiny_captions import captioned_colours
 from tests.tiny_project import CONFIGS, ROOT, load_script
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from beem_plugin.archival import Archive
 from beem_plugin.common.caption_metrics import DEFAULT_METRICS, check_metrics
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.comparison.caption_scores import cider_difference, score_rows
+from beem_plugin.comparison.caption_scores import FULL_DEPTH, cider_difference, score_rows
 from beem_plugin.comparison.result import build
 from beem_plugin.decoding import CaptionDecoding, decoded_speed
 from beem_plugin.decoding.generated import caption_record
@@ -29,7 +29,6 @@ from beem_plugin.tasks.captioning import calibration_trace_of
 from beem_plugin.tasks.task import read_instances
 
 KEYS = ("name", "policy", "skipped_blocks", "calibration_target")
-FULL_DEPTH = "full depth"
 
 
 @dataclass

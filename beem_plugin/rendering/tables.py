@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import csv
-import io
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -34,34 +33,22 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Column:
-    """
-    # Parameters
-
-    name : `str`
-        The head.
-    kind : `str`, optional (default = `"number"`)
-        `"text"` is aligned left and shown as it is.
-    digits : `int`, optional (default = `2`)
-    unit : `str`, optional (default = `""`)
-        After each number, such as `"x"` or `" %"`.
-    factor : `float`, optional (default = `1`)
-        Numbers are shown times this; CSV and JSON keep them as they are.
-    better : `str`, optional (default = `None`)
-        `"up"` or `"down"`: the best number of the column is bold in Markdown and LaTeX.
-    sign : `bool`, optional (default = `False`)
-        Whether positive numbers have a plus.
-    spare : `bool`, optional (default = `False`)
-        Whether a narrow terminal goes without it.
-    """
+    """How the cells under a head are shown."""
 
     name: str
     kind: Literal["text", "number"] = "number"
+    """Text is aligned left and shown as it is."""
     digits: int = 2
     unit: str = ""
+    """After each number, such as `"x"` or `" %"`."""
     factor: float = 1.0
+    """Numbers are shown times this; CSV and JSON keep them as they are."""
     better: Literal["up", "down"] | None = None
+    """The best number of the column is bold in Markdown and LaTeX."""
     sign: bool = False
+    """Whether positive numbers have a plus."""
     spare: bool = False
+    """Whether a narrow terminal goes without it."""
 
     def show(self, cell: Any) -> str:
         """The cell as text."""
@@ -95,21 +82,13 @@ class _Console(Console):
 
 @dataclass
 class Table:
-    """
-    # Parameters
-
-    columns : `list[Column]`
-    rows : `list[list[Any]]`, optional (default = `[]`)
-        Cells are numbers, `Estimate`s, text, or `None`.
-    title : `str`, optional (default = `""`)
-    notes : `list[str]`, optional (default = `[]`)
-        Lines under the table. One that begins with `warning:` is yellow on the terminal, one with `error:` red.
-    """
+    """Cells are numbers, `Estimate`s, text, or `None`."""
 
     columns: list[Column]
     rows: list[Any] = field(default_factory=list)
     title: str = ""
     notes: list[str] = field(default_factory=list)
+    """Lines under the table. One with `warning:` is yellow on the terminal, one with `error:` red."""
 
     @classmethod
     def of_records(cls, records: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], title: str = "") -> Table:
@@ -213,16 +192,15 @@ class Table:
 
     def write(self, path: str | Path) -> None:
         """Writes the format that the file's name ends in: `.md`, `.tex`, `.csv` or `.json`."""
-        suffix = Path(path).suffix.lower()
-        if suffix == ".json":
-            write_json(path, {"title": self.title, "rows": self.to_records(), "notes": self.notes})
-        elif suffix == ".csv":
-            write_csv(path, self.to_records())
-        elif suffix in (".md", ".tex"):
-            with atomic_write(path) as file:
-                file.write(self.to_markdown() if suffix == ".md" else self.to_latex())
-        else:
-            raise ConfigurationError(not_allowed("table", str(path), ["NAME.md", "NAME.tex", "NAME.csv", "NAME.json"]))
+        makers: dict[str, Callable[[], Any]] = {
+            ".md": self.to_markdown,
+            ".tex": self.to_latex,
+            ".csv": self.to_records,
+            ".json": lambda: {"title": self.title, "rows": self.to_records(), "notes": self.notes},
+        }
+        if (suffix := Path(path).suffix.lower()) not in makers:
+            raise ConfigurationError(not_allowed("table", str(path), [f"NAME{end}" for end in makers]))
+        write_all(Path(path).with_suffix(""), {Path(path).suffix: makers[suffix]()})
 
     def _marked(self, before: str, after: str, escape: Any) -> list[list[str]]:
         """The rows as escaped text, the best of each column that has one between `before` and `after`."""
@@ -241,10 +219,23 @@ class Table:
 
 def write_csv(path: str | Path, records: Sequence[Mapping[str, Any]]) -> None:
     """One line a record; columns in the order in which they first occur, empty where a record has none."""
-    buffer = io.StringIO()
     columns = list(dict.fromkeys(key for record in records for key in record))
-    writer = csv.DictWriter(buffer, columns, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(records)
     with atomic_write(path) as file:
-        file.write(buffer.getvalue())
+        writer = csv.DictWriter(file, columns, restval="", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(records)
+
+
+def write_all(path: Path, contents: Mapping[str, Any]) -> list[Path]:
+    """Writes PATH and each ending: records to `.csv`, what JSON holds to `.json`, else text."""
+    written = []
+    for end, content in contents.items():
+        written.append(path.with_name(path.name + end))
+        if end.lower() == ".csv":
+            write_csv(written[-1], content)
+        elif end.lower() == ".json":
+            write_json(written[-1], content)
+        else:
+            with atomic_write(written[-1]) as file:
+                file.write(content)
+    return written

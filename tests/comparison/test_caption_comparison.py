@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from beem_plugin.common.errors import DataError
-from beem_plugin.comparison.caption_comparison import (
+from beem_plugin.comparison.caption_scores import (
     CONTROL,
     compared_rows,
     read_caption_runs,
+    scores_table,
 )
-from beem_plugin.comparison.caption_scores import scores_table
 from tests.tiny_project import run_script
 
 REFERENCES = [

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from beem_plugin.common.files import write_json
-from beem_plugin.common.params import apply_overrides, check_numbers, parse_overrides
+from beem_plugin.common.params import parse_overrides
 from beem_plugin.common.strict_json import read_json
 from beem_plugin.comparison.caption_scores import METRIC_NAMES, score_rows
 from beem_plugin.comparison.caption_table import TableCase, decoded_rows
 from beem_plugin.comparison.paper.layouts import CAPTION_METHODS
-from beem_plugin.comparison.paper.methods import FULL_PRECISION, Choices, settings_of
+from beem_plugin.comparison.paper.methods import Choices
 from beem_plugin.comparison.paper.tables import spread
 from beem_plugin.comparison.result import build
 from beem_plugin.comparison.trainings.runs import TrainingRun
@@ -35,13 +35,8 @@ def caption_variants(data: str, methods: Sequence[str], choices: Choices) -> lis
 def caption_config(data: str, key: str, layers: int, choices: Choices) -> dict[str, Any]:
     preset = PRESETS.get(key, key).format(layers=layers)
     config = parse_overrides(f"local captions = import 'beem/captions.libsonnet'; captions.{data} + captions.{preset}")
-    own = dict(choices.overrides)
-    own |= {} if choices.epochs is None else {"trainer.num_epochs": choices.epochs}
-    if key in FULL_PRECISION:
-        own.pop("trainer.mixed_precision", None)
-    config = apply_overrides(config, {"evaluate_on_test": False, **own})
-    check_numbers(config, f"{key} on {data}: ")
-    return config
+    epochs = {} if choices.epochs is None else {"trainer.num_epochs": choices.epochs}
+    return choices.changed(config, key, data, **{"evaluate_on_test": False, **epochs})
 
 
 def decoder_depth(config: dict[str, Any]) -> int:
@@ -79,7 +74,7 @@ def run_caption_table(
     table.title = "Table 3"
     for name in order:
         own = [record for record in records if record["method"] == name]
-        cells = [spread(record[key] for record in own if key in record) for key in (*COLUMNS, "layer_speedup")]
+        cells = [spread(own, key) for key in (*COLUMNS, "layer_speedup")]
         table.rows.append([CAPTION_METHODS[name].format(layers=3 * depth // 4), *cells])
     table.notes = [
         f"Median over {trainings.seeds} seeds [smallest, largest].",
@@ -115,13 +110,3 @@ def decoded(run: TrainingRun) -> tuple[list[dict[str, Any]], list[list[str]]]:
     write_json(path, {"rows": rows, "references": references})
     trained.release()
     return rows, references
-
-
-def caption_settings(variants: Sequence[Variant]) -> Table:
-    columns = ("method", "rate", "optimizer", "batch", "epochs", "rule", "beams")
-    table = Table(text(*columns), title="settings")
-    for variant in variants:
-        settings = settings_of(variant)
-        beams = variant.config["model"]["decoding"].get("num_beams", 1)
-        table.rows.append([variant.name, *map(str, settings.values()), str(beams)])
-    return table

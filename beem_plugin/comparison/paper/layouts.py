@@ -14,21 +14,14 @@ _TABLE_2 = (
 
 @dataclass(frozen=True)
 class Layout:
-    """
-    # Parameters
-
-    title : `str`
-    backbones, tasks, methods : `tuple[str, ...]`
-        Rows are the methods of each backbone, columns the tasks.
-    relative : `bool`, optional (default = `True`)
-        Whether numbers are differences to the first row, the network without exits.
-    """
+    """Rows are the methods of each backbone, columns the tasks."""
 
     title: str
     backbones: tuple[str, ...]
     tasks: tuple[str, ...]
     methods: tuple[str, ...]
     relative: bool = True
+    """Whether numbers are differences to the first row, the network without exits."""
 
 
 LAYOUTS = {

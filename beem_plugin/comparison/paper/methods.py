@@ -15,23 +15,15 @@ from beem_plugin.comparison.trainings.variants import Variant
 
 @dataclass(frozen=True)
 class Method:
-    """
-    # Parameters
-
-    row : `str`
-        The head of its row; `{encoder}` and `{layers}` are filled in.
-    preset : `str`, optional (default = `""`)
-        A member of `beem/methods.libsonnet`; none for the task's own config, BEEM's training. `{layers}` is filled in.
-    policy : `str`, optional (default = `""`)
-        A member of `beem/policies.libsonnet`, in place of the preset's.
-    point : `dict[str, Any]`, optional (default = `{}`)
-        Entries of the exit policy: the published threshold, where the preset fits one.
-    """
+    """A member of `beem/methods.libsonnet`, or the task's own config, which is BEEM's training."""
 
     row: str
+    """The head of its row; `{encoder}` and `{layers}` are filled in, as in `preset`."""
     preset: str = ""
     policy: str = ""
+    """A member of `beem/policies.libsonnet`, in place of the preset's."""
     point: Mapping[str, Any] = field(default_factory=dict)
+    """Entries of the exit policy: the published threshold, where the preset fits one."""
 
 
 METHODS = {
@@ -72,25 +64,24 @@ FULL_PRECISION = {"leebert"}
 
 @dataclass(frozen=True)
 class Choices:
-    """
-    What the user chose for all runs. `None` keeps what the method publishes.
-
-    # Parameters
-
-    epochs, lr, batch_size : optional (default = `None`)
-        Arguments of `glue.task`.
-    speedup : `float`, optional (default = `None`)
-        A layer speed-up that every open or published threshold is replaced for, on held-out data.
-    overrides, task_overrides : `dict[str, Any]`, optional (default = `{}`)
-        Of all configs; of those of a task, by its name.
-    """
+    """What the user chose for all runs. `None` keeps what the method publishes."""
 
     epochs: int | None = None
     lr: float | None = None
     batch_size: int | None = None
     speedup: float | None = None
+    """A layer speed-up that every open or published threshold is replaced for, on held-out data."""
     overrides: Mapping[str, Any] = field(default_factory=dict)
     task_overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def changed(self, config: dict[str, Any], key: str, task: str, **more: Any) -> dict[str, Any]:
+        """The method's config with the overrides, and `more` of them where the user gave none."""
+        own = {**more, **self.overrides, **self.task_overrides.get(task, {})}
+        if key in FULL_PRECISION:
+            own.pop("trainer.mixed_precision", None)
+        config = apply_overrides(config, own)
+        check_numbers(config, f"{key} on {task}: ")
+        return config
 
 
 def variant_of(key: str, task: str, backbone: str, layers: int, choices: Choices = Choices()) -> Variant:
@@ -108,12 +99,7 @@ def variant_of(key: str, task: str, backbone: str, layers: int, choices: Choices
     policy.update(method.point)
     if choices.speedup is not None and "thresholds" in policy:
         policy["thresholds"] = {"type": "budget", "speedup": choices.speedup}
-    own = {**choices.overrides, **choices.task_overrides.get(task, {})}
-    if key in FULL_PRECISION:
-        own.pop("trainer.mixed_precision", None)
-    config = apply_overrides(config, own)
-    check_numbers(config, f"{key} on {task}: ")
-    return Variant(key, config, key)
+    return Variant(key, choices.changed(config, key, task), key)
 
 
 def shown_encoder(backbone: str) -> str:
@@ -125,22 +111,16 @@ def shown_encoder(backbone: str) -> str:
     return family.upper() + ("-large" if "large" in rest else "")
 
 
-def settings_of(variant: Variant) -> dict[str, Any]:
-    """What was run, for the table of settings: rates, batch, epochs by stage, and the rule."""
-    trainer = variant.config["trainer"]
-    stages = trainer.get("stages") or [{}]
-
-    def of_stages(find: Any) -> str:
-        return ", ".join(dict.fromkeys(str(find(stage)) for stage in stages))
-
-    def optimizer(stage: Mapping[str, Any]) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = stage.get("optimizer", trainer["optimizer"])
-        return found
-
-    return {
-        "rate": of_stages(lambda stage: f"{optimizer(stage)['lr']:g}"),
-        "optimizer": of_stages(lambda stage: optimizer(stage)["type"]),
-        "batch": variant.config["data_loader"]["batch_size"],
-        "epochs": of_stages(lambda stage: stage.get("num_epochs", trainer["num_epochs"])),
-        "rule": json.dumps(variant.policy),
+def settings_of(variant: Variant) -> dict[str, str]:
+    """What was run, for the table of settings: rates, batch, epochs by stage, the rule, and beams of captions."""
+    trainer, decoding = variant.config["trainer"], variant.config["model"].get("decoding")
+    stages = [{**trainer, **stage} for stage in trainer.get("stages") or [{}]]
+    found = {
+        "rate": [f"{stage['optimizer']['lr']:g}" for stage in stages],
+        "optimizer": [stage["optimizer"]["type"] for stage in stages],
+        "batch": [variant.config["data_loader"]["batch_size"]],
+        "epochs": [stage["num_epochs"] for stage in stages],
+        "rule": [json.dumps(variant.policy)],
     }
+    found |= {"beams": [decoding.get("num_beams", 1)]} if decoding else {}
+    return {name: ", ".join(dict.fromkeys(map(str, values))) for name, values in found.items()}

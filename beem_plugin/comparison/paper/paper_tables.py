@@ -12,16 +12,15 @@ from typing import Any
 from beem_plugin.common.caption_metrics import check_metrics
 from beem_plugin.common.errors import ConfigurationError, check_least, not_allowed
 from beem_plugin.comparison.paper.captions import (
-    caption_settings,
     caption_variants,
     decoder_depth,
     run_caption_table,
 )
 from beem_plugin.comparison.paper.figures import run_figure
 from beem_plugin.comparison.paper.layouts import CAPTION_METHODS, CAPTION_TABLE, FIGURES, LAYOUTS
-from beem_plugin.comparison.paper.methods import METHODS, Choices
+from beem_plugin.comparison.paper.methods import METHODS, Choices, shown_encoder
 from beem_plugin.comparison.paper.runs import Plan, depth_of, export_traces, run_table
-from beem_plugin.comparison.paper.tables import notes, paper_table, records, settings_table, write_table
+from beem_plugin.comparison.paper.tables import notes, paper_table, settings_table, write_table
 from beem_plugin.comparison.trainings.costs import cost_table
 from beem_plugin.comparison.trainings.trainings import Trainings, say
 from beem_plugin.dataset_readers.glue_sources import HUB_NAME
@@ -54,12 +53,12 @@ def paper_tables_from_args(args: argparse.Namespace) -> int:
         return wrote(run_figure(args.figure, given, jobs, devices))
     layout = LAYOUTS[args.table]
     found = run_table(given, jobs, devices)
-    table = paper_table(layout, found, given.backbones, given.methods)
+    lines = [line for one in found for line in one.lines()]
+    table = paper_table(layout, lines, given.backbones, given.methods)
     table.notes = notes(layout, found, args.seeds)
-    settings = settings_table(found, given.methods)
-    lines = records(found, given.methods)
     table.print(220)
-    written = write_table(args.output / f"table_{args.table}", table, lines, settings)
+    run = [(row.variant, one.task, shown_encoder(one.backbone)) for one in found for row in one.rows]
+    written = write_table(args.output / f"table_{args.table}", table, lines, settings_table(run))
     if args.table == "methods":
         export_traces(found, args.output / "traces")
         written.append(args.output / "traces")
@@ -93,7 +92,11 @@ def caption_table(args: argparse.Namespace, choices: Choices, jobs: int, devices
         return dry_run({(args.set, args.set): trainings}, {args.set: decoder_depth(variants[0].config)}, args, jobs)
     table, lines = run_caption_table(trainings, jobs, devices, args.metrics, args.spice_jars)
     table.print(200)
-    wrote(write_table(args.output / f"table_{CAPTION_TABLE}", table, lines, caption_settings(variants)))
+    wrote(
+        write_table(
+            args.output / f"table_{CAPTION_TABLE}", table, lines, settings_table((one, None, None) for one in variants)
+        )
+    )
     return int(any(note.startswith("error:") for note in table.notes))
 
 

@@ -25,17 +25,7 @@ BASE_DEPTH = 12
 
 @dataclass(frozen=True)
 class Plan:
-    """
-    The runs of a table.
-
-    # Parameters
-
-    backbones, tasks, methods : `Sequence[str]`
-    output : `Path`
-        Runs are in OUTPUT/runs/ENCODER/TASK.
-    seeds : `int`
-    choices : `Choices`
-    """
+    """What a table trains. Runs are in OUTPUT/runs/ENCODER/TASK."""
 
     backbones: Sequence[str]
     tasks: Sequence[str]
@@ -67,55 +57,53 @@ class TaskRows:
     trainings: Trainings
     rows: list[Row]
 
-    @property
-    def depth(self) -> int:
-        """Layers of the encoder."""
-        return depth_of(self.backbone)
+    def speed(self, result: dict[str, Any]) -> float:
+        """The layer speed-up over the whole encoder."""
+        return float(depth_of(self.backbone) / result["depth"] * result["layer_speedup"])
 
-    def row(self, method: str) -> Row | None:
-        return next((row for row in self.rows if row.name == method), None)
-
-    def values(self, method: str) -> dict[int, float]:
-        """The task's metric in percent by seed; of several test sets the mean."""
-        row = self.row(method)
-        return {} if row is None else {result["seed"]: 100 * value_of(result) for result in row.results}
-
-    def speeds(self, method: str) -> list[float]:
-        """The layer speed-up over the whole encoder, one number a seed."""
-        row = self.row(method)
-        found = [] if row is None else row.results
-        return [self.depth / result["depth"] * result["layer_speedup"] for result in found]
+    def lines(self) -> list[dict[str, Any]]:
+        """One a method and seed, for tables and files: `value` is the task's metric in percent."""
+        judged = [(row.name, result["seed"], result) for row in self.rows for result in row.results]
+        values = {(name, seed): 100 * value_of(result) for name, seed, result in judged}
+        lines = []
+        for name, seed, result in judged:
+            base = values.get(("final", seed))
+            line = {"encoder": self.backbone, "task": self.task, "method": name, "seed": seed}
+            line["value"] = values[name, seed]
+            line |= {} if base is None else {"difference": line["value"] - base}
+            line["layer_speedup"] = self.speed(result)
+            for prefix, part in (("", result), *((f"{name}_", part) for name, part in result["parts"].items())):
+                line |= {f"{prefix}{key}": 100 * number for key, number in part["metrics"].items()}
+            lines.append(line | {key: result[key] for key in ("training_seconds", "calibrated_on")})
+        return lines
 
 
 def value_of(result: dict[str, Any]) -> float:
     """A judgement's number for the table: Matthews correlation of CoLA, Pearson/Spearman of STS-B, else accuracy."""
-    parts = result.get("parts")
-    if parts:
-        return sum(value_of(part) for part in parts.values()) / len(parts)
+    if parts := result.get("parts"):
+        return sum(map(value_of, parts.values())) / len(parts)
     metrics = result["metrics"]
     return float(metrics[result["main_metric"] if "accuracy" not in metrics or "matthews" in metrics else "accuracy"])
 
 
 def run_table(given: Plan, jobs: int = 1, devices: Sequence[str] = ()) -> list[TaskRows]:
-    """Trains what is missing, and judges."""
+    """Trains what is missing, and judges; of several test sets, as MNLI's two, each in a result's `parts` as well."""
     found = []
     for backbone, task in given.cells():
         trainings = given.trainings(backbone, task)
         found.append(TaskRows(backbone, task, trainings, ablate(trainings, jobs, devices=devices)))
-        add_parts(found[-1])
+        for row in found[-1].rows:
+            sources = row.variant.config["test_data_path"]
+            for trained, result in paired(trainings, row):
+                several = sources.items() if isinstance(sources, dict) else ()
+                result["parts"] = {name: judge(row.variant, trained, source) for name, source in several}
     return found
 
 
-def add_parts(table: TaskRows) -> None:
-    """Judges each of several test sets by itself, as MNLI's two."""
-    for row in table.rows:
-        sources = row.variant.config["test_data_path"]
-        for trained in table.trainings.trained(row.name) if isinstance(sources, dict) else ():
-            parts = {name: judge(row.variant, trained, source) for name, source in sources.items()}
-            (result,) = (result for result in row.results if result["seed"] == trained.run.seed)
-            result["parts"] = {
-                name: {key: part[key] for key in ("metrics", "main_metric")} for name, part in parts.items()
-            }
+def paired(trainings: Trainings, row: Row) -> list[tuple[TrainedRun, dict[str, Any]]]:
+    """Each result of a row with its run."""
+    results = {result["seed"]: result for result in row.results}
+    return [(run, results[run.run.seed]) for run in trainings.trained(row.name) if run.run.seed in results]
 
 
 def depth_of(encoder: str) -> int:
@@ -138,9 +126,7 @@ def export_traces(tables: Sequence[TaskRows], folder: Path) -> None:
     """
     for table, row in [(one, row) for one in tables for row in one.rows]:
         name, variant = "beem" if row.name == "beem-a" else row.name, row.variant
-        trained = {one.run.seed: one for one in table.trainings.trained(row.name)}
-        for result in () if name.startswith("beem-") else row.results:
-            run = trained[result["seed"]]
+        for run, result in () if name.startswith("beem-") else paired(table.trainings, row):
             target = folder / name / f"{table.task}-{result['seed'] - 1}"
             run.trace(variant.calibration_source(), 64).save(target / "calibration.npz")
             run.trace(variant.judged_source(), 64).save(target / "validation.npz")
@@ -152,7 +138,7 @@ def export_traces(tables: Sequence[TaskRows], folder: Path) -> None:
                 "test_early_exit_layer_speedup": result["layer_speedup"],
             }
             if name in ("hashee", "reduced") or name.startswith("plain_"):  # points without a rule
-                metrics["layer_speedup"] = table.depth / result["depth"] * result["layer_speedup"]
+                metrics["layer_speedup"] = table.speed(result)
             write_json(target / "metrics.json", metrics)
 
 

@@ -74,20 +74,13 @@ class Alternative:
 
 @dataclass
 class Networks:
-    """
-    # Parameters
-
-    depth : `int`
-        Layers of the plain network of full depth, which speeds are relative to.
-    exits : `list[Traces]`
-        Of the network with exits, one entry a seed.
-    plain : `dict[Plain, list[Traces]]`
-        That of full depth among them; the same seeds and samples.
-    """
+    """The traces of the network with exits and of plain ones, one entry a seed, of the same samples."""
 
     depth: int
+    """Layers of the plain network of full depth, which speeds are relative to."""
     exits: list[Traces]
     plain: dict[Plain, list[Traces]]
+    """That of full depth among them."""
     _tables: dict[Alternative, list[tuple[ScoreTable, ScoreTable]]] = field(default_factory=dict, repr=False)
 
     @property
@@ -115,17 +108,8 @@ class Networks:
         self, alternative: Alternative, cost: float, part: str, costs: Mapping[int, float] | None = None
     ) -> np.ndarray:
         """
-        `(seeds, samples)` the probability that the alternative is right at a mean cost a sample.
-
-        # Parameters
-
-        alternative : `Alternative`
-        cost : `float`
-            In layers, or in the unit of `costs`.
-        part : `str`
-            `"held_out"` or `"reported"`.
-        costs : `Mapping[int, float]`, optional (default = the depths)
-            By depth: the cost of a plain network, such as its seconds.
+        `(seeds, samples)` the probability that the alternative is right at a mean cost a sample on a `part`,
+        `"held_out"` or `"reported"`. `costs` are those of plain networks by depth, such as seconds (default: layers).
         """
         own = [member.layers if costs is None else costs[member.layers] for member in alternative.members]
         place = Traces._fields.index(part)

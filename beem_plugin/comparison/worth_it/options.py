@@ -41,13 +41,8 @@ class Fitted(NamedTuple):
 
 class Rule:
     """
-    An exit policy on the traces of several seeds; what it has to learn but thresholds is fitted once.
-
-    # Parameters
-
-    config : `dict`
-        The policy's; thresholds in it are replaced.
-    seeds : `Sequence[Traces]`
+    An exit policy on the traces of several seeds; what it has to learn but thresholds is fitted once. Thresholds in its
+    `config` are replaced.
     """
 
     def __init__(self, config: Mapping[str, Any], seeds: Sequence[Traces]) -> None:
@@ -105,42 +100,27 @@ def decide(config: dict[str, Any], cost: float, fit_on: ExitTrace, trace: ExitTr
 
 @dataclass
 class Option:
-    """
-    Something that can be shipped.
-
-    # Parameters
-
-    name : `str`
-    kind : `str`
-        `"plain"`, `"cascade"` or `"exits"`.
-    fitted_for : `float`, optional
-        The speed; `None` of a plain network.
-    right : `ndarray`
-        `(seeds, samples)` 1.0 where the prediction is right.
-    speedups : `list[float]`
-        Layer speed-up of each seed over the plain network of full depth.
-    members : `tuple[Plain, ...]`
-        The plain networks that it is made of.
-    fitted : `list[Fitted]`
-        One a seed; empty of a plain network.
-    against_full : `Difference`, optional
-        Of accuracy, from the plain network of full depth.
-    against_plain : `dict[str, Difference]`
-        Of exits: from plain networks or their cascade at equal layers, and at equal seconds by way of running.
-    measured : `dict[str, float]`
-        Measured speed-up over the plain network of full depth, by way of running.
-    """
+    """Something that can be shipped."""
 
     name: str
     kind: str
+    """`"plain"`, `"cascade"` or `"exits"`."""
     fitted_for: float | None
+    """The speed; `None` of a plain network."""
     right: np.ndarray
+    """`(seeds, samples)` 1.0 where the prediction is right."""
     speedups: list[float]
+    """Layer speed-up of each seed over the plain network of full depth."""
     members: tuple[Plain, ...] = ()
+    """The plain networks that it is made of."""
     fitted: list[Fitted] = field(default_factory=list)
+    """One a seed; empty of a plain network."""
     against_full: Difference | None = None
+    """Of accuracy, from the plain network of full depth."""
     against_plain: dict[str, Difference] = field(default_factory=dict)
+    """Of exits: from plain networks or their cascade at equal layers, and at equal seconds by way of running."""
     measured: dict[str, float] = field(default_factory=dict)
+    """Measured speed-up over the plain network of full depth, by way of running."""
 
     @property
     def accuracy(self) -> float:
@@ -193,18 +173,8 @@ def choose_options(
     cascades: Sequence[tuple[int, ...]] | None = None,
 ) -> tuple[list[Option], dict[float, tuple[Option | None, Alternative]]]:
     """
-    All plain networks, and for each speed the rule and the alternative that are best on held-out data; a cascade among
-    these is an option, too.
-
-    # Parameters
-
-    networks : `Networks`
-    rules : `Mapping[str, Mapping]`
-        Configs of exit policies by name; thresholds in them are replaced.
-    speeds : `Sequence[float]`
-        Over the plain network of full depth, in layers.
-    cascades : `Sequence[tuple[int, ...]]`, optional (default = all pairs)
-        Depths of the networks of each cascade.
+    All plain networks, and for each speed, in layers, the rule and the alternative that are best on held-out data; a
+    cascade among these is an option, too. `rules` are configs by name, `cascades` depths (default: all pairs).
     """
 
     def at_speed(kind: str, name: str, rule: Rule, members: tuple[Plain, ...] = ()) -> Option:

@@ -22,35 +22,24 @@ SPEEDS_SHOWN = np.linspace(1, FARTHEST, 60)
 
 @dataclass
 class WorthIt:
-    """
-    # Parameters
-
-    options : `list[Option]`
-    verdicts : `list[Verdict]`
-        One a speed.
-    by : `str`
-        What equal cost means: a key of `COSTS`.
-    seeds, samples : `int`
-        Trainings of each network, and labelled samples that are reported on.
-    judged_on, calibrated_on : `str`
-    machine : `dict[str, Any]`
-        Device and libraries; empty without measured seconds.
-    training_seconds : `dict[str, float]`
-        Of the first seed, by name of the option or `"early exits"`.
-    choice : `dict[str, Any]`
-        `depth`, chosen by `choose_depth` on held-out data, and `exits`, by `choose_exits`, where there are many.
-    """
+    """The answer, and what it is made of."""
 
     options: list[Option]
     verdicts: list[Verdict]
+    """One a speed."""
     by: str
+    """What equal cost means: a key of `COSTS`."""
     seeds: int
     samples: int
+    """Labelled, that are reported on."""
     judged_on: str
     calibrated_on: str
     machine: dict[str, Any] = field(default_factory=dict)
+    """Device and libraries; empty without measured seconds."""
     training_seconds: dict[str, float] = field(default_factory=dict)
+    """Of the first seed, by name of the option or `EXITS`."""
     choice: dict[str, Any] = field(default_factory=dict)
+    """`depth`, chosen by `choose_depth` on held-out data, and `exits`, by `choose_exits`, where there are many."""
 
     @property
     def headline(self) -> str:

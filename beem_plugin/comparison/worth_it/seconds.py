@@ -34,19 +34,8 @@ def measure_options(
     time_budget: float = 120,
 ) -> dict[str, Seconds]:
     """
-    Times the first seed's networks in turns.
-
-    # Parameters
-
-    options : `Sequence[Option]`
-        Distilled networks are not timed: they are as fast as plain ones.
-    exits : `Archive`
-    plain : `Mapping[Plain, Archive]`
-    instances : `Sequence[Instance]`
-        The samples that the options' `right` is about, in that order.
-    repeats : `int`, optional (default = `3`)
-    time_budget : `float`, optional (default = `120`)
-        Seconds for each way, after which no further repeat begins.
+    Times the first seed's networks in turns, on the samples that the options' `right` is about. Distilled networks are
+    as fast as plain ones, and not timed. After `time_budget` seconds of each way no further repeat begins.
     """
     config = exits.config.as_dict(quiet=True)
     pad_token_id = exits.validation_dataset_reader.tokenizer.pad_token_id

@@ -23,26 +23,17 @@ class Seconds:
 
 @dataclass
 class Verdict:
-    """
-    # Parameters
-
-    speed : `float`
-    ships_exits : `bool`
-    ship : `Option`
-    exits : `Option`, optional
-        The rule that was best at this speed on held-out data; `None` if none reaches it.
-    alternative : `Alternative`
-        The plain networks or the cascade that were best at this speed on held-out data.
-    difference : `Difference`, optional
-        Exits less the alternative at equal cost.
-    """
+    """What to ship at a speed."""
 
     speed: float
     ships_exits: bool
     ship: Option
     exits: Option | None
+    """The rule that was best at this speed on held-out data; `None` if none reaches it."""
     alternative: Alternative
+    """The plain networks or the cascade that were best at this speed on held-out data."""
     difference: Difference | None
+    """Exits less the alternative at equal cost."""
 
     @property
     def is_tie(self) -> bool:
@@ -86,15 +77,7 @@ def judge(
     """
     Sets the differences and measured speeds of the options, and decides: exits are shipped where they are better than
     the alternative at equal cost. Within noise the simpler is: a plain network before exits, exits before a cascade.
-
-    # Parameters
-
-    options, chosen
-        See `choose_options`.
-    seconds : `Mapping[str, Seconds]`
-        By way of running; may be empty.
-    by : `str`, optional (default = `"layers"`)
-        What equal cost means, or a key of `seconds`.
+    `options` and `chosen` are those of `choose_options`; equal cost means `by`: layers, or a key of `seconds`.
     """
     full = next(one for one in options if one.members == (networks.full,))
     for one in options:
