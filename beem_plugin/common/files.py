@@ -181,8 +181,8 @@ def write_errors_named(path: str | Path) -> Iterator[None]:
 
 
 def write_json(path: str | Path, obj: Any) -> None:
-    """Writes indented JSON. NaN and infinity are a `ValueError`."""
-    text = json.dumps(obj, indent=2, allow_nan=False)
+    """Writes indented JSON; numbers of numpy and torch become floats. NaN and infinity are a `ValueError`."""
+    text = json.dumps(obj, indent=2, allow_nan=False, default=float)
     with atomic_write(path) as file:
         file.write(text + "\n")
 

@@ -50,7 +50,7 @@ Points = tuple[Sequence[float], Sequence[float]]
 class Series:
     """
     One rule of a panel: a `line` and single `dots`. `look` is its place among the colours, line styles and markers; -1
-    is the grey of a reference. `bars` are how far the first dot's speed-up and value reach down and up; `note` is
+    is the grey of a reference. `bars` are from where to where the first dot's speed-up and value reach; `note` is
     beside it.
     """
 
@@ -58,7 +58,7 @@ class Series:
     look: int
     line: Points | None = None
     dots: Points | None = None
-    bars: tuple[Any, Any] = (None, None)
+    bars: tuple[tuple[float, float], tuple[float, float]] | None = None
     note: str = ""
 
 
@@ -125,9 +125,9 @@ def _draw(axes: Any, panel: SpeedPanel) -> None:
             x, y = inside(series.dots)
             mark, size = ("o", 3.5) if grey else (MARKERS[series.look % len(MARKERS)], 9 if series.note else 5.5)
             axes.plot(x, y, mark, color=colour, markersize=size, markeredgecolor="white", label=label, zorder=4)
-            if x and series.bars != (None, None):
-                xerr, yerr = series.bars
-                axes.errorbar(x[:1], y[:1], xerr=xerr, yerr=yerr, fmt="none", ecolor=colour, elinewidth=1.2, zorder=3)
+            if x and series.bars is not None:
+                axes.plot(series.bars[0], [y[0], y[0]], color=colour, linewidth=1.2, zorder=3)
+                axes.plot([x[0], x[0]], series.bars[1], color=colour, linewidth=1.2, zorder=3)
             if x and series.note:
                 place = {"xytext": (8, 9), "textcoords": "offset points"}
                 axes.annotate(series.note, (x[0], y[0]), color=colour, fontweight="bold", **place)
@@ -188,13 +188,15 @@ def to_svg(figure: Any) -> str:
     return file.getvalue()
 
 
-def save_figure(figure: Any, path: str | Path) -> None:
-    """Writes PNG or SVG, by the file's name."""
+def save_figure(figure: Any, *paths: str | Path) -> list[Path]:
+    """Writes PNG or SVG, by each file's name; the paths."""
     from matplotlib import rc_context
 
-    if str(path).lower().endswith(".svg"):
-        with atomic_write(path) as file:
-            file.write(to_svg(figure))
-        return
-    with rc_context(STYLE), atomic_write(path, "wb") as file:
-        figure.savefig(file, format="png", dpi=160)
+    for path in paths:
+        if str(path).lower().endswith(".svg"):
+            with atomic_write(path) as file:
+                file.write(to_svg(figure))
+            continue
+        with rc_context(STYLE), atomic_write(path, "wb") as file:
+            figure.savefig(file, format="png", dpi=160)
+    return [Path(path) for path in paths]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 import math
+import statistics
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -29,6 +30,16 @@ class Estimate:
     value: float
     error: float | None = None
     bounds: tuple[float, float] | None = None
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        return self.bounds or (self.value, self.value)
+
+    @classmethod
+    def spread(cls, values: Iterable[float | None]) -> Estimate | None:
+        """The median with the smallest and the largest; `None` of no value."""
+        found = [float(value) for value in values if value is not None]
+        return cls(statistics.median(found), bounds=(min(found), max(found))) if found else None
 
 
 @dataclass(frozen=True)
@@ -57,12 +68,10 @@ class Column:
         if isinstance(cell, str):
             return cell
         if isinstance(cell, Estimate):
-            number = self._number(cell.value)
+            number, (low, high) = f"{self._number(cell.value)}{self.unit}", cell.ends
             if cell.error is not None:
-                return f"{number}{self.unit} ± {self.factor * cell.error:.{self.digits}f}"
-            if cell.bounds is None or cell.bounds[0] == cell.bounds[1]:
-                return f"{number}{self.unit}"
-            return f"{number}{self.unit} [{self._number(cell.bounds[0])}, {self._number(cell.bounds[1])}]"
+                return f"{number} ± {self.factor * cell.error:.{self.digits}f}"
+            return number if low == high else f"{number} [{self._number(low)}, {self._number(high)}]"
         return f"{self._number(cell)}{self.unit}"
 
     def _number(self, value: float) -> str:
@@ -134,8 +143,8 @@ class Table:
     @property
     def _width(self) -> int:
         """The width on the terminal where no cell is folded."""
-        lines = [[max(head.split("\n"), key=cell_len) for head in self.heads], *self.cells()]
-        return 1 + sum(3 + max(map(cell_len, cells)) for cells in zip(*lines, strict=True))
+        heads = [max(head.split("\n"), key=cell_len) for head in self.heads]
+        return 1 + sum(3 + max(map(cell_len, cells)) for cells in zip(heads, *self.cells(), strict=True))
 
     def print(self, width: int = 160, stderr: bool = False, line_a_row: bool = False) -> None:
         """

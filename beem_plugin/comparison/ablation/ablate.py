@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from beem_plugin.common.errors import BeemError, ConfigurationError, check_least
-from beem_plugin.common.files import atomic_write, write_json
+from beem_plugin.common.files import write_json
 from beem_plugin.common.params import evaluate_document, load_config_dict
 from beem_plugin.comparison.ablation.difference import differences
 from beem_plugin.comparison.ablation.plots import write_plots
@@ -21,7 +20,7 @@ from beem_plugin.comparison.trainings.runs import file_name, hash_of
 from beem_plugin.comparison.trainings.trained import TrainedRun, judge
 from beem_plugin.comparison.trainings.trainings import Trainings, check_directory, say
 from beem_plugin.comparison.trainings.variants import Variant, check_variants
-from beem_plugin.rendering.tables import write_csv
+from beem_plugin.rendering.tables import write_all
 
 
 def ablate_from_args(args: argparse.Namespace) -> int:
@@ -79,22 +78,18 @@ def judge_all(trained: TrainedRun, rows: dict[str, Row], directory: Path, with_s
     seed, variants = trained.run.seed, trained.run.training.variants
     say(f"judging {len(variants)} variants of {trained.run}")
     for variant in variants:
-        row = rows[variant.name]
+        row, folder = rows[variant.name], file_name(variant.name)
         try:
             result = {**judge(variant, trained, with_seconds=with_seconds), "seed": seed, **trained.figures}
         except BeemError as error:
             row.errors.append(f"seed {seed}: {error}")
             continue
-        path = directory / "policies" / policy_folder(variant.name, rows) / f"seed_{seed}.json"
+        if sum(file_name(name) == folder for name in rows) > 1:
+            folder += f"-{hash_of({'name': variant.name}, 6)}"
+        path = directory / "policies" / folder / f"seed_{seed}.json"
         write_json(path, result["policy"])
         row.results.append({**result, "policy_file": str(path)})
     trained.release()
-
-
-def policy_folder(name: str, names: Iterable[str]) -> str:
-    """The variant's name as a folder's, with a hash where another variant's would be the same."""
-    folder, same = file_name(name), [other for other in names if file_name(other) == file_name(name)]
-    return folder if len(same) == 1 else f"{folder}-{hash_of({'name': name}, 6)}"
 
 
 def on_validation(variant: Variant, runs: Sequence[TrainedRun]) -> list[float]:
@@ -110,27 +105,20 @@ def on_validation(variant: Variant, runs: Sequence[TrainedRun]) -> list[float]:
 
 def write_report(rows: Sequence[Row], directory: Path, title: str, given: dict[str, Any]) -> None:
     """`ablation.json`, `.csv`, `.md`, `.tex`, the plots, and the table on the terminal."""
-    sweeps = find_sweeps(rows)
+    sweeps, table, reference = find_sweeps(rows), ablation_table(rows, title), reference_of(rows)
     plots = write_plots(rows, sweeps, directory, title)
     content = {**given, "rows": [row.to_json() for row in rows]}
     content["sweeps"] = [
         {"key": s.key, "name": s.name, "values": s.values, "rows": [row.name for row in s.rows]} for s in sweeps
     ]
-    reference = reference_of(rows)
     content["reference"] = None if reference is None else reference.name
-    # Through text, so that no number of numpy's or torch's is left in it.
-    write_json(directory / "ablation.json", json.loads(json.dumps(content, default=float)))
-    write_csv(directory / "ablation.csv", [csv_record(row) for row in content["rows"]])
-    table = ablation_table(rows, title)
-    with atomic_write(directory / "ablation.md") as file:
-        file.write(markdown(table, plots))
-    table.write(directory / "ablation.tex")
+    contents = {".md": markdown(table, plots), ".csv": [csv_record(row) for row in content["rows"]]}
+    written = write_all(directory / "ablation", contents | {".json": content, ".tex": table.to_latex()})
     table.print(220)
     judged = [row for row in rows if row.results]
     if judged:
         say(ship_command(max(judged, key=lambda row: row.results[0]["metrics"][row.main_metric]), directory))
-    names = ("ablation.md", "ablation.csv", "ablation.json", "ablation.tex", *plots)
-    say("wrote " + ", ".join(str(directory / name) for name in names))
+    say("wrote " + ", ".join(map(str, [*written, *(directory / name for name in plots)])))
 
 
 def ship_command(row: Row, directory: Path) -> str:

@@ -38,39 +38,32 @@ def write_plots(rows: Sequence[Row], sweeps: Sequence[Sweep], directory: Path, t
     for key in dict.fromkeys(sweep.key for sweep in sweeps):
         name = f"ablation_{file_name('_'.join(key.split('.')[-2:]))}"
         figures[name] = sweep_figure([sweep for sweep in sweeps if sweep.key == key], key)
-    names = [f"{name}.{kind}" for name in figures for kind in FORMATS]
-    for name, figure in figures.items():
-        for kind in FORMATS:
-            save_figure(figure, directory / f"{name}.{kind}")
-    return names
+    written = [
+        save_figure(figure, *(directory / f"{name}.{kind}" for kind in FORMATS)) for name, figure in figures.items()
+    ]
+    return [path.name for paths in written for path in paths]
 
 
 def trade_off_figure(rows: Sequence[Row], sweeps: Sequence[Sweep], title: str) -> Any:
     """Each variant as a point with bars from the smallest to the largest seed, and its rule's curve."""
     judged = [row for row in rows if row.results]
-    families = list(dict.fromkeys(row.variant.family for row in judged))
-    farthest = max(FARTHEST, 1.08 * max(ends(speed(row))[1] for row in judged))
+    looks = {name: look for look, name in enumerate(dict.fromkeys(row.variant.family for row in judged))}
+    farthest = max(FARTHEST, 1.08 * max(speed(row).ends[1] for row in judged))
     panel = SpeedPanel(ylabel(judged[0]), quality(judged[0], "final_metrics").value, [], title, farthest)
     # The points of a sweep are joined, and plain networks by what they reach together; elsewhere a rule's own curve is.
+    joined = [(sweep.rows[-1].variant.family, sweep.rows, False) for sweep in sweeps]
+    for family in looks:
+        members = [row for row in judged if row.variant.family == family and row.variant.plain]
+        joined += [(family, members, True)] if len(members) > 1 else []
+    for family, members, as_mixture in joined:
+        x, y = np.array(sorted((speed(row).value, quality(row).value) for row in members)).T
+        x, y = Curve(y, x, [None] * len(x)).line() if as_mixture else (x, y)
+        panel.series.append(Series(family, looks[family], (x.tolist(), y.tolist())))
     swept = {id(row) for sweep in sweeps for row in sweep.rows}
-    for sweep in sweeps:
-        points = sorted((speed(row).value, quality(row).value) for row in sweep.rows)
-        family = sweep.rows[-1].variant.family
-        line = [x for x, _ in points], [y for _, y in points]
-        panel.series.append(Series(family, families.index(family), line))
-    plain = {
-        family: [row for row in judged if row.variant.family == family and row.variant.plain] for family in families
-    }
-    for family, members in plain.items():
-        if len(members) > 1:
-            points = sorted((speed(row).value, quality(row).value) for row in members)
-            x, y = np.array(points).T
-            speeds, values = Curve(y, x, [row.name for row in members]).line()
-            panel.series.append(Series(family, families.index(family), (speeds.tolist(), values.tolist())))
     for row in judged:
         x, y = speed(row), quality(row)
-        series = Series(row.variant.family, families.index(row.variant.family), dots=([x.value], [y.value]))
-        series.bars = bars(x), bars(y)
+        series = Series(row.variant.family, looks[row.variant.family], dots=([x.value], [y.value]))
+        series.bars = x.ends, y.ends
         curve = None if id(row) in swept else row.curve()
         if curve is not None:
             scale = row.results[0]["layer_speedup_over_base"] / row.results[0]["layer_speedup"]
@@ -92,7 +85,7 @@ def sweep_figure(sweeps: Sequence[Sweep], key: str) -> Any:
             found = [measure(row) for row in sweep.rows]
             medians.append([one.value for one in found])
             place.plot(sweep.values, medians[-1], f"{mark}-", label=sweep.name, **look)
-            low, high = zip(*map(ends, found), strict=True)
+            low, high = zip(*(one.ends for one in found), strict=True)
             place.fill_between(sweep.values, low, high, color=tint, alpha=0.15, linewidth=0)
         axes[2].plot(*reversed(medians), f"{mark}-", **look)
         for end in (0, -1):
@@ -113,19 +106,10 @@ def quality(row: Row, block: str = "metrics") -> Estimate:
     """Accuracy, or the task's metric where there is none, in percent."""
     spread = row.spread("accuracy", block) or row.spread(row.main_metric, block)
     assert spread is not None, "a row with results"
-    low, high = ends(spread)
+    low, high = spread.ends
     return Estimate(100 * spread.value, bounds=(100 * low, 100 * high))
 
 
 def ylabel(row: Row) -> str:
     name = "accuracy" if "accuracy" in row.results[0]["metrics"] else row.main_metric
     return f"{name} on {row.results[0]['judged_on']} (%)"
-
-
-def ends(spread: Estimate) -> tuple[float, float]:
-    return spread.bounds or (spread.value, spread.value)
-
-
-def bars(spread: Estimate) -> list[list[float]] | None:
-    low, high = ends(spread)
-    return None if low == high else [[spread.value - low], [high - spread.value]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,9 +58,7 @@ class Row:
         The median over seeds of one of the results' numbers, or of one in their block `inside`, with the smallest and
         the largest; `None` where there is none.
         """
-        found = [(result if inside is None else result[inside]).get(name) for result in self.results]
-        values = [float(value) for value in found if value is not None]
-        return Estimate(statistics.median(values), bounds=(min(values), max(values))) if values else None
+        return Estimate.spread((result if inside is None else result[inside]).get(name) for result in self.results)
 
     def curve(self) -> Curve | None:
         """The median accuracy over seeds at each speed that all of them reach."""
@@ -77,15 +75,9 @@ class Row:
 
     def to_json(self) -> dict[str, Any]:
         """Everything, for `ablation.json`."""
-        content: dict[str, Any] = {
-            "name": self.name,
-            "diff": in_one_line(self.differences, whole_keys=True),
-            "differences": to_json(self.differences),
-            "training": self.training,
-            "errors": self.errors,
-        }
-        if self.settings:
-            content["settings"] = self.settings
+        content: dict[str, Any] = {"name": self.name, "diff": in_one_line(self.differences, whole_keys=True)}
+        content |= {"differences": to_json(self.differences), "training": self.training, "errors": self.errors}
+        content |= {"settings": self.settings} if self.settings else {}
         if not self.results:
             return content
         first, curve = self.results[0], self.curve()
@@ -97,19 +89,14 @@ class Row:
         content |= {name: spread_json(self.spread(name)) for name in SPREADS}
         if self.difference is not None:
             content["difference_from_base"] = self.difference.to_json()
-        content["curve"] = (
-            None if curve is None else {"layer_speedup": curve.speedup.tolist(), "accuracy": curve.accuracy.tolist()}
-        )
-        content["seeds"] = [
-            {key: value for key, value in result.items() if key not in ("curve", "right")} for result in self.results
-        ]
-        return content
+        lines = curve and {"layer_speedup": curve.speedup.tolist(), "accuracy": curve.accuracy.tolist()}
+        left_out = ("curve", "right")
+        seeds = [{key: value for key, value in one.items() if key not in left_out} for one in self.results]
+        return content | {"curve": lines, "seeds": seeds}
 
 
 def spread_json(spread: Estimate | None) -> dict[str, float] | None:
-    if spread is None or spread.bounds is None:
-        return None
-    return {"median": spread.value, "min": spread.bounds[0], "max": spread.bounds[1]}
+    return None if spread is None else {"median": spread.value, "min": spread.ends[0], "max": spread.ends[1]}
 
 
 def keep_best(rows: Sequence[Row], early_exit_on_validation: Callable[[Row], list[float]]) -> list[Row]:
@@ -130,19 +117,17 @@ def keep_best(rows: Sequence[Row], early_exit_on_validation: Callable[[Row], lis
 
 
 def best_of(rows: Sequence[Row], early_exit_on_validation: Callable[[Row], list[float]]) -> Row:
-    spreads = [row.spread("validation_score") for row in rows]
-    scores = [None if spread is None else spread.value for spread in spreads]
-    best = max((score for score in scores if score is not None), default=None)
-    leading = [row for row, score in zip(rows, scores) if row.results and score == best]
+    spreads = {row.name: row.spread("validation_score") for row in rows}
+    scores = {name: None if spread is None else spread.value for name, spread in spreads.items()}
+    best = max((score for score in scores.values() if score is not None), default=None)
+    leading = [row for row in rows if row.results and scores[row.name] == best]
     early: dict[str, float] = {}
     if len(leading) > 1:
         early = {row.name: statistics.median(early_exit_on_validation(row) or [0.0]) for row in leading}
-    chosen = max(leading, key=lambda row: early.get(row.name, 0.0)) if leading else rows[0]
-    for row, score in zip(rows, scores):
-        entry = {"setting": row.variant.setting, "validation_score": score, "is_chosen": row is chosen}
-        if row.name in early:
-            entry["early_exit_on_validation"] = early[row.name]
-        chosen.settings.append(entry)
+    chosen = max(leading or rows[:1], key=lambda row: early.get(row.name, 0.0))
+    for row in rows:
+        entry = {"setting": row.variant.setting, "validation_score": scores[row.name], "is_chosen": row is chosen}
+        chosen.settings.append(entry | ({"early_exit_on_validation": early[row.name]} if row.name in early else {}))
     chosen.errors = [error if row is chosen else f"{row.name}: {error}" for row in rows for error in row.errors]
     return chosen
 
@@ -213,21 +198,15 @@ def find_sweeps(rows: Sequence[Row]) -> list[Sweep]:
                 others = sorted((name, other) for name, other in changed[row.name].items() if name != key)
                 rest = in_one_line([(name, None, other) for name, other in others])
                 groups.setdefault(rest, {}).setdefault(value, row)
-        found = {rest: members for rest, members in groups.items() if len(members) >= 3}
+        found = {rest: dict(sorted(members.items())) for rest, members in groups.items() if len(members) >= 3}
         for rest, members in found.items():
-            families = naming_families(members.values())
+            counts = Counter(row.variant.family for row in members.values())
+            # The families that give more than one, without those that only happen to fit in; or all but the base.
+            families = [one for one, count in counts.items() if count > 1] or [one for one in counts if one != BASE]
             # One family swept in two numbers gives several lines, told apart by the other number.
             is_alone = sum(families[0] in {row.variant.family for row in m.values()} for m in found.values()) == 1
-            name = ", ".join(families) if is_alone else rest
-            ordered = sorted(members.items())
-            sweeps.append(Sweep(key, name, [value for value, _ in ordered], [row for _, row in ordered]))
+            sweeps.append(Sweep(key, ", ".join(families) if is_alone else rest, list(members), list(members.values())))
     return sweeps
-
-
-def naming_families(rows: Iterable[Row]) -> list[str]:
-    """The families that give `rows` more than one, without those that only happen to fit in; or all but the base."""
-    counts = Counter(row.variant.family for row in rows)
-    return [name for name, count in counts.items() if count > 1] or [name for name in counts if name != BASE]
 
 
 def is_number(value: Any) -> bool:

@@ -22,24 +22,23 @@ BLOCKS = {"metrics": "early exit", "final_metrics": "last exit"}
 
 def ablation_table(rows: Sequence[Row], title: str) -> Table:
     """One row a variant, the base first. A column is added here: its head, and its value in `record`."""
-    judged = [row for row in rows if row.results]
-    metrics = list(dict.fromkeys(["accuracy", *(row.main_metric for row in judged)]))
+    metrics = list(dict.fromkeys(["accuracy", *(row.main_metric for row in rows if row.results)]))
     columns = dict(zip(("name", "differences"), text("variant", "differs from base in"), strict=True))
     for name in metrics:
         columns |= {f"{block}.{name}": Column(f"{name} {kind}", factor=100) for block, kind in BLOCKS.items()}
     columns |= {name: Column(head, unit="x") for name, head in HEADS.items()}
     columns["average_exit"] = Column("average exit")
-    reference = reference_of(rows)
-    heads = {
-        "difference": f"against {BASE if reference is None else reference.name}",
-        "calibrated_on": "calibrated on",
-        "judged_on": "judged on",
-    }
-    columns |= {name: Column(head, "text") for name, head in heads.items()}
+    heads = f"against {name_of_reference(rows)}", "calibrated on", "judged on"
+    columns |= dict(zip(("difference", "calibrated_on", "judged_on"), text(*heads), strict=True))
     columns |= {"training_seconds": Column("training s", digits=0), "parameters": Column("parameters", "text")}
     table = Table.of_records([record(row, metrics) for row in rows], columns, title)
     table.notes = [explanation(rows), *notes(rows)]
     return table
+
+
+def name_of_reference(rows: Sequence[Row]) -> str:
+    reference = reference_of(rows)
+    return BASE if reference is None else reference.name
 
 
 def record(row: Row, metrics: Sequence[str]) -> dict[str, Any]:
@@ -96,8 +95,7 @@ def explanation(rows: Sequence[Row]) -> str:
     seeds = max((len(row.results) for row in rows), default=0)
     spread = f"Median over {seeds} seeds [smallest, largest]. " if seeds > 1 else "One seed [95 % interval, samples]. "
     test = "paired t-test over seeds" if seeds > 1 else "McNemar's test on the samples"
-    reference = reference_of(rows)
-    name = BASE if reference is None else reference.name
+    name = name_of_reference(rows)
     return (
         f"{spread}Metrics in percent. Speed-ups are against {name} at full depth: layers, multiply-accumulates, and "
         f"with --measure seconds; last exit is the variant's whole network. Against {name}: difference of accuracy, "

@@ -41,9 +41,7 @@ def run_figure(kind: str, given: Plan, jobs: int = 1, devices: Sequence[str] = (
     write_csv(path.with_suffix(".csv"), lines)
     written = [path.with_suffix(".csv")]
     if plots_available():
-        for end in (".svg", ".png"):
-            save_figure(speed_plot(panels), path.with_suffix(end))
-            written.append(path.with_suffix(end))
+        written += save_figure(speed_plot(panels), path.with_suffix(".svg"), path.with_suffix(".png"))
     return written
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,9 +21,7 @@ Lines = Sequence[Mapping[str, Any]]
 
 
 def spread(lines: Iterable[Mapping[str, Any]], key: str) -> Estimate | None:
-    """The median with the smallest and the largest."""
-    found = [line[key] for line in lines if key in line]
-    return Estimate(statistics.median(found), bounds=(min(found), max(found))) if found else None
+    return Estimate.spread(line.get(key) for line in lines)
 
 
 def paper_table(layout: Layout, lines: Lines, backbones: Sequence[str], methods: Sequence[str]) -> Table:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 import torch
 
 from beem_plugin.common.errors import ConfigurationError, check_least
-from beem_plugin.common.files import atomic_write, write_json
+from beem_plugin.common.files import write_json
 from beem_plugin.common.params import load_config_dict
 from beem_plugin.common.registry import Params
 from beem_plugin.comparison.exit_choice import choose_depth, choose_exits
@@ -33,6 +32,7 @@ from beem_plugin.evaluation.benchmark import machine
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.models.model import Model
 from beem_plugin.rendering.plots import plots_available, save_figure
+from beem_plugin.rendering.tables import write_all
 
 DEFAULT_RULES = ("max_probability", "expected_gain")
 CHOSEN_EXITS = 3
@@ -183,23 +183,15 @@ def write_report(result: WorthIt, networks: Networks, trainings: Trainings) -> N
     """`worth_it.json`, `.md`, `.csv` and the plot, the policies, and on the terminal the table and how to ship."""
     table, directory = result.table(), trainings.folder
     ships = {f"{verdict.speed:g}x": ship_command(verdict, trainings) for verdict in result.verdicts}
-    # Through text, so that no number of numpy's or torch's is left in it.
-    content = json.dumps({**result.to_json(), "ships": ships}, default=float)
-    write_json(directory / "worth_it.json", json.loads(content))
-    names = ["worth_it.json", "worth_it.csv", "worth_it.md"]
-    table.write(directory / "worth_it.csv")
-    if plots_available():
-        names += ["worth_it.svg", "worth_it.png"]
-        figure = trade_off(result, networks)
-        for name in names[-2:]:
-            save_figure(figure, directory / name)
     lines = [f"# {result.headline}", "", table.to_markdown(), *(f"- {note}" for note in table.notes[:-1]), ""]
-    lines += ["![accuracy against speed](worth_it.svg)", ""] if "worth_it.svg" in names else []
-    with atomic_write(directory / "worth_it.md") as file:
-        file.write("\n".join(lines))
+    lines += ["![accuracy against speed](worth_it.svg)", ""] if plots_available() else []
+    contents = {".json": result.to_json() | {"ships": ships}, ".csv": table.to_records(), ".md": "\n".join(lines)}
+    written = write_all(directory / "worth_it", contents)
+    if plots_available():
+        written += save_figure(trade_off(result, networks), directory / "worth_it.svg", directory / "worth_it.png")
     table.print(200)
     say("\n".join(f"for {speed}: {command}" for speed, command in ships.items()))
-    say("wrote " + ", ".join(str(directory / name) for name in names))
+    say("wrote " + ", ".join(map(str, written)))
 
 
 def ship_command(verdict: Verdict, trainings: Trainings) -> str:
