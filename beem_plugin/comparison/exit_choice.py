@@ -11,26 +11,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from beem_plugin.calibration.curves import Curve
-from beem_plugin.calibration.thresholds.path import ThresholdPath
+from beem_plugin.calibration.curves import Curve, threshold_curve
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.exits.policy import ExitPolicy
+from beem_plugin.comparison.result import build
 
 
 @dataclass
 class ExitChoice:
-    """
-    # Parameters
-
-    exit_layers : `list[int]`
-        For `exit_layers` of an encoder: rising, the last one included.
-    area : `float`
-        Mean accuracy in points between the two speeds.
-    """
+    """A set of exits."""
 
     exit_layers: list[int]
+    """For `exit_layers` of an encoder: rising, the last one included."""
     area: float
+    """Mean accuracy in points between the two speeds."""
 
 
 def choose_exits(
@@ -52,7 +46,7 @@ def choose_exits(
     policy : `str` or `dict`, optional (default = `"max_probability"`)
         A rule with a score and without parameters to fit; its threshold is swept.
     speeds : `tuple[float, float]`, optional (default = `(1.0, 3.0)`)
-        Relative to the network's layers without branches; branches of the chosen exits that were passed are counted.
+        Relative to the network without early exits; branches of the chosen exits that were passed are counted.
 
     # Raises
 
@@ -96,29 +90,17 @@ def choose_depth(correct: Mapping[int, Tensor | Sequence[bool]]) -> int:
 
 def _curve(trace: ExitTrace, columns: list[int], policy: str | Mapping[str, Any]) -> Curve:
     """The curve of the network with these exits alone."""
-    layers = np.array(trace.exit_layers, dtype=np.float64)
-    branches = np.diff(np.array(trace.exit_costs) - layers, prepend=0.0)
-    costs = layers[columns] + np.cumsum(branches[columns])
+    layers = np.array(trace.exit_layers, dtype=np.float64)[columns]
+    branches = np.diff(np.array(trace.exit_costs) - trace.exit_layers, prepend=0.0)[columns]
     part = replace(
         trace,
         logits=trace.logits[:, columns],
         signals={name: values[:, columns] for name, values in trace.signals.items()},
-        meta={
-            **trace.meta,
-            "exit_layers": [trace.exit_layers[column] for column in columns],
-            "exit_costs": list(costs),
-        },
+        meta={**trace.meta, "exit_layers": layers.astype(int).tolist(), "exit_costs": list(layers + branches.cumsum())},
     )
-    rule = ExitPolicy.from_params({"type": policy} if isinstance(policy, str) else dict(policy))
-    rule.bind(part.exit_layers, part.num_labels)
+    rule = build({"type": policy} if isinstance(policy, str) else policy, part)
     if rule.score_key() is None:
         raise ConfigurationError(
             f"policy: found {rule.registered_name}, allowed: a rule with a score, as its threshold is swept"
         )
-    table = rule.scores(part)
-    path = ThresholdPath(table)
-    accuracy = path.sums((~table.wrong).numpy().astype(np.int64)) / len(table)
-    cost = path.sums(np.broadcast_to(costs, tuple(table.predictions.shape))) / len(table)
-    # A branch can make an exit dearer than a later one without: then the speed does not rise along the path.
-    order = np.argsort(-cost, kind="stable")
-    return Curve(accuracy[order], layers[-1] / cost[order], order.tolist())
+    return threshold_curve(rule.scores(part))

@@ -66,6 +66,14 @@ class TraceResult:
     families: list[Family]
     scale: float = 1.0
 
+    @property
+    def label(self) -> dict[str, str]:
+        return {} if self.name is None else {"trace": self.name}
+
+    @property
+    def results(self) -> list[PolicyResult]:
+        return [result for family in self.families for result in family.results]
+
 
 class TraceJudge:
     """

@@ -19,8 +19,7 @@ from beem_plugin.comparison.operating_curve import CURVE_POINTS, Family, TraceJu
 from beem_plugin.comparison.plain_traces import plain_of_each, with_plain
 from beem_plugin.comparison.policy_files import NamedPolicy, errors_at, load_policies, shortest_names, trace_paths
 from beem_plugin.comparison.replay_tables import csv_records, curves_table, pairs_table, results_table, speed_panels
-from beem_plugin.comparison.result import check_same_network
-from beem_plugin.comparison.split_cost import SplitCost
+from beem_plugin.comparison.result import SplitCost, check_same_network
 from beem_plugin.evaluation.statistics import Difference, mcnemar, paired_difference
 from beem_plugin.rendering.plots import need_plots, save_figure, speed_plot
 from beem_plugin.rendering.tables import write_csv
@@ -45,14 +44,18 @@ class Replay:
     decisions: dict[str, ExitDecisions] = field(default_factory=dict)
     reference: str | None = None
 
+    @property
+    def families(self) -> list[tuple[TraceResult, Family]]:
+        """Each with its trace."""
+        return [(trace, family) for trace in self.traces for family in trace.families]
+
     def curves(self) -> list[dict[str, Any]]:
         """One entry a curve: `area`, the value `at` each speed-up, that of the last exit, and points if wanted."""
         rows = []
-        for trace, family in ((one, family) for one in self.traces for family in one.families):
+        for trace, family in self.families:
             if family.curve is None:
                 continue
-            label = {} if trace.name is None else {"trace": trace.name}
-            row = {"name": family.name, **label, "settings": len(family.results), **family.summary(self.metric)}
+            row = {"name": family.name, **trace.label, "settings": len(family.results), **family.summary(self.metric)}
             if self.with_points:
                 shown = family.curve.thinned(CURVE_POINTS)
                 points = {"layer_speedup": shown.speedup.tolist(), self.metric: shown.accuracy.tolist()}
@@ -79,18 +82,15 @@ class Replay:
     def _right(self) -> Iterator[tuple[dict[str, Any], Callable[..., Difference], dict[str, Any]]]:
         """Of each trace: which samples are right, by policy. Accuracy is compared on the same samples."""
         for trace in self.traces:
-            right = {one.name: one.right for family in trace.families for one in family.results}
-            right = {name: found for name, found in right.items() if found is not None}
+            right = {one.name: one.right for one in trace.results if one.right is not None}
             if right:
                 data = trace.trace
                 right["last exit"] = (data.predictions[:, -1] == data.labels)[data.known].numpy()
-            yield {} if trace.name is None else {"trace": trace.name}, mcnemar, right
+            yield trace.label, mcnemar, right
 
     def _metrics(self) -> Iterator[tuple[dict[str, Any], Callable[..., Difference], dict[str, Any]]]:
         """Of several traces, such as those of seeds: the metric on each, by policy, paired by trace."""
-        singles = [
-            [one for family in trace.families for one in family.results if one.setting is None] for trace in self.traces
-        ]
+        singles = [[one for one in trace.results if one.setting is None] for trace in self.traces]
         values: dict[str, list[Any]] = {}
         for one in (one for results in singles for one in results):
             values.setdefault(one.name, []).append(one.metrics.get(self.metric))
@@ -101,12 +101,7 @@ class Replay:
 
     def to_json(self) -> dict[str, Any]:
         """What `--output-file` holds."""
-        results = [
-            result.to_json(trace.name)
-            for trace in self.traces
-            for family in trace.families
-            for result in family.results
-        ]
+        results = [one.to_json(trace.name) for trace in self.traces for one in trace.results]
         more = {"curves": self.curves(), "paired_tests": self.pairs()}
         output: dict[str, Any] = results[0] if len(results) == 1 and not more["curves"] else {"results": results}
         return output | {name: rows for name, rows in more.items() if rows}
@@ -168,7 +163,7 @@ def replay_traces(
         found.metric = metric_for(trace, metric or found.metric or None, path)
         with errors_at(path):  # not every metric is defined for every number of labels
             judge = TraceJudge(trace, calibration, [found.metric])
-        families: list[Family] = []
+        found.traces.append(TraceResult(name if len(paths) > 1 else None, trace, []))
         for policy in policies:
             with errors_at(policy.where):
                 if policy.is_sweep:
@@ -178,10 +173,10 @@ def replay_traces(
                     judged = [one]
                 for family in judged:
                     family.curve = judge.curve(family, found.metric, sweep)
-            families += judged
-        for result in (one for family in families for one in family.results) if split is not None else ():
-            result.depth |= split.figures(result.depth["exit_histogram"], trace.exit_layers)  # type: ignore[union-attr]
-        found.traces.append(TraceResult(name if len(paths) > 1 else None, trace, families))
+            found.traces[-1].families += judged
+        if split is not None:
+            for result in found.traces[-1].results:
+                result.depth |= split.figures(result.depth["exit_histogram"], trace.exit_layers)
         if plain and (own := plain[len(found.traces) - 1]):
             found.reference = with_plain(found.traces[-1], path, own, found.metric)
     return found

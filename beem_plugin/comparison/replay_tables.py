@@ -102,28 +102,24 @@ def pairs_table(pairs: Sequence[dict[str, Any]]) -> Table:
 def csv_records(traces: Sequence[TraceResult], metric: str) -> list[dict[str, Any]]:
     """One record a setting: what was swept in columns of its own, and its curve's numbers in each of its rows."""
     records = []
-    for trace in traces:
-        for family in trace.families:
-            curve = {} if family.curve is None else family.summary(metric)
-            records += [_record(trace.name, family.name, result, curve, metric) for result in family.results]
+    for trace, family in ((trace, family) for trace in traces for family in trace.families):
+        curve: dict[str, Any] = {}
+        if family.curve is not None:
+            found = family.summary(metric)
+            curve[f"{metric}_area_1x_3x"] = found["area"]
+            curve |= {f"{metric}_at_{speed}x": value for speed, value in found["at"].items()}
+        for one in family.results:
+            record: dict[str, Any] = {**trace.label, "family": family.name, "name": one.name}
+            record |= {"n": one.n, "num_exits": one.num_exits}
+            for key, value in (one.setting or {}).items():
+                record[key] = value if isinstance(value, str | int | float) else json.dumps(value)
+            record |= one.metrics | {f"final_{key}": value for key, value in one.final_metrics.items()}
+            record |= {key: one.depth[key] for key in (*DEPTH, *SPLIT) if key in one.depth}
+            record |= {"exit_histogram": " ".join(map(str, one.depth["exit_histogram"])), **curve}
+            for key, (low, high) in one.intervals.items():
+                record |= {f"{key}_low": low, f"{key}_high": high}
+            records.append(record)
     return records
-
-
-def _record(trace: str | None, family: str, result: PolicyResult, curve: dict[str, Any], metric: str) -> dict[str, Any]:
-    record: dict[str, Any] = {} if trace is None else {"trace": trace}
-    record |= {"family": family, "name": result.name, "n": result.n, "num_exits": result.num_exits}
-    for key, value in (result.setting or {}).items():
-        record[key] = value if isinstance(value, str | int | float) else json.dumps(value)
-    record |= result.metrics
-    record |= {f"final_{key}": value for key, value in result.final_metrics.items()}
-    record |= {key: result.depth[key] for key in (*DEPTH, *SPLIT) if key in result.depth}
-    record["exit_histogram"] = " ".join(map(str, result.depth["exit_histogram"]))
-    if curve:
-        record[f"{metric}_area_1x_3x"] = curve["area"]
-        record |= {f"{metric}_at_{speed}x": value for speed, value in curve["at"].items()}
-    for key, (low, high) in result.intervals.items():
-        record |= {f"{key}_low": low, f"{key}_high": high}
-    return record
 
 
 def speed_panels(traces: Sequence[TraceResult], metric: str) -> list[SpeedPanel]:

@@ -140,3 +140,34 @@ def fixed_exits(trace: ExitTrace, metric: str) -> Curve:
     columns = range(trace.num_exits - 1, -1, -1)
     values = [measure(trace, trace.predictions[:, column], [metric])[metric] for column in columns]
     return Curve(np.array(values), np.array(trace.fixed_speedups()[::-1]), [column + 1 for column in columns])
+
+
+@dataclass(frozen=True)
+class SplitCost:
+    """
+    SplitEE (Bajpai et al. 2023): layers up to `layer` run on the edge device, with their exits; a sample that exits at
+    none of them is sent to the cloud, where the other layers and exits run.
+    """
+
+    layer: int
+    """The last layer on the edge."""
+    offload: float = 1.0
+    """The price of sending a sample, in layers of the edge device."""
+
+    def __post_init__(self) -> None:
+        if self.layer < 1:
+            raise ConfigurationError(f"--edge-layers: found {self.layer}, allowed: 1 or more")
+        if not self.offload >= 0:
+            raise ConfigurationError(f"--offload-cost: found {self.offload}, allowed: a number from 0")
+
+    def figures(self, exit_histogram: Sequence[int], exit_layers: Sequence[int]) -> dict[str, float]:
+        """`offloaded`, the share of samples that are sent; `edge_cost`, layers on the edge and sending, per sample."""
+        if self.layer >= exit_layers[-1]:
+            raise ConfigurationError(
+                f"--edge-layers: found {self.layer}, allowed: 1 to {exit_layers[-1] - 1} of {exit_layers[-1]} layers"
+            )
+        samples = sum(exit_histogram)
+        both = list(zip(exit_histogram, exit_layers, strict=True))
+        sent = sum(count for count, layer in both if layer > self.layer)
+        run = sum(count * min(layer, self.layer) for count, layer in both)
+        return {"offloaded": sent / samples, "edge_cost": (run + self.offload * sent) / samples}

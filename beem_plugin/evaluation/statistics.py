@@ -20,28 +20,18 @@ SPEED_DRAWS, METRIC_DRAWS = 1000, 200
 
 @dataclass(frozen=True)
 class Difference:
-    """
-    A paired difference between two rules.
-
-    # Parameters
-
-    difference : `float`
-        First less second.
-    interval : `tuple[float, float]`, optional
-        95 %; `None` if one pair is all there is.
-    p_value : `float`, optional
-        Two-sided, of no difference.
-    pairs : `int`
-        Samples, or seeds; of `crossed_t` samples.
-    test : `str`
-        `"mcnemar"`, `"paired_t"` or `"crossed_t"`.
-    """
+    """A paired difference between two rules."""
 
     difference: float
+    """First less second."""
     interval: Interval | None
+    """95 %; `None` if one pair is all there is."""
     p_value: float | None
+    """Two-sided, of no difference."""
     pairs: int
+    """Samples, or seeds; of `crossed_t` samples."""
     test: str
+    """`"mcnemar"`, `"paired_t"` or `"crossed_t"`."""
 
     @property
     def within_noise(self) -> bool:

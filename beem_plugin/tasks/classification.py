@@ -47,23 +47,16 @@ ENGINES = ("single", "compaction", "depth_pools")
 
 @dataclass
 class Measured:
-    """
-    # Parameters
-
-    metrics : `dict[str, float]`
-        Of the samples with a label; empty if there are none.
-    details : `dict[str, Any]`
-        Each class, JSON-able.
-    right : `Tensor`, optional
-        `(labelled,)` bool: whether each prediction is right; `None` of values.
-    labelled : `int`
-        Samples with a label.
-    """
+    """What is measured of predictions."""
 
     metrics: dict[str, float]
+    """Of the samples with a label; empty if there are none."""
     details: dict[str, Any]
+    """Each class, JSON-able."""
     right: Tensor | None
+    """`(labelled,)` bool: whether each prediction is right; `None` of values."""
     labelled: int
+    """Samples with a label."""
 
 
 @Task.register("classification")

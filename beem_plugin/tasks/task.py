@@ -44,28 +44,20 @@ class Case:
     """
     What a benchmark times: an `engine` under a `case`, `"full_depth"`, `"exits"`, or `"nobody_leaves"` (the policy runs
     and no sample exits).
-
-    # Parameters
-
-    run : `Callable[[], Iterable]`
-        Yields a result a batch, see `timing.measure`.
-    counts : `Callable[[], dict[str, Any]]`
-        What is counted of the last run, not timed: `samples` at least.
-    rates : `dict[str, str]`, optional (default = `{"sentences": "samples"}`)
-        Rates are given for these units; the value is the name of their count.
-    reference : `str`, optional
-        The engine whose full depth is 1x.
-    has_latency : `bool`, optional (default = `True`)
-        Whether results come batch by batch.
     """
 
     engine: str
     case: str
     run: Callable[[], Iterable[Any]]
+    """Yields a result a batch, see `timing.measure`."""
     counts: Callable[[], dict[str, Any]]
+    """What is counted of the last run, not timed: `samples` at least."""
     rates: dict[str, str] = field(default_factory=lambda: {"sentences": "samples"})
+    """Rates are given for these units; the value is the name of their count."""
     reference: str | None = None
+    """The engine whose full depth is 1x."""
     has_latency: bool = True
+    """Whether results come batch by batch."""
 
 
 class Task(Registrable):

@@ -12,16 +12,7 @@ from beem_plugin.rendering.tables import Column, Table
 
 
 def evaluation_page(archive: str, source: str, metrics: dict[str, Any], tables: Sequence[Table]) -> str:
-    """
-    # Parameters
-
-    archive, source : `str`
-        What was evaluated, and on which data.
-    metrics : `dict[str, Any]`
-        As `evaluate_archive` gives them.
-    tables : `Sequence[Table]`
-        Those of the task.
-    """
+    """The `metrics` of `evaluate_archive` on `source`, and the task's own tables."""
     histogram = metrics["exit_histogram"]
     share = [100 * count / max(sum(histogram), 1) for count in histogram]
     plots = plots_available()

@@ -17,16 +17,8 @@ def model_card(
     config: dict[str, Any], model: MultiExitModel, reader: DatasetReader, evidence: dict[str, Any] | None, headline: str
 ) -> str:
     """
-    # Parameters
-
-    config : `dict[str, Any]`
-        The archived config.
-    model : `MultiExitModel`
-    reader : `DatasetReader`
-    evidence : `dict[str, Any]`, optional
-        `CalibrationEvidence.to_json` of the model's policy.
-    headline : `str`
-        Its speed and error in a line.
+    Of an archived config; `evidence` is `CalibrationEvidence.to_json` of the model's policy, `headline` its speed and
+    error.
     """
     encoder = config["model"].get("encoder") or {}
     base = (encoder.get("backbone") or {}).get("model_name")
