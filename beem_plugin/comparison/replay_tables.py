@@ -102,7 +102,7 @@ def pairs_table(pairs: Sequence[dict[str, Any]]) -> Table:
 def csv_records(traces: Sequence[TraceResult], metric: str) -> list[dict[str, Any]]:
     """One record a setting: what was swept in columns of its own, and its curve's numbers in each of its rows."""
     records = []
-    for trace, family in ((trace, family) for trace in traces for family in trace.families):
+    for trace, family in [(one, family) for one in traces for family in one.families]:
         curve: dict[str, Any] = {}
         if family.curve is not None:
             found = family.summary(metric)

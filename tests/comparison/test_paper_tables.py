@@ -15,7 +15,7 @@ import pytest
 import beem_plugin.components  # noqa: F401
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.comparison.paper.layouts import CAPTION_METHODS, LAYOUTS
-from beem_plugin.comparison.paper.methods import METHODS, Choices, shown_encoder, variant_of
+from beem_plugin.comparison.paper.methods import METHODS, Choices, shown_encoder, variants_of
 from beem_plugin.comparison.paper.paper_tables import paper_tables_from_args
 from beem_plugin.comparison.paper.runs import depth_of
 from beem_plugin.rendering.plots import plots_available
@@ -177,12 +177,12 @@ def test_traces_of_every_method_for_comparisons(output: Path, trainings: list[An
 
 
 def test_published_points_are_replaced_only_when_wanted() -> None:
-    fast = variant_of("fastbert", "rte", "albert-base-v2", 9).policy
-    assert fast["thresholds"] == 0.5 and fast["normalized"]
-    assert variant_of("elasticbert", "rte", "albert-base-v2", 9).policy["thresholds"] == 0.1
-    at_2 = variant_of("fastbert", "rte", "albert-base-v2", 9, Choices(speedup=2.0)).policy
-    assert at_2["thresholds"] == {"type": "budget", "speedup": 2.0}
-    assert variant_of("reduced", "rte", "albert-base-v2", 9).config["model"]["encoder"]["exit_layers"] == [9]
+    fast, elastic, reduced = variants_of(("fastbert", "elasticbert", "reduced"), "rte", "albert-base-v2", 9)
+    assert fast.policy["thresholds"] == 0.5 and fast.policy["normalized"]
+    assert elastic.policy["thresholds"] == 0.1
+    (at_2,) = variants_of(("fastbert",), "rte", "albert-base-v2", 9, Choices(speedup=2.0))
+    assert at_2.policy["thresholds"] == {"type": "budget", "speedup": 2.0}
+    assert reduced.config["model"]["encoder"]["exit_layers"] == [9]
 
 
 def test_layouts_name_known_methods_and_encoders() -> None:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from beem_plugin.common.files import write_json
-from beem_plugin.common.params import parse_overrides
 from beem_plugin.common.strict_json import read_json
 from beem_plugin.comparison.caption_scores import METRIC_NAMES, score_rows
 from beem_plugin.comparison.caption_table import TableCase, decoded_rows
@@ -28,15 +27,12 @@ COLUMNS = ("bleu_1", "bleu_4", "meteor", "cider", "spice", "rouge_l")
 
 def caption_variants(data: str, methods: Sequence[str], choices: Choices) -> list[Variant]:
     """The methods on a task of `beem/captions.libsonnet`: `coco`, `shapes`."""
-    layers = max(1, 3 * decoder_depth(caption_config(data, "final", 1, choices)) // 4)
-    return [Variant(key, caption_config(data, key, layers, choices), key) for key in methods]
-
-
-def caption_config(data: str, key: str, layers: int, choices: Choices) -> dict[str, Any]:
-    preset = PRESETS.get(key, key).format(layers=layers)
-    config = parse_overrides(f"local captions = import 'beem/captions.libsonnet'; captions.{data} + captions.{preset}")
-    epochs = {} if choices.epochs is None else {"trainer.num_epochs": choices.epochs}
-    return choices.changed(config, key, data, **{"evaluate_on_test": False, **epochs})
+    more = {"evaluate_on_test": False} | ({} if choices.epochs is None else {"trainer.num_epochs": choices.epochs})
+    base = f"(import 'beem/captions.libsonnet').{data} + (import 'beem/captions.libsonnet')"
+    (final,) = choices.variants({"final": f"{base}.final"}, data, **more)
+    layers = max(1, 3 * decoder_depth(final.config) // 4)
+    members = {key: f"{base}.{PRESETS.get(key, key).format(layers=layers)}" for key in methods}
+    return choices.variants(members, data, **more)
 
 
 def decoder_depth(config: dict[str, Any]) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -74,32 +74,44 @@ class Choices:
     overrides: Mapping[str, Any] = field(default_factory=dict)
     task_overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
-    def changed(self, config: dict[str, Any], key: str, task: str, **more: Any) -> dict[str, Any]:
-        """The method's config with the overrides, and `more` of them where the user gave none."""
-        own = {**more, **self.overrides, **self.task_overrides.get(task, {})}
-        if key in FULL_PRECISION:
-            own.pop("trainer.mixed_precision", None)
-        config = apply_overrides(config, own)
-        check_numbers(config, f"{key} on {task}: ")
-        return config
+    def variants(self, members: Mapping[str, str], task: str, **more: Any) -> list[Variant]:
+        """
+        The configs that jsonnet gives for `members`, by method, with the overrides, and `more` of them where the user
+        gave none. They are evaluated together: imports take longer than all else.
+        """
+        listed = ", ".join(f"{json.dumps(key)}: {member}" for key, member in members.items())
+        found = parse_overrides(f"{{ {listed} }}", {"BEEM_BACKBONE": ""})  # the backbone is given
+        variants = []
+        for key in members:
+            own = {**more, **self.overrides, **self.task_overrides.get(task, {})}
+            if key in FULL_PRECISION:
+                own.pop("trainer.mixed_precision", None)
+            policy = found[key]["model"]["exit_policy"]
+            if self.speedup is not None and "thresholds" in policy:
+                policy["thresholds"] = {"type": "budget", "speedup": self.speedup}
+            config = apply_overrides(found[key], own)
+            check_numbers(config, f"{key} on {task}: ")
+            variants.append(Variant(key, config, key))
+        return variants
 
 
-def variant_of(key: str, task: str, backbone: str, layers: int, choices: Choices = Choices()) -> Variant:
-    """A method's config on a GLUE task; `layers` are those of the network that is cut down."""
-    method = METHODS[key]
+def variants_of(
+    methods: Iterable[str], task: str, backbone: str, layers: int, choices: Choices = Choices()
+) -> list[Variant]:
+    """Each method's config on a GLUE task; `layers` are those of the network that is cut down."""
     arguments = {"epochs": choices.epochs, "lr": choices.lr, "batch_size": choices.batch_size}
     listed = "".join(f", {name}={value}" for name, value in arguments.items() if value is not None)
-    text = f"(import 'beem/glue.libsonnet').task({json.dumps(task)}, model={json.dumps(backbone)}{listed})"
-    if method.preset:
-        text += f" + (import 'beem/methods.libsonnet').{method.preset.format(layers=layers)}"
-    if method.policy:
-        text += f" + {{ model+: {{ exit_policy: (import 'beem/policies.libsonnet')[{json.dumps(method.policy)}] }} }}"
-    config = parse_overrides(text, {"BEEM_BACKBONE": ""})  # the backbone is given
-    policy = config["model"]["exit_policy"]
-    policy.update(method.point)
-    if choices.speedup is not None and "thresholds" in policy:
-        policy["thresholds"] = {"type": "budget", "speedup": choices.speedup}
-    return Variant(key, choices.changed(config, key, task), key)
+    base = f"(import 'beem/glue.libsonnet').task({json.dumps(task)}, model={json.dumps(backbone)}{listed})"
+    members = {}
+    for key in methods:
+        method, members[key] = METHODS[key], base
+        if method.preset:
+            members[key] += f" + (import 'beem/methods.libsonnet').{method.preset.format(layers=layers)}"
+        if method.policy or method.point:
+            policies = f"(import 'beem/policies.libsonnet')[{json.dumps(method.policy)}]"
+            policy = f"{policies if method.policy else 'super.exit_policy'} + {json.dumps(method.point)}"
+            members[key] += f" + {{ model+: {{ exit_policy: {policy} }} }}"
+    return choices.variants(members, task)
 
 
 def shown_encoder(backbone: str) -> str:

@@ -11,7 +11,7 @@ from beem_plugin.backbones.loading import make_config, read_config
 from beem_plugin.common.files import write_json
 from beem_plugin.comparison.ablation.ablate import ablate
 from beem_plugin.comparison.ablation.rows import Row
-from beem_plugin.comparison.paper.methods import Choices, shown_encoder, variant_of
+from beem_plugin.comparison.paper.methods import Choices, shown_encoder, variants_of
 from beem_plugin.comparison.trainings.runs import file_name
 from beem_plugin.comparison.trainings.trained import TrainedRun, judge
 from beem_plugin.comparison.trainings.trainings import Trainings
@@ -39,8 +39,7 @@ class Plan:
         return [(backbone, task) for backbone in self.backbones for task in self.tasks]
 
     def variants(self, backbone: str, task: str) -> list[Variant]:
-        layers = three_quarters(backbone)
-        return [variant_of(method, task, backbone, layers, self.choices) for method in self.methods]
+        return variants_of(self.methods, task, backbone, three_quarters(backbone), self.choices)
 
     def trainings(self, backbone: str, task: str, variants: Sequence[Variant] | None = None) -> Trainings:
         """Of the methods, or of `variants` of them."""

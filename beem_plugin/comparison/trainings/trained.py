@@ -79,8 +79,11 @@ class TrainedRun:
         return self.folder / f"{file_name(source)}-{key}.npz"
 
     def gmacs(self, source: str, exits: torch.Tensor) -> dict[str, float]:
-        """`gmacs` a sample that exits at `exits`, and `full_gmacs`; empty where no engine runs the model."""
-        path = self.folder / f"macs-{self.trace_path(source).stem}.json"
+        """
+        `gmacs` a sample that exits at `exits`, and `full_gmacs`; empty where no engine runs the model. They are counted
+        once for all seeds.
+        """
+        path = self.run.training.directory / f"macs-{self.trace_path(source).stem}.json"
         if not path.is_file():
             network = self.archive.model.exit_network
             counted: dict[str, Any] = {}
