@@ -14,7 +14,7 @@ from beem_plugin.calibration.report import CalibrationReport
 from beem_plugin.calibration.stored_calibration import Calibration
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.common.files import atomic_write, write_json
+from beem_plugin.common.files import write_json
 from beem_plugin.common.outputs import check_outputs
 from beem_plugin.common.registry import Params
 from beem_plugin.comparison.evidence import CalibrationEvidence, calibration_evidence
@@ -26,6 +26,7 @@ from beem_plugin.execution.precision import cast_network
 from beem_plugin.exits.policies.threshold_policy import ThresholdPolicy
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.rendering.pages.calibration import calibration_page, exits_table
+from beem_plugin.rendering.tables import write_all
 from beem_plugin.tasks.classification import text_model
 
 logger = logging.getLogger(__name__)
@@ -40,11 +41,8 @@ def calibrate_from_args(args: argparse.Namespace) -> CalibrationEvidence:
     if args.dtype != "float32" and args.data is None:
         raise ConfigurationError(f"--dtype: found {args.dtype}, allowed: with --data, on which the model is run")
     report = Path(args.report_dir) if args.report_dir else None
-    outputs = {
-        "--output-policy": args.output_policy,
-        "--report-dir (report.json)": str(report / "report.json") if report else None,
-        "--report-dir (report.html)": str(report / "report.html") if report else None,
-    }
+    outputs = {"--output-policy": args.output_policy}
+    outputs |= {f"--report-dir ({name})": str(report / name) for name in ("report.json", "report.html") if report}
     inputs = [args.archive_file, args.policy, args.trace, args.data, *(args.plain or [])]
     check_outputs({**outputs, "--output-archive": args.output_archive}, [args.policy, args.trace, args.data])
     check_outputs(outputs, inputs)  # an archive may be replaced: it has been read by then
@@ -57,23 +55,18 @@ def calibrate_from_args(args: argparse.Namespace) -> CalibrationEvidence:
         plain = load_plain(args.plain or [], trace, args.trace or trace.source)
         evidence = calibration_evidence(policy, policy.calibrate(trace), trace, plain)
     content = evidence.to_json()
-    written = []
+    written = [] if not args.output_policy else [args.output_policy]
     if args.output_policy:
         write_json(args.output_policy, content["calibration"]["policy"])
-        written.append(args.output_policy)
     if report:
-        write_json(report / "report.json", content)
-        with atomic_write(report / "report.html") as file:
-            file.write(calibration_page(content))
-        written += [str(report / "report.json"), str(report / "report.html")]
+        written += write_all(report / "report", {".json": content, ".html": calibration_page(content)})
     if args.output_archive:
         calibration = Calibration(content["calibration"]["policy"], config, content["calibration"], trace)
         with_calibration(args.archive_file, args.output_archive, calibration)
         written.append(args.output_archive)
     table = exits_table(content["calibration"])
-    table.notes = [headline(evidence.calibration)]
-    table.notes += [f"warning: {warning}" for warning in evidence.calibration.warnings]
-    table.notes += [f"wrote {path}" for path in written]
+    warnings = [f"warning: {warning}" for warning in evidence.calibration.warnings]
+    table.notes = [headline(evidence.calibration), *warnings, *(f"wrote {path}" for path in written)]
     table.print(140)
     return evidence
 

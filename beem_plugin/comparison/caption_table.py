@@ -23,8 +23,16 @@ from beem_plugin.execution.metering.timing import measure, ratio
 from beem_plugin.exits.policies import Final
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.models import MultiExitCaptioner
-from beem_plugin.tasks.caption_data import check_references, one_an_image
-from beem_plugin.tasks.caption_decoding import Decode, captioner_of, changed, decode_in_order, decoder_of, image_batches
+from beem_plugin.tasks.caption_decoding import (
+    Decode,
+    captioner_of,
+    changed,
+    check_references,
+    decode_in_order,
+    decoder_of,
+    image_batches,
+    one_an_image,
+)
 from beem_plugin.tasks.captioning import calibration_trace_of
 from beem_plugin.tasks.task import read_instances
 

@@ -72,12 +72,8 @@ def calibration_evidence(
     if has_scores(policy):
         curve = curve_of(policy, labelled)
         shown = curve.thinned(CURVE_POINTS)
-        found.curve = {
-            **curve.summary(),
-            "settings": shown.settings,
-            "accuracy": shown.accuracy.tolist(),
-            "speedup": shown.speedup.tolist(),
-        }
+        points = {"accuracy": shown.accuracy.tolist(), "speedup": shown.speedup.tolist()}
+        found.curve = {**curve.summary(), "settings": shown.settings, **points}
     return found
 
 
@@ -88,13 +84,11 @@ def reliability_of_exits(policy: ExitPolicy, trace: ExitTrace) -> list[dict[str,
     for number in range(1, trace.num_exits + 1):
         row: dict[str, Any] = {"exit": number}
         for name, one in (("before", trace), ("after", after)):
-            row[name], row[f"ece_{name}"] = (None, None) if one is None else _reliability(one, number)
+            row[name] = row[f"ece_{name}"] = None
+            if one is not None:
+                signals = one.exit_signals(number)
+                outcome = signals.confidence, signals.prediction == one.labels
+                row[name] = [asdict(entry) for entry in reliability(*outcome, RELIABILITY_BINS)]
+                row[f"ece_{name}"] = expected_calibration_error(*outcome)
         rows.append(row)
     return rows
-
-
-def _reliability(trace: ExitTrace, number: int) -> tuple[list[dict[str, Any]], float]:
-    signals = trace.exit_signals(number)
-    right = signals.prediction == trace.labels
-    bins = [asdict(entry) for entry in reliability(signals.confidence, right, RELIABILITY_BINS)]
-    return bins, expected_calibration_error(signals.confidence, right)

@@ -12,8 +12,7 @@ import torch
 from beem_plugin.calibration.curves import Curve, policy_curve, threshold_curve
 from beem_plugin.calibration.thresholds import ScoreTable
 from beem_plugin.calibration.trace import ExitTrace
-from beem_plugin.common.registry import Params
-from beem_plugin.exits.policies import ExitPolicy
+from beem_plugin.comparison.result import build
 
 NEVER = {"thresholds": "never"}
 """A stand-in: the score is fitted, and thresholds are swept afterwards."""
@@ -22,13 +21,9 @@ Scored = Callable[[ExitTrace], ScoreTable]
 """A rule's score, fitted, as a function of a trace."""
 
 
-def build(config: Mapping[str, Any]) -> ExitPolicy:
-    return ExitPolicy.from_params(Params(dict(config)))
-
-
 def fitted(config: Mapping[str, Any], trace: ExitTrace) -> Scored:
     """The rule's score as a function of a trace, fitted on `trace`."""
-    policy = build(config)
+    policy = build(config, trace)
     policy.calibrate(trace)
 
     def table(other: ExitTrace) -> ScoreTable:
@@ -73,7 +68,7 @@ def swept_table(fits: Sequence[Callable[[ExitTrace], Scored]], calibration: Exit
 
 def settings_curve(configs: Sequence[Mapping[str, Any]], trace: ExitTrace) -> Curve:
     """One point a config."""
-    return policy_curve([build(config) for config in configs], trace, [str(dict(config)) for config in configs])
+    return policy_curve([build(config, trace) for config in configs], trace, [str(dict(config)) for config in configs])
 
 
 def _area(curve: Curve) -> float:

@@ -45,11 +45,11 @@ def benchmark_from_args(args: argparse.Namespace) -> dict[str, Any]:
     task = task_of_archive(archive)
     for name in OPTIONAL:
         if getattr(args, name) is not None and name not in task.benchmark_options:
-            flag = name.replace("_", "-")
-            allowed = "not with this kind of model, which has " + (
-                ", ".join(f"--{other.replace('_', '-')}" for other in task.benchmark_options) or "none of its own"
+            own = ", ".join(f"--{other.replace('_', '-')}" for other in task.benchmark_options) or "none of its own"
+            raise ConfigurationError(
+                f"--{name.replace('_', '-')}: found {getattr(args, name)}, allowed: not with this kind of model, which "
+                f"has {own}"
             )
-            raise ConfigurationError(f"--{flag}: found {getattr(args, name)}, allowed: {allowed}")
     warn_without_exits(model)
     chosen = {name: getattr(args, name) for name in OPTIONAL}
     chosen |= {name: names(chosen[name]) for name in OPTIONAL[:2] if chosen[name] is not None}
@@ -96,22 +96,20 @@ def run_benchmark(
         timings = measure(runs, repeats, device, time_budget=time_budget, description=f"batch size {size}")
         for case, timing in zip(cases, timings.values(), strict=True):
             counts = case.counts()
-            if not counted and case.case == "exits":
-                counted = {name: counts[name] for name in COUNTED if name in counts}
             row = {"engine": case.engine, "case": case.case, "batch_size": size, **timing.summary()}
             row |= {f"{unit}_per_second": counts[name] / timing.median for unit, name in case.rates.items()}
             row |= percentiles(timing.latencies) if case.has_latency else {}
             row |= {name: value for name, value in counts.items() if not isinstance(value, dict | list)}
+            rows.append(row)
             if case.reference is not None:
                 full = timings[f"{case.reference}, full_depth"]
                 row["measured_speedup"] = ratio(full, timing)
                 row["measured_speedup_over_transformers"] = ratio(timings[PLAIN], timing)
-                never = timings.get(f"{case.engine}, nobody_leaves")
-                if case.case == "exits" and never is not None:
-                    row["measured_cost_of_exits"] = ratio(never, full) - 1
             if case.case == "exits":
+                counted = counted or {name: counts[name] for name in COUNTED if name in counts}
+                if (never := timings.get(f"{case.engine}, nobody_leaves")) is not None:
+                    row["measured_cost_of_exits"] = ratio(never, full) - 1
                 row["measured_over_layer_speedup"] = row["measured_speedup"] / row["layer_speedup"]
-            rows.append(row)
     if not rows:
         raise ConfigurationError("--engines: found nothing to measure, allowed: names of engines")
     return {"counted": counted, "measured": rows}
@@ -157,10 +155,11 @@ def benchmark_table(report: dict[str, Any], note: str) -> Table:
 
 def check_benchmark_files(args: argparse.Namespace) -> None:
     """Before anything is measured: the JSON file, and those beside it, can be written and are no inputs."""
-    path = Path(args.output_file)
     check_writable({"--output-file": args.output_file})
-    outputs = {"--output-file": str(path)}
-    outputs |= {f"--output-file ({end} beside it)": str(path.with_suffix(end)) for end in (".csv", ".svg")}
+    outputs = {"--output-file": args.output_file}
+    outputs |= {
+        f"--output-file ({end} beside it)": str(Path(args.output_file).with_suffix(end)) for end in (".csv", ".svg")
+    }
     check_writable(outputs)
     check_outputs(outputs, [args.archive_file, args.input_file, args.weights_file])
 
@@ -194,13 +193,10 @@ def machine(device: torch.device, repeats: int) -> dict[str, Any]:
 
 def processor_name() -> str:
     """The CPU's name as the system tells it."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    found = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), None)
+    return found or platform.processor() or platform.machine()
 
 
 def write_benchmark(report: dict[str, Any], path: Path) -> None:

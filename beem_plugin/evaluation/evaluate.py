@@ -39,23 +39,20 @@ def evaluate_from_args(args: argparse.Namespace) -> dict[str, Any]:
         raise ConfigurationError(
             "--extend-vocab, --embedding-sources-mapping, --batch-weight-key: allowed: none of them with this model"
         )
-    sources = input_files(args.input_file)
+    sources = [part.strip() for part in args.input_file.split(",") if part.strip()]
     names = file_names(sources, args.auto_names in ("METRICS", "ALL"), args.output_file)
     prediction_names = file_names(
         sources, args.auto_names in ("PREDS", "ALL"), args.predictions_output_file, suffix=".preds"
     )
     # Of several inputs all metrics go into one file, unless there is a name for each.
     apart = args.auto_names in ("METRICS", "ALL") or "," in (args.output_file or "")
-    whole = args.output_file if args.output_file and not apart else None
-    written = {} if whole is None else {"--output-file": whole}
+    if args.html and len(sources) > 1:
+        raise ConfigurationError(f"--html: found {len(sources)} input files, allowed: one")
+    written = {} if apart else {"--output-file": args.output_file}
     for source, name, predictions_name in zip(sources, names, prediction_names, strict=True):
-        if apart:
-            written[f"--output-file of {source}"] = name
+        written |= {f"--output-file of {source}": name} if apart else {}
         written[f"--predictions-output-file of {source}"] = predictions_name
-    if args.html:
-        if len(sources) > 1:
-            raise ConfigurationError(f"--html: found {len(sources)} input files, allowed: one")
-        written["--html"] = args.html
+    written["--html"] = args.html
     if args.engine:
         check_engine(args.engine, "--engine")
     check_outputs(written, [args.archive_file, *sources, args.weights_file])
@@ -66,12 +63,11 @@ def evaluate_from_args(args: argparse.Namespace) -> dict[str, Any]:
     warn_without_exits(archive.model)
     engine = Engine.from_params({"type": args.engine}) if args.engine else None
     results: dict[str, Any] = {}
-    for source, name, predictions_name in zip(sources, names, prediction_names, strict=True):
+    stems = [Path(source).stem for source in sources]
+    for source, stem, name, predictions_name in zip(sources, stems, names, prediction_names, strict=True):
         found = evaluate_archive(archive, source, args.batch_size, engine, predictions_name)
         metrics = found.to_json()
-        stems = [Path(other).stem for other in sources]
-        stem = Path(source).stem if stems.count(Path(source).stem) == 1 else source
-        prefix = "" if len(sources) == 1 else f"{stem}_"
+        prefix = "" if len(sources) == 1 else f"{stem if stems.count(stem) == 1 else source}_"
         results.update({f"{prefix}{key}": value for key, value in metrics.items()})
         if name is not None and apart:
             write_json(name, metrics)
@@ -80,8 +76,8 @@ def evaluate_from_args(args: argparse.Namespace) -> dict[str, Any]:
         if args.html:
             with atomic_write(args.html) as file:
                 file.write(evaluation_page(args.archive_file, source, metrics, found.tables))
-    if whole is not None:
-        write_json(whole, results)
+    if args.output_file and not apart:
+        write_json(args.output_file, results)
     if not sys.stdout.isatty():
         print(readable_json(results))
     return results
@@ -91,11 +87,6 @@ def readable_json(value: Any) -> str:
     """Indented JSON with lists of numbers in one line each: a calibrated policy may have a hundred coefficients."""
     text = json.dumps(value, indent=2)
     return re.sub(r"\[\s+([^\[\]{}]*?)\s+\]", lambda found: "[" + re.sub(r",\s+", ", ", found[1]) + "]", text)
-
-
-def input_files(text: str) -> list[str]:
-    """One source, or several separated by commas."""
-    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def file_names(sources: list[str], automatic: bool, given: str | None, suffix: str = ".outputs") -> list[str | None]:

@@ -23,8 +23,15 @@ from beem_plugin.exits.policies import Final
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.models.caption_trace import trace_captions
 from beem_plugin.tasks.caption_benchmark import caption_cases
-from beem_plugin.tasks.caption_data import check_references, one_an_image, write_captions
-from beem_plugin.tasks.caption_decoding import captioner_of, decode_in_order, decoder_of, image_batches
+from beem_plugin.tasks.caption_decoding import (
+    captioner_of,
+    check_references,
+    decode_in_order,
+    decoder_of,
+    image_batches,
+    one_an_image,
+    write_captions,
+)
 from beem_plugin.tasks.task import BenchmarkOptions, Case, Task, evaluation_loader, read_instances
 
 

@@ -11,7 +11,7 @@ from beem_plugin.common.caption_metrics import score_captions
 from beem_plugin.common.errors import DataError
 from beem_plugin.common.registry import Params
 from beem_plugin.data import Instance
-from beem_plugin.tasks.caption_data import one_an_image
+from beem_plugin.tasks.caption_decoding import one_an_image
 from beem_plugin.training.train import train_model
 from tests.tiny_captions import train_config
 from tests.tiny_project import run
