@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,12 @@ def encoder(tokenizer_folder: Path) -> TextEncoder:
 def one_thread() -> None:
     """Tiny models run faster on one thread, and the same on every machine."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def without_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if matplotlib were not installed: figures take longer than the training of a tiny model."""
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
 
 
 @pytest.fixture(scope="session")

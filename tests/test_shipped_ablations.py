@@ -25,15 +25,27 @@ def ablate(path: Path, folder: Path) -> dict[str, Any]:
     return content
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of all ablations: the base is trained once."""
+    return tmp_path_factory.mktemp("ablations") / "out"
+
+
 @pytest.mark.parametrize("path", ABLATIONS, ids=lambda path: path.stem)
 def test_ablation_runs(
-    path: Path, tiny_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    path: Path,
+    tiny_environment: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    folder: Path,
+    request: pytest.FixtureRequest,
 ) -> None:
     for name, value in tiny_environment.items():
         monkeypatch.setenv(name, value)
-    commands = train_in_process(monkeypatch)
-    content = ablate(path, tmp_path / "out")
-    assert len(commands) == TRAININGS.get(path.stem, 1)
+    if path.stem != DRAWN:
+        request.getfixturevalue("without_plots")
+    commands, base = train_in_process(monkeypatch), folder.exists()
+    content = ablate(path, folder)
+    assert len(commands) == TRAININGS.get(path.stem, 1) - base
     assert not any(row["errors"] for row in content["rows"])
     for row in content["rows"]:
         assert 1 <= row["layer_speedup"]["median"] <= 3 and 0 <= row["metrics"]["accuracy_f1"]["median"] <= 1
@@ -42,7 +54,7 @@ def test_ablation_runs(
     assert keys == SWEPT.get(path.stem, set())
     for key in keys if plots_available() else ():
         name = "ablation_" + "_".join(key.split(".")[-2:])
-        assert (tmp_path / "out" / f"{name}.png").is_file() and (tmp_path / "out" / f"{name}.svg").is_file()
+        assert (folder / f"{name}.png").is_file() and (folder / f"{name}.svg").is_file()
     if path.stem == "hyperparameters":
         base, row = content["rows"]
         assert len(row["settings"]) == 12 and sum(entry["is_chosen"] for entry in row["settings"]) == 1
@@ -50,6 +62,7 @@ def test_ablation_runs(
         assert row["validation_score"]["median"] == best >= base["validation_score"]["median"]
 
 
+DRAWN = "lambda"
 SWEPT = {
     "alpha": {"model.exit_policy.thresholds.values", "model.exit_policy.patience"},
     "lambda": {"model.exit_policy.weights.scale"},

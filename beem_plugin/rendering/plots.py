@@ -196,7 +196,8 @@ def save_figure(figure: Any, *paths: str | Path) -> list[Path]:
         if str(path).lower().endswith(".svg"):
             with atomic_write(path) as file:
                 file.write(to_svg(figure))
-            continue
-        with rc_context(STYLE), atomic_write(path, "wb") as file:
-            figure.savefig(file, format="png", dpi=160)
+        else:
+            with rc_context(STYLE), atomic_write(path, "wb") as file:
+                figure.savefig(file, format="png", dpi=160)
+        figure.set_layout_engine("none")  # it is laid out: that takes as long as to draw it
     return [Path(path) for path in paths]

@@ -33,9 +33,14 @@ VARIANTS = {
 
 
 @pytest.fixture
-def environment(tiny_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def drawing_environment(tiny_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {**tiny_environment, "OMP_NUM_THREADS": "1"}.items():
         monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def environment(drawing_environment: None, without_plots: None) -> None:
+    pass
 
 
 def ablate(folder: Path, *arguments: str, variants: object = VARIANTS, **overrides: object) -> Result:
@@ -46,7 +51,7 @@ def ablate(folder: Path, *arguments: str, variants: object = VARIANTS, **overrid
 
 
 def test_ablation_from_the_first_run_to_a_changed_config(
-    environment: None, tmp_path: Path, in_process: list[list[str]]
+    drawing_environment: None, tmp_path: Path, in_process: list[list[str]]
 ) -> None:
     first = ablate(tmp_path)
     out = tmp_path / "out"

@@ -106,7 +106,9 @@ def test_predictions_give_a_value(regressor: Path, tmp_path: Path) -> None:
     assert not {"label", "probabilities"} & set(good) and {"exit", "layer", "score"} <= set(good)
 
 
-def test_calibrate_reports_squared_errors(regressor: Path, trace_file: Path, tmp_path: Path) -> None:
+def test_calibrate_reports_squared_errors(
+    regressor: Path, trace_file: Path, tmp_path: Path, without_plots: None
+) -> None:
     (tmp_path / "p.json").write_text(
         json.dumps({"type": "predicted_error", "thresholds": {"type": "budget", "speedup": 1.3}})
     )

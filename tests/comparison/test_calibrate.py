@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -36,7 +35,7 @@ def report_of(folder: Path, policy: dict[str, Any], trace: ExitTrace) -> tuple[d
     return json.loads((folder / "report.json").read_text()), (folder / "report.html").read_text()
 
 
-def test_a_trace_alone_gives_a_policy_file_that_decides_alike(files: Path) -> None:
+def test_a_trace_alone_gives_a_policy_file_that_decides_alike(files: Path, without_plots: None) -> None:
     output = run(
         "calibrate", "--trace", str(files / "t.npz"), "--policy", str(files / "p.json"),
         "--output-policy", str(files / "out.json"), "--report-dir", str(files / "report"),
@@ -121,13 +120,12 @@ def test_the_same_report_gives_the_same_page(tmp_path: Path) -> None:
     assert report_of(tmp_path, POLICY, make_trace(200))[1] == first
 
 
-def test_without_matplotlib_there_are_tables_and_a_hint(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
+def test_without_matplotlib_there_are_tables_and_a_hint(files: Path, without_plots: None) -> None:
     page = report_of(files, POLICY, make_trace(200))[1]
     assert "beem_plugin[plots]" in page and "<img" not in page and page.count("<table>") >= 3
 
 
-def test_without_labels_and_with_markup_in_names(tmp_path: Path) -> None:
+def test_without_labels_and_with_markup_in_names(tmp_path: Path, without_plots: None) -> None:
     trace = make_trace(300)
     unlabelled = ExitTrace(trace.logits, torch.full((300,), -1), meta={"source": "<b>data</b>"})
     policy = {
@@ -154,7 +152,7 @@ def test_archive_with_data_gives_a_new_archive_that_evaluates(trained: Path, tmp
     assert metrics["calibrated_on"] == "train[holdout]"
 
 
-def test_archive_alone_uses_its_own_calibration_trace(trained: Path, tmp_path: Path) -> None:
+def test_archive_alone_uses_its_own_calibration_trace(trained: Path, tmp_path: Path, without_plots: None) -> None:
     (tmp_path / "p.json").write_text(json.dumps({"type": "entropy", "thresholds": "best_on_validation"}))
     run(
         "calibrate", str(trained / "model.tar.gz"), "--policy", str(tmp_path / "p.json"),

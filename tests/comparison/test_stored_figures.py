@@ -77,7 +77,7 @@ def test_replay_of_swept_curves(tmp_path: Path, variants: str) -> None:
     assert_holds(json.loads((tmp_path / "r.json").read_text()), EXPECTED["replay_curve"])
 
 
-def test_calibration_report(tmp_path: Path) -> None:
+def test_calibration_report(tmp_path: Path, without_plots: None) -> None:
     (tmp_path / "p.json").write_text(json.dumps(EXPECTED["policy"]))
     trace = traces("calibration", NAMES[:1])[0]
     run("calibrate", "--trace", trace, "--policy", str(tmp_path / "p.json"), "--report-dir", str(tmp_path))

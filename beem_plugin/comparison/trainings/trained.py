@@ -81,9 +81,12 @@ class TrainedRun:
     def gmacs(self, source: str, exits: torch.Tensor) -> dict[str, float]:
         """
         `gmacs` a sample that exits at `exits`, and `full_gmacs`; empty where no engine runs the model. They are counted
-        once for all seeds.
+        once for all trainings of the same network on the same data.
         """
-        path = self.run.training.directory / f"macs-{self.trace_path(source).stem}.json"
+        model = {key: value for key, value in self.config["model"].items() if key != "objective"}
+        same = {key: self.config.get(key) for key in ("dataset_reader", "validation_dataset_reader", "train_data_path")}
+        name = f"{file_name(source)}-{hash_of({**same, 'model': model, 'source': source})}.json"
+        path = self.run.training.directory.parent.parent / "macs" / name
         if not path.is_file():
             network = self.archive.model.exit_network
             counted: dict[str, Any] = {}
