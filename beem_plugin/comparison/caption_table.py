@@ -95,16 +95,11 @@ def caption_table(
     check_metrics(metrics, spice_jars)
     rows, references = decoded_rows(archive, source, cases, batch_size, repeats)
     found = score_rows(rows, references, metrics, spice_jars)
-    return [
-        {
-            "name": row["name"],
-            "metrics": scores.metrics,
-            **cider_difference(scores, found[0]),
-            **row,
-            "caption_tokenizer": scores.tokenizer,
-        }
-        for row, scores in zip(rows, found, strict=True)
-    ]
+    made = []
+    for row, scores in zip(rows, found, strict=True):
+        scored = {"name": row["name"], "metrics": scores.metrics, **cider_difference(scores, found[0])}
+        made.append({**scored, **row, "caption_tokenizer": scores.tokenizer})
+    return made
 
 
 def decoded_rows(
@@ -134,22 +129,16 @@ def decoded_rows(
         captions, parts = decode_in_order(case.decoder(model), batches, len(instances))
         texts = [tokenizer.decode(caption.tokens) for caption in captions]
         first = first or texts
-        rows.append(
-            {
-                "name": case.name,
-                **decoded_speed(model.decoder, parts),
-                **times,
-                "same_as_full_depth": sum(one == other for one, other in zip(texts, first)) / len(texts),
-                "by_word_class": exits_by_class(captions, tokenizer, model.num_exits),
-                "distinct_captions": len(set(texts)),
-                "exit_policy": case.policy.to_config(),
-                "skipped_blocks": type(case.decoding.skipped_blocks).__name__.lower(),
-                "captions": [
-                    {"image_id": instance.id, **caption_record(caption, tokenizer, model.exit_layers)}
-                    for instance, caption in zip(instances, captions, strict=True)
-                ],
-            }
-        )
+        row = {"name": case.name, **decoded_speed(model.decoder, parts), **times}
+        row["same_as_full_depth"] = sum(one == other for one, other in zip(texts, first)) / len(texts)
+        row["by_word_class"] = exits_by_class(captions, tokenizer, model.num_exits)
+        row |= {"distinct_captions": len(set(texts)), "exit_policy": case.policy.to_config()}
+        row["skipped_blocks"] = type(case.decoding.skipped_blocks).__name__.lower()
+        row["captions"] = [
+            {"image_id": instance.id, **caption_record(caption, tokenizer, model.exit_layers)}
+            for instance, caption in zip(instances, captions, strict=True)
+        ]
+        rows.append(row)
     return rows, [instance.fields["references"] for instance in instances]
 
 
@@ -170,12 +159,7 @@ def timed(
     found = []
     for own in timings:
         seconds = zip(images.seconds, timings[0].seconds, own.seconds, strict=True)
-        found.append(
-            {
-                "encoder_seconds": images.median,
-                "decoder_seconds": own.median,
-                "measured_speedup": statistics.median((image + full) / (image + one) for image, full, one in seconds),
-                "decoder_measured_speedup": ratio(timings[0], own),
-            }
-        )
+        speedup = statistics.median((image + full) / (image + one) for image, full, one in seconds)
+        measured = {"measured_speedup": speedup, "decoder_measured_speedup": ratio(timings[0], own)}
+        found.append({"encoder_seconds": images.median, "decoder_seconds": own.median, **measured})
     return found

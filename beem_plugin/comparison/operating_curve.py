@@ -160,6 +160,7 @@ class TraceJudge:
         setting: dict[str, Any] | None = None,
         bootstrap: bool = False,
     ) -> PolicyResult:
+        warnings = [] if report is None else list(report.warnings)
         return PolicyResult(
             name=name,
             n=len(self.trace),
@@ -168,11 +169,7 @@ class TraceJudge:
             final_metrics=dict(self.final_metrics),
             depth=self.trace.histogram_depth(outcome.exit_histogram, policy),
             policy=policy.to_config(),
-            warnings=[
-                *([] if report is None else report.warnings),
-                *self.warnings,
-                *policy.out_of_reach(with_ends=setting is None),
-            ],
+            warnings=[*warnings, *self.warnings, *policy.out_of_reach(with_ends=setting is None)],
             calibration=None if report is None else report.to_json(),
             setting=setting,
             intervals=intervals_of(self.trace, policy, outcome, measured, bootstrap),

@@ -102,9 +102,8 @@ def _alternatives(value: Any, annotation: Any, path: str, along: bool) -> Iterat
         return
     found_class = _class_of(value, annotation)
     arguments = signature_of(*found_class).arguments if found_class else {}
-    speed_keys: tuple[str, ...] | None = ()
-    if found_class and found_class[1] is not None and issubclass(found_class[1], ExitPolicy):
-        speed_keys = found_class[1].speed_keys
+    kind = found_class[1] if found_class else None
+    speed_keys = kind.speed_keys if kind is not None and issubclass(kind, ExitPolicy) else ()
     choices = []
     for key, inner in value.items():
         hint = arguments[key].annotation if key in arguments else None
@@ -143,7 +142,10 @@ def _swept_items(value: Any, annotation: Any, path: str) -> list[Any] | None:
             raise ConfigurationError(f"{path}.grid: found {describe_value(given)}, allowed: a list of values{hint}")
         return given
     if name == "linspace":
-        return _linspace(given, f"{path}.linspace")
+        is_valid = isinstance(given, list) and len(given) == 3 and all(map(_is_number, given))
+        if not is_valid or given[2] != int(given[2]) or not 1 <= given[2] <= MAX_SETTINGS:
+            raise ConfigurationError(f"{path}.linspace: found {describe_value(given)}, allowed: [from, to, count]")
+        return list(np.linspace(given[0], given[1], int(given[2])).tolist())
     if name == "quantiles":
         if path.split(".")[-1] != "thresholds":
             raise ConfigurationError(
@@ -156,14 +158,6 @@ def _swept_items(value: Any, annotation: Any, path: str) -> list[Any] | None:
             )
         return [Quantiles(given)]
     return None
-
-
-def _linspace(given: Any, path: str) -> list[float]:
-    is_valid = isinstance(given, list) and len(given) == 3 and all(map(_is_number, given))
-    if not is_valid or given[2] != int(given[2]) or not 1 <= given[2] <= MAX_SETTINGS:
-        raise ConfigurationError(f"{path}: found {describe_value(given)}, allowed: [from, to, count]")
-    values: list[float] = np.linspace(given[0], given[1], int(given[2])).tolist()
-    return values
 
 
 def _is_number(value: Any) -> bool:

@@ -11,10 +11,10 @@ from typing import Any
 from beem_plugin.calibration.curves import Curve
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.comparison.operating_curve import Family, TraceResult
-from beem_plugin.comparison.result import DEPTH, PolicyResult, fixed_exits
+from beem_plugin.comparison.result import DEPTH, fixed_exits
 from beem_plugin.evaluation.statistics import mean_and_error
 from beem_plugin.rendering.plots import FARTHEST, Series, SpeedPanel
-from beem_plugin.rendering.tables import Column, Estimate, Table
+from beem_plugin.rendering.tables import Column, Estimate, Table, text
 
 MAX_ROWS = 40
 """Longer tables are cut on the terminal, evenly, so that both ends of a sweep are seen; files have all rows."""
@@ -47,8 +47,7 @@ def results_table(traces: Sequence[TraceResult], metric: str, max_rows: int | No
     records = []
     for trace_name, result in visible:
         values = {**result.metrics, "layer_speedup": result.layer_speedup}
-        record = {"trace": trace_name, "policy": result.name, "average_exit": result.depth["average_exit"]}
-        record |= {name: result.depth.get(name) for name in SPLIT}
+        record = {"trace": trace_name, "policy": result.name, **result.depth}
         record |= {name: Estimate(value, bounds=result.intervals.get(name)) for name, value in values.items()}
         record |= {f"final {name}": value for name, value in result.final_metrics.items()}
         records.append(record | {"exit_histogram": " ".join(map(str, result.depth["exit_histogram"]))})
@@ -57,7 +56,13 @@ def results_table(traces: Sequence[TraceResult], metric: str, max_rows: int | No
         table.notes.append(f"{len(visible)} of {len(rows)} settings; --csv and --output-file have all")
     if any(result.intervals for _, result in rows):
         table.notes.append("[..]: 95 % intervals over samples")
-    table.notes += _warnings([result for _, result in rows])
+    about: dict[str, list[str]] = {}
+    for _, result in rows:
+        for warning in result.warnings:
+            about.setdefault(warning, []).append(result.name)
+    for warning, names in about.items():
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        table.notes.append(f"warning: {names[0]}{more}: {warning}")
     return table
 
 
@@ -87,8 +92,7 @@ def curves_table(curves: Sequence[dict[str, Any]], metric: str) -> Table:
 
 def pairs_table(pairs: Sequence[dict[str, Any]]) -> Table:
     """The paired tests of `Replay.pairs`."""
-    heads = {"trace": "trace", "first": "policy", "second": "against"}
-    columns = {name: Column(head, "text") for name, head in heads.items()}
+    columns = dict(zip(("trace", "first", "second"), text("trace", "policy", "against"), strict=True))
     columns["difference"] = Column("difference", factor=100, sign=True)
     columns |= {"p_value": Column("p", digits=3), "noise": Column("", "text")}
     records = []
@@ -173,15 +177,3 @@ def _rank(family: Family, metric: str) -> tuple[bool, float]:
     if area is not None:
         return False, -area
     return True, -max((result.metrics.get(metric, 0.0) for result in family.results), default=0.0)
-
-
-def _warnings(results: Sequence[PolicyResult]) -> list[str]:
-    """Each warning once, with the first of the policies that it is about."""
-    about: dict[str, list[str]] = {}
-    for result in results:
-        for warning in result.warnings:
-            about.setdefault(warning, []).append(result.name)
-    return [
-        f"warning: {names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {warning}"
-        for warning, names in about.items()
-    ]

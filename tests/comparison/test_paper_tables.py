@@ -14,8 +14,7 @@ import pytest
 
 import beem_plugin.components  # noqa: F401
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.comparison.paper.layouts import CAPTION_METHODS, LAYOUTS
-from beem_plugin.comparison.paper.methods import METHODS, Choices, shown_encoder, variants_of
+from beem_plugin.comparison.paper.methods import CAPTION_METHODS, LAYOUTS, METHODS, Choices, shown_encoder, variants_of
 from beem_plugin.comparison.paper.paper_tables import paper_tables_from_args
 from beem_plugin.comparison.paper.runs import depth_of
 from beem_plugin.rendering.plots import plots_available

@@ -11,39 +11,27 @@ from beem_plugin.comparison.policy_grid import shown_value
 Difference = tuple[str, Any, Any]
 
 
-def differences(base: dict[str, Any], config: dict[str, Any]) -> list[Difference]:
+def differences(base: Any, config: Any, key: str = "") -> list[Difference]:
     """As `diff_configs`; but where the `type` of a block differs, the block as a whole: its keys mean other things."""
-    found: list[Difference] = []
-    for key, old, new in diff_configs(base, config):
-        whole = changed_block(base, config, key)
-        if whole != key:
-            old, new = at(base, whole), at(config, whole)
-        if all(whole != known for known, _, _ in found):
-            found.append((whole, old, new))
-    return found
+    old, new = inside(base), inside(config)
+    same = isinstance(base, dict) == isinstance(config, dict)
+    if old is None or new is None or not same or old.get("type") != new.get("type"):
+        return [(key, base, config)] if diff_configs(base, config) else []
+    prefix = f"{key}." if key else ""
+    parts = (differences(old.get(name, ABSENT), new.get(name, ABSENT), prefix + name) for name in {**old, **new})
+    return [found for part in parts for found in part]
 
 
-def changed_block(base: Any, config: Any, key: str) -> str:
-    """The outermost block around `key` whose `type` differs, or `key` itself."""
-    parts = key.split(".")
-    for count in range(1, len(parts)):
-        path = ".".join(parts[:count])
-        old, new = at(base, path), at(config, path)
-        if isinstance(old, dict) != isinstance(new, dict):
-            return path
-        if isinstance(old, dict) and old.get("type") != new.get("type"):
-            return path
-    return key
+def inside(value: Any) -> dict[str, Any] | None:
+    """The items of a block or of a list of blocks, by key."""
+    if isinstance(value, list) and all(isinstance(item, dict) for item in value):
+        return {str(number): item for number, item in enumerate(value)}
+    return value if isinstance(value, dict) else None
 
 
 def at(config: Any, path: str) -> Any:
     for part in path.split("."):
-        if isinstance(config, dict):
-            config = config.get(part, ABSENT)
-        elif isinstance(config, list) and part.isdigit() and int(part) < len(config):
-            config = config[int(part)]
-        else:
-            return ABSENT
+        config = (inside(config) or {}).get(part, ABSENT)
     return config
 
 

@@ -9,8 +9,7 @@ from beem_plugin.common.files import write_json
 from beem_plugin.common.strict_json import read_json
 from beem_plugin.comparison.caption_scores import METRIC_NAMES, score_rows
 from beem_plugin.comparison.caption_table import TableCase, decoded_rows
-from beem_plugin.comparison.paper.layouts import CAPTION_METHODS
-from beem_plugin.comparison.paper.methods import Choices
+from beem_plugin.comparison.paper.methods import CAPTION_METHODS, Choices
 from beem_plugin.comparison.paper.tables import spread
 from beem_plugin.comparison.result import build
 from beem_plugin.comparison.trainings.runs import TrainingRun

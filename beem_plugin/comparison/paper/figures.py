@@ -32,8 +32,7 @@ def run_figure(kind: str, given: Plan, jobs: int = 1, devices: Sequence[str] = (
     for backbone, task in given.cells():
         variants = figure_variants(kind, given.variants(backbone, task), depth_of(backbone))
         rows = ablate(given.trainings(backbone, task, variants), jobs, devices=devices)
-        families = dict.fromkeys(row.variant.family for row in rows)
-        points = lambda_points(rows) if kind == "lambda" else {one: alpha_points(one, rows) for one in families}
+        points = {family: points_of(family, rows) for family in dict.fromkeys(row.variant.family for row in rows)}
         for name, found in points.items():
             lines += [{"encoder": backbone, "task": task, "series": name, **point} for point in found]
         panels.append(panel(task, points, rows))
@@ -53,50 +52,35 @@ def figure_variants(kind: str, variants: Sequence[Variant], depth: int) -> list[
     found = list(variants) if kind == "alpha" else []
     for variant in variants:
         family = variant.family
-        grid: list[dict[str, Any]] = []
+        grid: dict[Any, dict[str, Any]] = {}
         if kind == "lambda":
-            grid = [
-                {"model.exit_policy.weights.scale": scale, "model.exit_policy.thresholds": ALPHA} for scale in LAMBDAS
-            ]
+            grid = {scale: {"weights.scale": scale, "thresholds": ALPHA} for scale in LAMBDAS}
         elif variant.policy["type"] == "patience":
-            grid = [{"model.exit_policy.patience": count} for count in range(1, depth)]
+            grid = {count: {"patience": count} for count in range(1, depth)}
         elif variant.policy["type"] == "beem":
             family = f"{variant.name}, a threshold an exit"
-            thresholds = [{"type": "joint", "speedup": speed} for speed in JOINT_SPEEDS]
-            grid = [{"model.exit_policy.thresholds": joint} for joint in thresholds]
-        for setting in grid:
-            value = next(iter(setting.values()))
-            shown = value["speedup"] if isinstance(value, dict) else value
-            config = apply_overrides(variant.config, setting)
-            found.append(replace(variant, name=f"{family} {shown}", family=family, config=config, setting=setting))
+            grid = {speed: {"thresholds": {"type": "joint", "speedup": speed}} for speed in JOINT_SPEEDS}
+        for shown, values in grid.items():
+            own = {f"model.exit_policy.{key}": value for key, value in values.items()}
+            config = apply_overrides(variant.config, own)
+            name = f"{family} {shown}"
+            found.append(replace(variant, name=name, family=family, config=config, setting={"setting": shown}))
     return found
 
 
-def point_of(row: Row, setting: Any = None) -> dict[str, Any]:
-    accuracy, speed = row.spread("accuracy", "metrics"), row.spread("layer_speedup")
-    assert accuracy is not None and speed is not None, "a row with results"
-    return {"setting": setting, "accuracy": 100 * accuracy.value, "layer_speedup": speed.value}
-
-
-def alpha_points(family: str, rows: Sequence[Row]) -> list[dict[str, Any]]:
+def points_of(family: str, rows: Sequence[Row]) -> list[dict[str, Any]]:
     """From slow to fast: a rule's curve over all thresholds, the median of the seeds, or a point a setting."""
     own = [row for row in rows if row.variant.family == family and row.results]
-    grid = [row for row in own if row.variant.setting]
-    if grid:
-        found = [point_of(row, row.name.removeprefix(family).strip()) for row in grid]
-        return sorted(found, key=lambda point: point["layer_speedup"])
-    curve = own[0].curve() if own else None
-    if curve is None:
-        return []
-    return [
-        {"setting": None, "accuracy": 100 * accuracy, "layer_speedup": speed}
-        for accuracy, speed in zip(curve.accuracy.tolist(), curve.speedup.tolist(), strict=True)
-    ]
-
-
-def lambda_points(rows: Sequence[Row]) -> dict[str, list[dict[str, Any]]]:
-    found = [point_of(row, row.variant.setting["model.exit_policy.weights.scale"]) for row in rows if row.results]
-    return {"beem-c": found}
+    found = []
+    for row in own if own and own[0].variant.setting else ():
+        accuracy, speed = row.spread("accuracy", "metrics"), row.spread("layer_speedup")
+        assert accuracy is not None and speed is not None, "a row with results"
+        found.append((row.variant.setting["setting"], accuracy.value, speed.value))
+    curve = own[0].curve() if own and not found else None
+    if curve is not None:
+        found = [(None, *point) for point in zip(curve.accuracy.tolist(), curve.speedup.tolist(), strict=True)]
+    points = [{"setting": one, "accuracy": 100 * value, "layer_speedup": speed} for one, value, speed in found]
+    return sorted(points, key=lambda point: point["layer_speedup"])
 
 
 def panel(task: str, points: dict[str, list[dict[str, Any]]], rows: Sequence[Row]) -> SpeedPanel:

@@ -17,8 +17,15 @@ from beem_plugin.comparison.paper.captions import (
     run_caption_table,
 )
 from beem_plugin.comparison.paper.figures import run_figure
-from beem_plugin.comparison.paper.layouts import CAPTION_METHODS, CAPTION_TABLE, FIGURES, LAYOUTS
-from beem_plugin.comparison.paper.methods import METHODS, Choices, shown_encoder
+from beem_plugin.comparison.paper.methods import (
+    CAPTION_METHODS,
+    CAPTION_TABLE,
+    FIGURES,
+    LAYOUTS,
+    METHODS,
+    Choices,
+    shown_encoder,
+)
 from beem_plugin.comparison.paper.runs import Plan, depth_of, export_traces, run_table
 from beem_plugin.comparison.paper.tables import notes, paper_table, settings_table, write_table
 from beem_plugin.comparison.trainings.costs import cost_table

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from beem_plugin.comparison.paper.layouts import Layout
-from beem_plugin.comparison.paper.methods import METHODS, settings_of, shown_encoder
+from beem_plugin.comparison.paper.methods import METHODS, Layout, settings_of, shown_encoder
 from beem_plugin.comparison.paper.runs import TaskRows, three_quarters
 from beem_plugin.comparison.trainings.variants import Variant
 from beem_plugin.rendering.tables import Column, Estimate, Table, text, write_all

@@ -61,15 +61,9 @@ def policy_name(policy: dict[str, Any]) -> str:
 
 def exits_table(report: dict[str, Any]) -> Table:
     """One row an exit of a `CalibrationReport`: threshold, samples that left, errors with interval."""
-    columns = [
-        Column("exit", digits=0),
-        Column("threshold", digits=4),
-        Column("left here", digits=0),
-        Column("errors", digits=0),
-        Column("error rate", digits=1, unit=" %", factor=100),
-        Column("95 % interval"),
-        Column("last exit's errors on the same", digits=0),
-    ]
+    columns = [Column(name, digits=0) for name in ("exit", "threshold", "left here", "errors")]
+    columns += [Column("error rate", digits=1, unit=" %", factor=100), Column("95 % interval")]
+    columns += [Column("last exit's errors on the same", digits=0)]
     title = f"{report['policy'].get('type')} on {report['samples']} samples {report['source']}"
     table = Table(columns, title=title.strip())
     for entry in report["evidence"]:
@@ -168,18 +162,14 @@ def _reliability_table(rows: Sequence[dict[str, Any]]) -> Table:
 
 def _theory_table(theory: dict[str, Any]) -> Table:
     rate = partial(Column, digits=1, unit=" %", factor=100)
-    columns = {
-        "exit": Column("exit", digits=0),
-        "error": rate("error q"),
-        "a": Column("a"),
-        "b": Column("b"),
-        "bound": rate("bound"),
-        "holds": Column("q below it"),
+    columns = {"exit": Column("exit", digits=0), "error": rate("error q"), "a": Column("a"), "b": Column("b")}
+    columns |= {"bound": rate("bound"), "holds": Column("q below it")}
+    columns |= {
         "leaving_error": rate("error of those that leave"),
         "leaving_final_error": rate("last exit's on the same"),
-        "overthinking": rate("right here, wrong at the end"),
-        "underthinking": rate("wrong here, right at the end"),
     }
+    columns |= {"overthinking": rate("right here, wrong at the end")}
+    columns |= {"underthinking": rate("wrong here, right at the end")}
     table = Table(list(columns.values()))
     for entry in theory["exits"]:
         shown = {key: None if entry[key] is None else f"{entry[key]:.3g}" for key in ("a", "b")}
