@@ -36,7 +36,8 @@ def plain_config(config: dict[str, Any], layers: int) -> dict[str, Any]:
             if trainer.get(key) is None and first.get(key) is not None:
                 trainer[key] = first[key]
     if trainer.get("callbacks"):
-        trainer["callbacks"] = [one for one in trainer["callbacks"] if name_of(one) not in EXIT_CALLBACKS]
+        names = ((one, one.get("type") if isinstance(one, dict) else one) for one in trainer["callbacks"])
+        trainer["callbacks"] = [one for one, name in names if name not in EXIT_CALLBACKS]
     return found
 
 
@@ -62,8 +63,3 @@ def encoder_of(config: dict[str, Any]) -> dict[str, Any]:
             "backbone whose layers can be cut, as in multi_exit_classifier"
         )
     return encoder
-
-
-def name_of(block: Any) -> Any:
-    """The registered name of a block, or of a name that is short for one."""
-    return block.get("type") if isinstance(block, dict) else block

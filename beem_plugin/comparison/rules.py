@@ -61,16 +61,11 @@ def confident_patience(patience: int) -> Callable[[ExitTrace], Scored]:
 def swept_table(fits: Sequence[Callable[[ExitTrace], Scored]], calibration: ExitTrace, other: ExitTrace) -> ScoreTable:
     """The scores of `other`, by that of the `fits` whose curve on the calibration data has the largest area."""
     scored = [fit(calibration) for fit in fits]
-    if len(scored) > 1:
-        scored = [max(scored, key=lambda table: _area(threshold_curve(table(calibration))))]
-    return scored[0](other)
+    areas = [threshold_curve(table(calibration)).area() if len(fits) > 1 else None for table in scored]
+    best = max(range(len(fits)), key=lambda place: -math.inf if areas[place] is None else areas[place])
+    return scored[best](other)
 
 
 def settings_curve(configs: Sequence[Mapping[str, Any]], trace: ExitTrace) -> Curve:
     """One point a config."""
     return policy_curve([build(config, trace) for config in configs], trace, [str(dict(config)) for config in configs])
-
-
-def _area(curve: Curve) -> float:
-    found = curve.area()
-    return -math.inf if found is None else found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,9 @@ def worth_it(folder: Path, *arguments: str, config: str = "sst2_beem", **overrid
     return run("worth-it", *files, "--seeds", "1", *arguments, check=False)
 
 
-def test_from_the_dry_run_to_the_answer(environment: None, tmp_path: Path, in_process: list[list[str]]) -> None:
+def test_from_the_dry_run_to_the_answer(
+    environment: None, tmp_path: Path, in_process: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     depths = ["--depths", "1", "--distill", "--speeds", "1.5", "3"]
     planned = worth_it(tmp_path, *depths, "--dry-run")
     assert planned.returncode == 0, planned.stderr
@@ -39,7 +42,10 @@ def test_from_the_dry_run_to_the_answer(environment: None, tmp_path: Path, in_pr
     assert not (tmp_path / "out").exists() and not in_process
 
     # As if it had been killed after the first trainings.
-    first = worth_it(tmp_path, "--depths", "1", "--no-measure", "--speeds", "3")
+    with monkeypatch.context() as without_plots:
+        without_plots.setitem(sys.modules, "matplotlib", None)
+        first = worth_it(tmp_path, "--depths", "1", "--no-measure", "--speeds", "3")
+    assert not (tmp_path / "out" / "worth_it.svg").exists()
     assert first.returncode == 0, first.stderr
     assert len(in_process) == 3 and "3 trainings, 1 seeds; 0 of 3 done" in first.stderr
     found = worth_it(tmp_path, *depths, "--cascades", "1,3")

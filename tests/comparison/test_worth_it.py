@@ -16,7 +16,7 @@ from beem_plugin.comparison.result import build
 from beem_plugin.comparison.worth_it.networks import Alternative, Networks, Plain, Traces, right_at
 from beem_plugin.comparison.worth_it.options import Rule, best_rule, choose_options
 from beem_plugin.comparison.worth_it.result import WorthIt, trade_off
-from beem_plugin.comparison.worth_it.verdicts import Seconds, Verdict, headline, judge
+from beem_plugin.comparison.worth_it.verdicts import Costs, Verdict, headline, judge
 from beem_plugin.rendering.plots import plots_available
 
 PLAIN = {4: 1.0, 6: 1.6, 8: 2.1, 12: 2.2}
@@ -45,7 +45,7 @@ def networks_of(skill: list[float], distilled: float | None = None) -> Networks:
     return Networks(12, traces(skill, [4, 6, 8]), plain)
 
 
-def verdicts_of(networks: Networks, seconds: dict[str, Seconds] | None = None, **options: object) -> list[Verdict]:
+def verdicts_of(networks: Networks, seconds: dict[str, Costs] | None = None, **options: object) -> list[Verdict]:
     return judge(networks, *choose_options(networks, RULES, (2.0, 3.0), **options), seconds or {})  # type: ignore[arg-type]
 
 
@@ -118,7 +118,7 @@ def test_equal_seconds_can_decide_otherwise() -> None:
     plain = {depth: depth / 12 for depth in PLAIN}
     exits = next(one for one in options if one.kind == "exits")
     # As dear as twelve layers, whose accuracy exits at half of the layers do not reach.
-    seconds = {"file": Seconds(plain, {exits.key: 1.0})}
+    seconds = {"file": Costs(plain, {exits.key: 1.0})}
     by_layers, by_seconds = (judge(networks, options, chosen, seconds, by)[0] for by in ("layers", "file"))
     assert by_layers.ships_exits and not by_seconds.ships_exits
     assert exits.measured == {"file": 1.0} and options[1].measured["file"] == pytest.approx(1.5)

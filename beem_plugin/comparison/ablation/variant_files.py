@@ -64,9 +64,14 @@ def expand(base: dict[str, Any], name: str, block: dict[str, Any]) -> list[Varia
     """One variant, or one for each setting of its grid, or for each depth of plain networks."""
     if "plain" in block:
         rest = {key: value for key, value in block.items() if key != "plain"}
+        depths = block["plain"] if isinstance(block["plain"], list) else [block["plain"]]
+        if not depths or any(type(one) is not int or one < 1 for one in depths):
+            raise ConfigurationError(
+                f"plain: found {block['plain']!r}, allowed: a list of numbers of layers, as in [4, 6, 8]"
+            )
         return [
             replace(variant, plain=layers, family=variant.family if variant.is_candidate else name)
-            for layers in depths_of(block["plain"])
+            for layers in depths
             for variant in expand(plain_config(base, layers), f"{name} {layers}", rest)
         ]
     config = change(base, {key: value for key, value in block.items() if key not in SPECIAL_KEYS})
@@ -93,14 +98,6 @@ def expand(base: dict[str, Any], name: str, block: dict[str, Any]) -> list[Varia
         changed = apply_overrides(copy.deepcopy(config), copy.deepcopy(setting))
         variants.append(Variant(f"{name}[{shown_setting(setting)}]", changed, name, setting, selection == "best"))
     return variants
-
-
-def depths_of(value: Any) -> list[int]:
-    """The depths of plain networks, one or several."""
-    depths = value if isinstance(value, list) else [value]
-    if not depths or any(type(one) is not int or one < 1 for one in depths):
-        raise ConfigurationError(f"plain: found {value!r}, allowed: a list of numbers of layers, as in [4, 6, 8]")
-    return depths
 
 
 def change(config: dict[str, Any], diff: dict[str, Any]) -> dict[str, Any]:

@@ -90,27 +90,21 @@ class Launcher:
         root = str(Path(beem_plugin.__file__).resolve().parent.parent)
         paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-        device = None if self._devices is None else self._devices.get()
-        if device is not None:
-            environment["CUDA_VISIBLE_DEVICES"] = device
-        try:
+        if self._devices is None:
             return self._execute(command, log_path, environment)
+        device = self._devices.get()
+        try:
+            return self._execute(command, log_path, {**environment, "CUDA_VISIBLE_DEVICES": device})
         finally:
-            if self._devices is not None and device is not None:
-                self._devices.put(device)
+            self._devices.put(device)
 
     def _execute(self, command: Sequence[str], log_path: Path, environment: dict[str, str]) -> int:
+        program = [sys.executable, "-m", "beem_plugin", *command]
         with open(log_path, "ab") as log:
             with self._lock:
                 if self._is_stopping:
                     return 130
-                process = subprocess.Popen(
-                    [sys.executable, "-m", "beem_plugin", *command],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    env=environment,
-                )
+                process = subprocess.Popen(program, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
                 self._processes.add(process)
             status = process.wait()
         self._processes.discard(process)

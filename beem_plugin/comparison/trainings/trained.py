@@ -120,36 +120,35 @@ class TrainedRun:
 
     @property
     def figures(self) -> dict[str, Any]:
-        """`training_seconds`, interruptions left out, `validation_score`, and the numbers of parameters."""
-        found = _DURATION.fullmatch(str(self.metrics.get("training_duration")))
-        parts = {} if found is None else {unit: float(value or 0) for unit, value in found.groupdict().items()}
-        seconds = timedelta(**parts).total_seconds() if parts else None
-        return {"training_seconds": seconds, **self.parameters, "validation_score": self.validation_score}
-
-    @property
-    def parameters(self) -> dict[str, int]:
-        """`parameters`, all of the model's, and `exit_parameters`, those outside its backbone."""
+        """
+        `training_seconds`, interruptions left out; `parameters`, all of the model's, and `exit_parameters`, those
+        outside its backbone; `validation_score`, see `score_of`.
+        """
         record = self.run.record
         if "parameters" not in record:
             model = self.archive.model
-            total = sum(parameter.numel() for parameter in model.parameters())
             backbone = getattr(getattr(model, "encoder", None), "backbone", None)
-            inside = sum(parameter.numel() for parameter in backbone.parameters()) if backbone is not None else 0
-            record.update(parameters=total, exit_parameters=total - inside)
+            total = sum(one.numel() for one in model.parameters())
+            inside = 0 if backbone is None else sum(one.numel() for one in backbone.parameters())
+            record |= {"parameters": total, "exit_parameters": total - inside}
             write_json(self.run.record_path, record)
-        return {name: record[name] for name in ("parameters", "exit_parameters")}
+        found = _DURATION.fullmatch(str(self.metrics.get("training_duration")))
+        parts = {} if found is None else {unit: float(value or 0) for unit, value in found.groupdict().items()}
+        return {
+            "training_seconds": timedelta(**parts).total_seconds() if parts else None,
+            **{name: record[name] for name in ("parameters", "exit_parameters")},
+            "validation_score": score_of(self.config, self.metrics),
+        }
 
-    @property
-    def validation_score(self) -> float | None:
-        """The training's validation metric at its best epoch; higher is better, whatever its sign."""
-        trainer = block(self.config, "trainer")
-        last = (trainer.get("stages") or [{}])[-1]
-        wanted = trainer.get("validation_metric") or last.get("validation_metric") or "-loss"
-        known = {key.removeprefix(_BEST): value for key, value in self.metrics.items() if key.startswith(_BEST)}
-        names = [wanted] if isinstance(wanted, str) else wanted
-        if any(name.lstrip("+-") not in known for name in names):
-            return None
-        return MetricTracker(wanted).combined_score(known)
+
+def score_of(config: dict[str, Any], metrics: dict[str, Any]) -> float | None:
+    """A training's validation metric at its best epoch; higher is better, whatever its sign."""
+    trainer = block(config, "trainer")
+    last = (trainer.get("stages") or [{}])[-1]
+    wanted = trainer.get("validation_metric") or last.get("validation_metric") or "-loss"
+    known = {key.removeprefix(_BEST): value for key, value in metrics.items() if key.startswith(_BEST)}
+    names = [wanted] if isinstance(wanted, str) else wanted
+    return MetricTracker(wanted).combined_score(known) if {name.lstrip("+-") for name in names} <= set(known) else None
 
 
 def judge(

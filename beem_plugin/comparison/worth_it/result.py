@@ -12,7 +12,7 @@ from beem_plugin.comparison.worth_it.options import Option
 from beem_plugin.comparison.worth_it.verdicts import LAYERS, Verdict, headline
 from beem_plugin.evaluation.statistics import Difference, mean_and_error
 from beem_plugin.rendering.plots import Series, SpeedPanel, speed_plot
-from beem_plugin.rendering.tables import Column, Estimate, Table
+from beem_plugin.rendering.tables import Column, Estimate, Table, text
 
 EXITS = "early exits"
 COSTS = {LAYERS: "layers", "single": "seconds one by one", "file": "seconds of a file"}
@@ -53,30 +53,24 @@ class WorthIt:
 
     def table(self) -> Table:
         """One row an option. A column is added here."""
-        columns = {name: Column(head, "text") for name, head in (("name", "shipped"), ("ships", "best at"))}
+        columns = dict(zip(("name", "ships"), text("shipped", "best at"), strict=True))
         columns["fitted_for"] = Column("fitted for", digits=1, unit="x")
         columns["accuracy"] = Column("accuracy", factor=100, better="up")
         columns["against_full"] = Column("less full depth", "text")
-        columns["speedup"] = Column("layers", unit="x")
-        columns |= {
-            way: Column(head.removeprefix("seconds "), unit="x") for way, head in COSTS.items() if way != LAYERS
-        }
+        columns |= {f"speed_{unit}": Column(head.removeprefix("seconds "), unit="x") for unit, head in COSTS.items()}
         columns |= {f"against_{unit}": Column(f"less plain, equal {head}", "text") for unit, head in COSTS.items()}
         columns["training"] = Column("training s", digits=0)
         records = []
         for one in self.options:
             mean, error = mean_and_error(one.right.mean(1).tolist())
-            records.append({
-                "name": one.name,
-                "ships": ", ".join(f"{verdict.speed:g}x" for verdict in self.verdicts if verdict.ship is one),
-                "fitted_for": one.fitted_for,
-                "accuracy": Estimate(mean, error if self.seeds > 1 else None),
-                "against_full": None if one.against_full is None else shown(one.against_full),
-                "speedup": one.layer_speedup,
-                **one.measured,
-                **{f"against_{unit}": shown(found) for unit, found in one.against_plain.items()},
-                "training": self.training_seconds.get(EXITS if one.kind == "exits" else one.name),
-            })  # fmt: skip
+            record: dict[str, Any] = {"name": one.name, "fitted_for": one.fitted_for}
+            record["ships"] = ", ".join(f"{verdict.speed:g}x" for verdict in self.verdicts if verdict.ship is one)
+            record["accuracy"] = Estimate(mean, error if self.seeds > 1 else None)
+            record["against_full"] = None if one.against_full is None else shown(one.against_full)
+            record |= {f"speed_{unit}": value for unit, value in {LAYERS: one.layer_speedup, **one.measured}.items()}
+            record |= {f"against_{unit}": shown(found) for unit, found in one.against_plain.items()}
+            record["training"] = self.training_seconds.get(EXITS if one.kind == "exits" else one.name)
+            records.append(record)
         table = Table.of_records(records, columns, f"accuracy and speed on {self.judged_on}, {self.samples} samples")
         seeds = f"mean of {self.seeds} seeds ± standard error" if self.seeds > 1 else "one seed"
         table.notes = [

@@ -27,7 +27,7 @@ from beem_plugin.comparison.worth_it.networks import Networks, Plain, Traces
 from beem_plugin.comparison.worth_it.options import SPEEDS, choose_options
 from beem_plugin.comparison.worth_it.result import EXITS, WorthIt, trade_off
 from beem_plugin.comparison.worth_it.seconds import measure_options
-from beem_plugin.comparison.worth_it.verdicts import LAYERS, Seconds, Verdict, judge
+from beem_plugin.comparison.worth_it.verdicts import LAYERS, Costs, Verdict, judge
 from beem_plugin.evaluation.benchmark import machine
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.models.model import Model
@@ -76,7 +76,7 @@ def worth_it_from_args(args: argparse.Namespace) -> int:
     ]
     networks = Networks(depth, traces[0], dict(zip(plain, traces[1:], strict=True)))
     options, chosen = choose_options(networks, rules, speeds, cascades)
-    seconds: dict[str, Seconds] = {}
+    seconds: dict[str, Costs] = {}
     result = WorthIt(options, [], args.by, args.seeds, len(networks.exits[0].reported), *sources_of(trainings))
     if args.measure:
         seconds, result.machine = measured(trainings, networks, result)
@@ -149,7 +149,7 @@ def sources_of(trainings: Trainings) -> tuple[str, str]:
     return variant.judged_source(), variant.calibration_source()
 
 
-def measured(trainings: Trainings, networks: Networks, result: WorthIt) -> tuple[dict[str, Seconds], dict[str, Any]]:
+def measured(trainings: Trainings, networks: Networks, result: WorthIt) -> tuple[dict[str, Costs], dict[str, Any]]:
     """Seconds of the first seed's networks by way of running, and the machine."""
     exits, variant = trainings.trained(EXITS)[0], trainings.variants[0]
     labelled = exits.trace(result.judged_on, variant.batch_size).known.nonzero().flatten().tolist()

@@ -8,7 +8,7 @@ from typing import Any
 from beem_plugin.archival import Archive
 from beem_plugin.comparison.worth_it.networks import Plain
 from beem_plugin.comparison.worth_it.options import Option
-from beem_plugin.comparison.worth_it.verdicts import Seconds
+from beem_plugin.comparison.worth_it.verdicts import Costs
 from beem_plugin.data.collate import ragged_parts
 from beem_plugin.data.instance import Instance
 from beem_plugin.execution import Engine
@@ -32,7 +32,7 @@ def measure_options(
     instances: Sequence[Instance],
     repeats: int = 3,
     time_budget: float = 120,
-) -> dict[str, Seconds]:
+) -> dict[str, Costs]:
     """
     Times the first seed's networks in turns, on the samples that the options' `right` is about. Distilled networks are
     as fast as plain ones, and not timed. After `time_budget` seconds of each way no further repeat begins.
@@ -54,7 +54,7 @@ def measure_options(
         timings = measure(cases, repeats, device, time_budget=time_budget, description=f"measuring, {way}")
         each = {key: timing.median / len(some) for key, timing in timings.items()}
         networks = {one.members[0].layers: each.pop(one.key) for one in timed if one.kind == "plain"}
-        found[way] = Seconds(networks, each)
+        found[way] = Costs(networks, each)
     return found
 
 

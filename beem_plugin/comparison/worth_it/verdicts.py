@@ -14,11 +14,14 @@ LAYERS = "layers"
 
 
 @dataclass
-class Seconds:
-    """Seconds a sample, measured one way: of plain networks by depth, of other options by key."""
+class Costs:
+    """Of a sample, in layers or in seconds measured one way: of plain networks by depth, of other options by key."""
 
-    plain: dict[int, float]
-    options: dict[str, float]
+    plain: Mapping[int, float]
+    options: Mapping[str, float]
+
+    def of(self, option: Option) -> float:
+        return self.plain[option.members[0].layers] if option.kind == "plain" else self.options[option.key]
 
 
 @dataclass
@@ -71,7 +74,7 @@ def judge(
     networks: Networks,
     options: Sequence[Option],
     chosen: Mapping[float, tuple[Option | None, Alternative]],
-    seconds: Mapping[str, Seconds],
+    seconds: Mapping[str, Costs],
     by: str = LAYERS,
 ) -> list[Verdict]:
     """
@@ -80,26 +83,20 @@ def judge(
     `options` and `chosen` are those of `choose_options`; equal cost means `by`: layers, or a key of `seconds`.
     """
     full = next(one for one in options if one.members == (networks.full,))
+    of_rules = {one.key: one.cost for one in options if one.fitted}
+    layers = Costs({one.layers: one.layers for one in networks.plain}, of_rules)
     for one in options:
         if one is not full:
             one.against_full = crossed_difference(one.right, full.right)
-        for way, found in seconds.items():
-            own = found.plain[one.members[0].layers] if one.kind == "plain" else found.options[one.key]
-            one.measured[way] = found.plain[networks.depth] / own
+        one.measured |= {way: found.of(full) / found.of(one) for way, found in seconds.items()}
     verdicts = []
     for speed, (exits, alternative) in chosen.items():
         difference = None
         if exits is not None:
-            # Of each unit: the cost of exits, of full depth, and of plain networks by depth.
-            spent: dict[str, tuple[float, float, dict[int, float] | None]] = {
-                LAYERS: (exits.cost, networks.depth, None)
-            }
-            spent |= {
-                way: (one.options[exits.key], one.plain[networks.depth], one.plain) for way, one in seconds.items()
-            }
-            for unit, (own, whole, costs) in spent.items():
+            for unit, costs in {LAYERS: layers, **seconds}.items():
                 # A rule above the requested speed is compared with networks at the requested speed.
-                right = networks.right_at(alternative, max(own, whole / speed), "reported", costs)
+                cost = max(costs.of(exits), costs.of(full) / speed)
+                right = networks.right_at(alternative, cost, "reported", costs.plain)
                 exits.against_plain[unit] = crossed_difference(exits.right, right)
             difference = exits.against_plain[by]
         ships_exits = difference is not None and (
@@ -115,10 +112,8 @@ def shipped(options: Sequence[Option], alternative: Alternative, speed: float) -
     Of the options that reach the speed the cascade, or the deepest of the plain networks; if none does, the fastest.
     """
     own = [one for one in options if one.kind == "plain" and one.members[0] in alternative.members]
-    fast = (
-        [one for one in options if one.kind == "cascade" and one.fitted_for == speed] if alternative.is_cascade else []
-    )
-    fast = [one for one in fast or own if one.layer_speedup >= REACHED * speed]
+    cascades = [one for one in options if one.kind == "cascade" and one.fitted_for == speed]
+    fast = [one for one in cascades or own if one.layer_speedup >= REACHED * speed]
     return max(fast, key=lambda one: one.members[0].layers) if fast else max(own, key=lambda one: one.layer_speedup)
 
 

@@ -154,10 +154,8 @@ def _curve_table(curve: dict[str, Any] | None) -> Table | None:
 def _reliability_table(rows: Sequence[dict[str, Any]]) -> Table:
     columns = [Column("expected calibration error (%)", "text")]
     columns += [Column(f"exit {row['exit']}", digits=1, factor=100) for row in rows]
-    lines = [["before", *(row["ece_before"] for row in rows)]]
-    if rows[0]["after"] is not None:
-        lines.append(["after", *(row["ece_after"] for row in rows)])
-    return Table(columns, lines)
+    parts = ("before", "after") if rows[0]["after"] is not None else ("before",)
+    return Table(columns, [[part, *(row[f"ece_{part}"] for row in rows)] for part in parts])
 
 
 def _theory_table(theory: dict[str, Any]) -> Table:
