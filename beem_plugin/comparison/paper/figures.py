@@ -72,7 +72,7 @@ def points_of(family: str, rows: Sequence[Row]) -> list[dict[str, Any]]:
     """From slow to fast: a rule's curve over all thresholds, the median of the seeds, or a point a setting."""
     own = [row for row in rows if row.variant.family == family and row.results]
     found = []
-    for row in own if own and own[0].variant.setting else ():
+    for row in (row for row in own if row.variant.setting):
         accuracy, speed = row.spread("accuracy", "metrics"), row.spread("layer_speedup")
         assert accuracy is not None and speed is not None, "a row with results"
         found.append((row.variant.setting["setting"], accuracy.value, speed.value))
