@@ -21,14 +21,7 @@ from beem_plugin.tasks.task import evaluation_loader
 
 
 def refit_on(archive: Archive, source: str) -> Refit:
-    """
-    # Parameters
-
-    archive : `Archive`
-        Its policy as it was before calibration is fitted.
-    source : `str`
-        What the validation reader reads.
-    """
+    """Fits the policy, as it was before calibration, on what the archive's validation reader reads from `source`."""
     instances = archive.validation_dataset_reader.read(source)
     if not instances:
         raise ConfigurationError(f"--data: found no sample in {source}, allowed: one or more")
@@ -41,15 +34,11 @@ def refit_on(archive: Archive, source: str) -> Refit:
         segments = [open_graph(folder / name) for name in meta["graphs"]]
         for batch in evaluation_loader(archive, instances, None):
             found = all_exits(segments, {name: value.numpy() for name, value in batch.items()})
-            yield batch, [signals_of(values, meta["signals"]) for values in found]
+            exits = (map(torch.from_numpy, values) for values in found)
+            yield batch, [ExitSignals(next(one), dict(zip(meta["signals"], one, strict=True))) for one in exits]
 
     def refit(folder: Path, meta: dict[str, Any]) -> ExitPolicy:
         trace = trace_outputs(model, outputs(folder, meta), None, source)
         return text_model(with_policy(archive, config, trace).model).exit_policy
 
     return refit
-
-
-def signals_of(values: list[Any], names: list[str]) -> ExitSignals:
-    logits, *signals = map(torch.from_numpy, values)
-    return ExitSignals(logits, dict(zip(names, signals, strict=True)))

@@ -61,9 +61,9 @@ def confident_patience(patience: int) -> Callable[[ExitTrace], Scored]:
 def swept_table(fits: Sequence[Callable[[ExitTrace], Scored]], calibration: ExitTrace, other: ExitTrace) -> ScoreTable:
     """The scores of `other`, by that of the `fits` whose curve on the calibration data has the largest area."""
     scored = [fit(calibration) for fit in fits]
-    areas = [threshold_curve(table(calibration)).area() if len(fits) > 1 else None for table in scored]
-    best = max(range(len(fits)), key=lambda place: -math.inf if areas[place] is None else areas[place])
-    return scored[best](other)
+    areas = [threshold_curve(table(calibration)).area() for table in scored] if len(scored) > 1 else [None]
+    found = [-math.inf if area is None else area for area in areas]
+    return scored[found.index(max(found))](other)
 
 
 def settings_curve(configs: Sequence[Mapping[str, Any]], trace: ExitTrace) -> Curve:

@@ -34,17 +34,8 @@ def caption_cases(
 ) -> list[Case]:
     """
     Full depth, transformers' `generate`, and the policy with each of `skipped_blocks`. Their counts are those of
-    `decoded_speed` and `same_as_full_depth`, the share of captions that are equal.
-
-    # Parameters
-
-    model : `MultiExitCaptioner`
-        In evaluation mode, on its device, in its precision.
-    policy : `ExitPolicy`
-    batches : `Sequence[Mapping[str, Tensor]]`
-        With `pixel_values`, on the model's device.
-    skipped_blocks : `Sequence[str]`, optional (default = the model's own)
-    num_beams, max_length : `int`, optional (default = the model's)
+    `decoded_speed` and `same_as_full_depth`, the share of captions that are equal. The model is in evaluation mode, on
+    the device of the batches' `pixel_values` and in its precision; by default it decodes as its config says.
     """
     decoding = changed(model.decoding, num_beams=num_beams, max_length=max_length)
     kinds = list(skipped_blocks) or [registered_name(SkippedBlocks, decoding.skipped_blocks)]
