@@ -176,7 +176,7 @@ def test_captions_under_policies() -> None:
 
 
 @pytest.mark.parametrize(("model", "data"), [("classifier", str(ARCHIVES / "texts.csv")), ("captioner", "test")])
-def test_counts_of_a_benchmark(tmp_path: Path, model: str, data: str) -> None:
+def test_counts_of_a_benchmark(tmp_path: Path, without_plots: None, model: str, data: str) -> None:
     files = [str(ARCHIVES / f"{model}.tar.gz"), data, "--output-file", str(tmp_path / "b.json")]
     run("benchmark", *files, "--batch-sizes", "4", "--repeats", "1")
     assert_holds(json.loads((tmp_path / "b.json").read_text())["counted"], CAPTIONS["counted"][model])

@@ -133,7 +133,7 @@ def test_predict_tags_lists_and_texts(tagger: Path, tmp_path: Path) -> None:
 
 
 def test_benchmark_calibrate_and_ablate_take_a_tagger(
-    tagger: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tagger: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, without_plots: None
 ) -> None:
     train_in_process(monkeypatch)
     data, archive = str(tagger / "eng.testa"), str(tagger / "run" / "model.tar.gz")

@@ -69,7 +69,7 @@ def cost_table(
     runs, left = (sum(record[key] for record in records) for key in ("seeds", "left"))
     table.title = f"{left} trainings to run, {runs - left} done"
     whole, rest = (sum(record[key] * record["cost"] for record in records) for key in ("seeds", "left"))
-    table.notes.append(f"cost: layers times samples; 1 is a network of full depth; all {whole:.1f}, left {rest:.1f}")
+    table.notes.append(f"cost: layers times samples; 1 is the cheapest of full depth; all {whole:.1f}, left {rest:.1f}")
     if all(record["seconds"] is not None for record in records):
         minutes = sum(record["left"] * record["seconds"] for record in records) / 60
         source = "from the trainings that are done" if any(rates.values()) else "a rough estimate"
