@@ -64,8 +64,8 @@ class ExitDecisions:
             torch.cat(scores) if len(scores) == len(parts) else None,
         )
 
-    def __getitem__(self, rows: Tensor) -> ExitDecisions:
-        """The samples at `rows`, `(selected,)` int64, in that order."""
+    def __getitem__(self, rows: Tensor | slice) -> ExitDecisions:
+        """The samples at `rows`, `(selected,)` int64 or a slice, in that order."""
         scores = None if self.scores is None else self.scores[rows]
         return ExitDecisions(self.exits[rows], self.predictions[rows], self.log_probabilities[rows], scores)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.registry import Registrable
+from beem_plugin.data.token_arrays import TokenArrays
 from beem_plugin.data.tokenizer import load_tokenizer
 
 logger = logging.getLogger(__name__)
@@ -79,10 +80,14 @@ class CaptionTokenizer(Registrable):
         return self.encode_batch([(caption,)])[0]["input_ids"]
 
     def encode_batch(self, texts: Sequence[tuple[str, ...]]) -> list[dict[str, list[int]]]:
-        """`input_ids` of many captions at once; those of an empty caption are the start token alone."""
+        """`input_ids` and `attention_mask` of many captions; those of an empty caption are the start token alone."""
+        return self.encode_arrays(texts).rows()
+
+    def encode_arrays(self, texts: Sequence[tuple[str, ...]]) -> TokenArrays:
+        """`encode_batch` in flat arrays."""
         captions = [caption for (caption,) in texts]
         if not captions:
-            return []
+            return TokenArrays.of_rows([])
         words = self.tokenizer(captions, add_special_tokens=False)["input_ids"]
         bos, eos = self.bos_token_id, self.eos_token_id
         rows = [[bos, *ids, eos] if ids else [bos] for ids in words]
@@ -90,7 +95,7 @@ class CaptionTokenizer(Registrable):
         shortened = sum(len(kept) < len(row) for kept, row in zip(cut, rows))
         if shortened:
             logger.info("cut %d of %d captions to %d tokens", shortened, len(rows), self.max_length)
-        return [{"input_ids": row} for row in cut]
+        return TokenArrays.of_columns({"input_ids": cut}, len(cut))
 
     def decode(self, ids: Sequence[int]) -> str:
         """The caption, without special tokens."""

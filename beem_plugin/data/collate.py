@@ -10,7 +10,8 @@ from torch import Tensor
 
 from beem_plugin.data.instance import Instance
 from beem_plugin.data.instance_table import InstanceTable
-from beem_plugin.data.ragged_batch import TOKEN_FIELDS, RaggedBatch
+from beem_plugin.data.ragged_batch import RaggedBatch
+from beem_plugin.data.token_arrays import TokenArrays
 from beem_plugin.data.vocabulary import Vocabulary
 
 Collator = Callable[[Sequence[Instance], Sequence[int]], dict[str, Tensor]]
@@ -50,10 +51,8 @@ def ragged(instances: Sequence[Instance], pad_token_id: int, position: int = 0) 
     """The tokens of `instances` as engines take them; `index` counts from `position`."""
     if isinstance(instances, InstanceTable):
         return instances.ragged(pad_token_id, position)
-    encodings = [instance.encoding for instance in instances]
-    given = {name: [one[name] for one in encodings] for name in TOKEN_FIELDS if name in encodings[0]}
-    types, words = given.get("token_type_ids"), given.get("words")
-    return RaggedBatch.from_lists(given["input_ids"], types, words, pad_token_id=pad_token_id, position=position)
+    arrays = TokenArrays.of_rows([instance.encoding for instance in instances])
+    return RaggedBatch.from_arrays(arrays, pad_token_id, position)
 
 
 def ragged_parts(instances: Sequence[Instance], pad_token_id: int, size: int) -> Iterator[RaggedBatch]:

@@ -40,10 +40,13 @@ def whole_lines(lines: Iterator[str]) -> Iterator[str]:
         return
     pending = ""
     for line in itertools.chain(head, lines):
-        pending += line
-        if not line.endswith("\r"):
-            yield pending
+        if line.endswith("\r"):
+            pending += line
+        elif pending:
+            yield pending + line
             pending = ""
+        else:
+            yield line
     if pending:
         yield pending
 

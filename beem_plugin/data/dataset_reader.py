@@ -17,6 +17,7 @@ from beem_plugin.data.instance_table import InstanceTable, token_counts
 from beem_plugin.data.labels import LabelRules
 from beem_plugin.data.slices import PARTS, Slicing, split_source
 from beem_plugin.data.table_file import TableFormat, TableRow, read_table
+from beem_plugin.data.token_arrays import TokenArrays
 from beem_plugin.data.tokenizer import TextEncoder
 from beem_plugin.data.vocabulary import Vocabulary
 
@@ -126,9 +127,17 @@ class DatasetReader(Registrable):
 
     def texts_to_instances(self, rows: Sequence[Mapping[str, Any]]) -> list[Instance]:
         """`text_to_instance` for many rows at once, which is faster."""
-        instances = [self._instance(dict(row)) for row in rows]
+        instances = self.untokenized(rows)
         self._encode(instances)
         return instances
+
+    def untokenized(self, rows: Sequence[Mapping[str, Any]]) -> list[Instance]:
+        """`texts_to_instances` without the tokens, which `encode` makes."""
+        return [self._instance(dict(row)) for row in rows]
+
+    def encode(self, instances: Sequence[Instance]) -> TokenArrays:
+        """The tokens of instances that are not tokenized yet."""
+        return TokenArrays.join(self._encoded_parts(instances))
 
     def collator(self, vocab: Vocabulary, pad_token_id: int) -> Collator:
         """What makes batches of this reader's instances."""
@@ -144,17 +153,19 @@ class DatasetReader(Registrable):
         return tuple([instance.fields[name] for name in self.text_fields])
 
     def _encode(self, instances: Sequence[Instance]) -> None:
-        encodings = (
-            self._encode_batch(instances[start : start + _CHUNK]) for start in range(0, len(instances), _CHUNK)
-        )
         if isinstance(instances, InstanceTable):
-            instances.set_tokens(encodings)
+            instances.set_tokens(self._encoded_parts(instances))
             return
-        for instance, encoding in zip(instances, chain.from_iterable(encodings), strict=True):
+        rows = chain.from_iterable(part.rows() for part in self._encoded_parts(instances))
+        for instance, encoding in zip(instances, rows, strict=True):
             instance.encoding = encoding
 
-    def _encode_batch(self, instances: Sequence[Instance]) -> list[dict[str, list[int]]]:
-        return self.tokenizer.encode_batch([self._texts(instance) for instance in instances])
+    def _encoded_parts(self, instances: Sequence[Instance]) -> Iterator[TokenArrays]:
+        for start in range(0, len(instances), _CHUNK):
+            yield self._encode_batch(instances[start : start + _CHUNK])
+
+    def _encode_batch(self, instances: Sequence[Instance]) -> TokenArrays:
+        return self.tokenizer.encode_arrays([self._texts(instance) for instance in instances])
 
     def _part(self, base: str, part: str) -> InstanceTable:
         """

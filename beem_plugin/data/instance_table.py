@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, overload
 
 import numpy as np
-import torch
 
 from beem_plugin.data.instance import Instance
-from beem_plugin.data.ragged_batch import TOKEN_FIELDS, RaggedBatch
+from beem_plugin.data.ragged_batch import RaggedBatch
+from beem_plugin.data.token_arrays import TokenArrays
 
 _BLOCK = 4096
 
@@ -52,18 +52,11 @@ class InstanceTable(Sequence[Instance]):
         self._starts = np.zeros(len(codes), dtype=np.int64)
         self.lengths = np.zeros(len(codes), dtype=np.int64)
 
-    def set_tokens(self, encodings: Iterable[Sequence[dict[str, list[int]]]]) -> None:
-        """Takes the encodings of all rows in order, in chunks as a tokenizer returns them."""
-        parts: dict[str, list[np.ndarray]] = {}
-        lengths = array("q")
-        for chunk in encodings:
-            lengths.extend(len(encoding.get("input_ids", ())) for encoding in chunk)
-            for name in TOKEN_FIELDS:
-                if name in chunk[0]:
-                    flat = [token for encoding in chunk for token in encoding[name]]
-                    parts.setdefault(name, []).append(np.array(flat, dtype=np.int32))
-        self._tokens = {name: narrowed(np.concatenate(arrays)) for name, arrays in parts.items()}
-        self.lengths = np.array(lengths, dtype=np.int64)
+    def set_tokens(self, encodings: Iterable[TokenArrays]) -> None:
+        """Takes the tokens of all rows in order, in parts as a tokenizer returns them."""
+        found = TokenArrays.join(encodings)
+        self._tokens = {name: narrowed(flat) for name, flat in found.tokens.items()}
+        self.lengths = found.lengths
         self._starts = self.lengths.cumsum() - self.lengths
 
     def __len__(self) -> int:
@@ -121,9 +114,8 @@ class InstanceTable(Sequence[Instance]):
         lengths = self.lengths
         starts = lengths.cumsum() - lengths
         places = np.arange(int(lengths.sum())) + np.repeat(self._starts - starts, lengths)
-        tokens = {name: torch.from_numpy(flat[places].astype(np.int64)) for name, flat in self._tokens.items()}
-        index = torch.arange(position, position + len(self))
-        return RaggedBatch(tokens, torch.from_numpy(starts), torch.from_numpy(lengths.copy()), index, pad_token_id)
+        arrays = TokenArrays(lengths, {name: flat[places] for name, flat in self._tokens.items()})
+        return RaggedBatch.from_arrays(arrays, pad_token_id, position)
 
     def _instance(self, first: int, last: int, start: int, length: int, code: int) -> Instance:
         fields, identifier = pickle.loads(self._records[first:last])

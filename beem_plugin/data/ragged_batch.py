@@ -12,8 +12,7 @@ from torch import Tensor
 
 from beem_plugin.common.errors import DataError
 from beem_plugin.common.transfer import all_to_device, to_device
-
-TOKEN_FIELDS = ("input_ids", "token_type_ids", "words")
+from beem_plugin.data.token_arrays import TOKEN_FIELDS, TokenArrays
 
 
 @dataclass
@@ -78,32 +77,11 @@ class RaggedBatch:
         return cls(tokens, lengths.cumsum(0) - lengths, lengths, index, pad_token_id)
 
     @classmethod
-    def from_lists(
-        cls,
-        input_ids: Sequence[Sequence[int]],
-        token_type_ids: Sequence[Sequence[int]] | None = None,
-        words: Sequence[Sequence[int]] | None = None,
-        index: Tensor | None = None,
-        pad_token_id: int = 0,
-        position: int = 0,
-    ) -> RaggedBatch:
-        """
-        # Parameters
-
-        input_ids : `Sequence[Sequence[int]]`
-            Token ids of each sample.
-        token_type_ids, words : `Sequence[Sequence[int]]`, optional (default = `None`)
-        index : `Tensor`, optional (default = `position`, `position + 1`, ...)
-        pad_token_id, position : `int`, optional (default = `0`)
-        """
-        lengths = torch.tensor([len(ids) for ids in input_ids], dtype=torch.int64)
-        total = int(lengths.sum())
-        tokens = {
-            name: torch.from_numpy(np.fromiter(itertools.chain.from_iterable(rows), dtype=np.int64, count=total))
-            for name, rows in zip(TOKEN_FIELDS, (input_ids, token_type_ids, words), strict=True)
-            if rows is not None
-        }
-        index = torch.arange(position, position + len(lengths)) if index is None else index
+    def from_arrays(cls, arrays: TokenArrays, pad_token_id: int = 0, position: int = 0) -> RaggedBatch:
+        """With a copy of the tokens; `index` counts from `position`."""
+        tokens = {name: torch.from_numpy(values.astype(np.int64)) for name, values in arrays.tokens.items()}
+        lengths = torch.from_numpy(arrays.lengths.copy())
+        index = torch.arange(position, position + len(lengths))
         return cls(tokens, lengths.cumsum(0) - lengths, lengths, index, pad_token_id)
 
     @classmethod

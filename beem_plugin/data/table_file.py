@@ -197,9 +197,12 @@ def _object_row(values: Any, place: str) -> TableRow:
 def _text_rows(lines: Iterable[str], source: str, names: Sequence[str]) -> Iterator[TableRow]:
     for number, line in enumerate(lines, start=1):
         text = line.rstrip("\r\n")
-        if not text.strip():
+        if not text or text.isspace():
             continue
-        texts = text.split("\t") if len(names) > 1 else [text]
+        if len(names) == 1:
+            yield TableRow(f"{source}:{number}", {names[0]: text})
+            continue
+        texts = text.split("\t")
         if len(texts) != len(names):
             raise DataError(
                 f"{source}:{number}: found {len(texts)} text(s) separated by tabs, allowed: {len(names)} "

@@ -7,10 +7,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.registry import FromParams
 from beem_plugin.data.hub import hub_error, hub_options
 from beem_plugin.data.pretrained import resolve_model_name
+from beem_plugin.data.token_arrays import TOKEN_FIELDS, TokenArrays
 
 KEY = "model_name"
 
@@ -74,11 +77,12 @@ class TextEncoder(FromParams):
             For each text or pair `input_ids`, `attention_mask` and, if the model takes them, `token_type_ids`, without
             padding.
         """
-        encodings: list[dict[str, list[int]]] = []
-        for start in range(0, len(texts), _CHUNK):
-            chunk = texts[start : start + _CHUNK]
-            encodings += self._encode_fast(chunk) if self._is_fast else self._encode_slowly(chunk)
-        return encodings
+        return self.encode_arrays(texts).rows()
+
+    def encode_arrays(self, texts: Sequence[tuple[str, ...]]) -> TokenArrays:
+        """`encode_batch` in flat arrays, which is faster."""
+        encode = self._encode_fast if self._is_fast else self._encode_slowly
+        return TokenArrays.join(encode(texts[start : start + _CHUNK]) for start in range(0, len(texts), _CHUNK))
 
     @cached_property
     def _is_fast(self) -> bool:
@@ -88,7 +92,7 @@ class TextEncoder(FromParams):
         kind = type(self.tokenizer)
         return issubclass(kind, PreTrainedTokenizerFast) and kind._encode_plus is PreTrainedTokenizerFast._encode_plus
 
-    def _encode_fast(self, texts: Sequence[tuple[str, ...]]) -> list[dict[str, list[int]]]:
+    def _encode_fast(self, texts: Sequence[tuple[str, ...]]) -> TokenArrays:
         from transformers.tokenization_utils_base import PaddingStrategy, TruncationStrategy
 
         # transformers' own call builds a `BatchEncoding` with offsets, which takes longer than tokenizing.
@@ -100,24 +104,28 @@ class TextEncoder(FromParams):
             pad_to_multiple_of=None,
             padding_side=None,
         )
-        inputs = [text for (text,) in texts] if len(texts[0]) == 1 else list(texts)
+        is_single = len(texts[0]) == 1
+        inputs = [text for (text,) in texts] if is_single else list(texts)
         encoded = self.tokenizer.backend_tokenizer.encode_batch_fast(inputs)
-        if "token_type_ids" not in self.tokenizer.model_input_names:
-            return [{"input_ids": (ids := one.ids), "attention_mask": [1] * len(ids)} for one in encoded]
-        return [
-            {"input_ids": (ids := one.ids), "attention_mask": [1] * len(ids), "token_type_ids": one.type_ids}
-            for one in encoded
-        ]
+        columns: dict[str, Any] = {"input_ids": [one.ids for one in encoded]}
+        has_types = "token_type_ids" in self.tokenizer.model_input_names
+        # All single texts have the types of the longest one, which has tokens of every kind.
+        is_zero = has_types and is_single and not any(max(encoded, key=len).type_ids)
+        if has_types and not is_zero:
+            columns["token_type_ids"] = [one.type_ids for one in encoded]
+        found = TokenArrays.of_columns(columns, len(texts))
+        if is_zero:
+            found.tokens["token_type_ids"] = np.zeros_like(found.tokens["input_ids"])
+        return found
 
-    def _encode_slowly(self, texts: Sequence[tuple[str, ...]]) -> list[dict[str, list[int]]]:
+    def _encode_slowly(self, texts: Sequence[tuple[str, ...]]) -> TokenArrays:
         batch = self.tokenizer(
             *(list(column) for column in zip(*texts, strict=True)),
             truncation="longest_first" if self.max_length is not None else False,
             max_length=self.max_length,
             padding=False,
         )
-        names = [name for name in ("input_ids", "attention_mask", "token_type_ids") if name in batch]
-        return [{name: batch[name][row] for name in names} for row in range(len(texts))]
+        return TokenArrays.of_columns({name: batch[name] for name in TOKEN_FIELDS if name in batch}, len(texts))
 
     def save(self, folder: str | Path) -> None:
         """Everything that `model_name: folder` needs to build this tokenizer again."""

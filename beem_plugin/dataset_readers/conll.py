@@ -10,6 +10,7 @@ from beem_plugin.common.files import open_text
 from beem_plugin.data.dataset_reader import DatasetReader
 from beem_plugin.data.instance import Instance
 from beem_plugin.data.slices import Slicing
+from beem_plugin.data.token_arrays import TOKEN_FIELDS, TokenArrays
 from beem_plugin.data.tokenizer import TextEncoder
 
 
@@ -70,7 +71,7 @@ class ConllReader(DatasetReader):
     def _texts(self, instance: Instance) -> tuple[str, ...]:
         return (" ".join(instance.fields["words"]),)
 
-    def _encode_batch(self, instances: Sequence[Instance]) -> list[dict[str, list[int]]]:
+    def _encode_batch(self, instances: Sequence[Instance]) -> TokenArrays:
         """With `words`: 1 at the first token of each word, 0 elsewhere."""
         tokenizer, limit = self.tokenizer.tokenizer, self.tokenizer.max_length
         words = {word for instance in instances for word in instance.fields["words"]}
@@ -79,4 +80,5 @@ class ConllReader(DatasetReader):
         found = tokenizer(texts, is_split_into_words=True, truncation=limit is not None, max_length=limit)
         places = map(found.word_ids, range(len(texts)))
         firsts = [[int(one not in (None, before)) for before, one in zip([None, *row], row)] for row in places]
-        return [dict(zip((*found, "words"), row, strict=True)) for row in zip(*found.values(), firsts, strict=True)]
+        columns = {name: found[name] for name in TOKEN_FIELDS if name in found}
+        return TokenArrays.of_columns({**columns, "words": firsts}, len(texts))

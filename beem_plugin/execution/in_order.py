@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+
+import torch
 
 from beem_plugin.calibration.replay import ExitDecisions
 from beem_plugin.data.ragged_batch import RaggedBatch
@@ -25,8 +27,7 @@ def run_in_order(
             yield batch
 
     for executed in engine.run(network, policy, read()):
-        for batch in pending[:]:  # a copy, since the engine may read in a thread of its own
-            batch.take(executed)
+        place_in(pending[:], executed)  # a copy, since the engine may read in a thread of its own
         while pending and pending[0].missing == 0:
             yield pending.pop(0).decisions(network.num_labels)
     if pending:
@@ -45,11 +46,18 @@ class _Pending:
     def missing(self) -> int:
         return self.last - self.first - sum(len(part.index) for part in self.parts)
 
-    def take(self, executed: ExecutedBatch) -> None:
-        """Keeps the results that belong to this batch."""
-        rows = ((executed.index >= self.first) & (executed.index < self.last)).nonzero().squeeze(1)
-        if len(rows):
-            self.parts.append(ExecutedBatch(executed.index[rows], executed.decisions[rows]))
-
     def decisions(self, num_labels: int) -> ExitDecisions:
         return gather_decisions(self.parts, num_labels, self.last - self.first)[1]
+
+
+def place_in(pending: Sequence[_Pending], executed: ExecutedBatch) -> None:
+    """Divides results among the batches that they belong to; `pending` is in the order of the input."""
+    index, decisions = executed.index.numpy(), executed.decisions
+    if (index[1:] < index[:-1]).any():
+        order = index.argsort(kind="stable")
+        index, decisions = index[order], decisions[torch.from_numpy(order)]
+    bounds = index.searchsorted([*(batch.first for batch in pending), pending[-1].last]).tolist()
+    sorted_index = torch.from_numpy(index)
+    for batch, begin, end in zip(pending, bounds, bounds[1:]):
+        if begin < end:
+            batch.parts.append(ExecutedBatch(sorted_index[begin:end], decisions[begin:end]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
 from typing import Any
@@ -76,10 +76,17 @@ class EarlyExitPredictor(Predictor):
         self.engine = engine if engine is not None else self.classifier.engine
 
     def _batch_json_to_instances(self, json_dicts: Sequence[JsonDict]) -> Sequence[Instance]:
-        names = self.dataset_reader.text_fields
-        types = self.dataset_reader.text_types
-        texts = [texts_of(json_dict, names, types) for json_dict in json_dicts]
-        instances = self.dataset_reader.texts_to_instances(texts)
+        return self._instances(json_dicts, self.dataset_reader.texts_to_instances)
+
+    def _instances_to_run(self, json_dicts: Sequence[JsonDict]) -> Sequence[Instance]:
+        return self._instances(json_dicts, self.dataset_reader.untokenized)
+
+    def _instances(
+        self, json_dicts: Sequence[JsonDict], make: Callable[[Sequence[JsonDict]], list[Instance]]
+    ) -> list[Instance]:
+        """What `make` makes of the texts, with all fields of the inputs."""
+        names, types = self.dataset_reader.text_fields, self.dataset_reader.text_types
+        instances = make([texts_of(json_dict, names, types) for json_dict in json_dicts])
         for instance, json_dict in zip(instances, json_dicts, strict=True):
             instance.fields = json_dict
         return instances
@@ -96,9 +103,10 @@ class EarlyExitPredictor(Predictor):
         return self.text_page.html(self.text_page.entries(instances, gold))
 
     def predict_batch_instance(self, instances: Sequence[Instance]) -> list[JsonDict]:
-        return [prediction for part in self._run([self._samples(instances, 0)]) for prediction in part]
+        samples = [self._samples(instances, 0)] if len(instances) else []
+        return [prediction for part in self._run(samples) for prediction in part]
 
-    def _predict_chunks(self, parts: Iterable[Iterator[Sequence[Instance]]]) -> Iterator[list[JsonDict]]:
+    def _predict_chunks(self, parts: Iterable[Sequence[Instance]]) -> Iterator[list[JsonDict]]:
         """
         A pipeline of threads with bounded queues: one reads, one tokenizes, one runs the engine, and the caller's makes
         records and writes.
@@ -116,17 +124,19 @@ class EarlyExitPredictor(Predictor):
             stopped.set()
             sys.setswitchinterval(interval)
 
-    def _tokenized(self, parts: Iterable[Iterator[Sequence[Instance]]]) -> Iterator[Samples]:
+    def _tokenized(self, parts: Iterable[Sequence[Instance]]) -> Iterator[Samples]:
         position = 0
-        for part in parts:
-            for instances in part:
-                yield self._samples(instances, position)
-                position += len(instances)
+        for instances in parts:
+            yield self._samples(instances, position)
+            position += len(instances)
 
     def _samples(self, instances: Sequence[Instance], position: int) -> Samples:
         """The fields of each prediction that come from its input, and the tokens of all."""
         fields = [input_fields(instance, self.task.answer) for instance in instances]
-        return fields, ragged(instances, self.dataset_reader.tokenizer.pad_token_id, position)
+        pad_token_id = self.dataset_reader.tokenizer.pad_token_id
+        if instances[0].encoding:
+            return fields, ragged(instances, pad_token_id, position)
+        return fields, RaggedBatch.from_arrays(self.dataset_reader.encode(instances), pad_token_id, position)
 
     def _run(self, samples: Iterable[Samples], stopped: threading.Event | None = None) -> Iterator[list[JsonDict]]:
         """The predictions of each part; the engine runs in a thread of its own that `stopped` ends, if it is given."""
@@ -175,15 +185,17 @@ def row_of(item: object, names: Sequence[str]) -> JsonDict:
 
 def texts_of(record: JsonDict, names: Sequence[str], types: tuple[type, ...] = (str,)) -> JsonDict:
     """The text in each of the reader's columns, or a `DataError`."""
-    if not isinstance(record, Mapping):
+    if not isinstance(record, (dict, Mapping)):  # an abstract class takes longer to ask
         raise DataError(f"found the input {record!r}, allowed: an object with {', '.join(names)}")
     texts = {name: record[name] for name in names if name in record}
     if len(texts) < len(names):
         missing = [name for name in names if name not in record]
         raise DataError(f"the input lacks {missing}; found {sorted(record)}")
     for name, text in texts.items():
-        words = text if isinstance(text, list) else []
-        if not isinstance(text, types) or not all(isinstance(word, str) and word.strip() for word in words):
+        if isinstance(text, str):
+            continue
+        words: Any = text if isinstance(text, types) else None
+        if words is None or not all(isinstance(word, str) and word.strip() for word in words):
             raise DataError(f"{name}: found {text!r}, allowed: a text{' or a list of words' * (list in types)}")
     return texts
 

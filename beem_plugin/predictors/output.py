@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import IO
 
@@ -37,9 +38,10 @@ class Writer:
         self.file.write("".join(map(predictor.dump_line, predictions)))
         self.file.flush()
         self.written += len(predictions)
-        for prediction in predictions:
-            # Of a caption each token has its exit.
-            self.exits.update([prediction["exit"]] if "exit" in prediction else prediction.get("exits", ()))
+        if predictions and "exit" in predictions[0]:
+            self.exits.update([prediction["exit"] for prediction in predictions])
+        else:  # of a caption each token has its exit
+            self.exits.update(chain.from_iterable(prediction.get("exits", ()) for prediction in predictions))
         self.bar.update(len(predictions))
 
     def summary(self, exit_layers: Sequence[int]) -> str:

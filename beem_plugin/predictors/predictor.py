@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -123,21 +124,21 @@ class Predictor(Registrable):
         Predictions of a stream of inputs, in parts, in its order. A `DataError` is raised after the predictions of the
         inputs before it, and names the file and line.
         """
-        return self._predict_chunks(self.instances_of(part) for part in chunks(rows, self.batch_size))
+        parts = (self.instances_of(part) for part in chunks(rows, self.batch_size))
+        return self._predict_chunks(chain.from_iterable(parts))
 
     def predict_instances(self, instances: Iterable[Instance]) -> Iterator[list[JsonDict]]:
         """`predict_rows` for instances that are tokenized already."""
-        return self._predict_chunks(iter([part]) for part in chunks(instances, self.batch_size))
+        return self._predict_chunks(chunks(instances, self.batch_size))
 
-    def _predict_chunks(self, parts: Iterable[Iterator[Sequence[Instance]]]) -> Iterator[list[JsonDict]]:
-        for part in parts:
-            for instances in part:
-                yield from self.predict_parts(instances)
+    def _predict_chunks(self, parts: Iterable[Sequence[Instance]]) -> Iterator[list[JsonDict]]:
+        for instances in parts:
+            yield from self.predict_parts(instances)
 
     def instances_of(self, rows: Sequence[TableRow]) -> Iterator[Sequence[Instance]]:
         """The instances of `rows` up to the first that cannot be used, then the error that names its place."""
         try:
-            yield self._batch_json_to_instances([row.values for row in rows])
+            yield self._instances_to_run([row.values for row in rows])
         except DataError:
             good: list[Instance] = []
             for row in rows:
@@ -151,6 +152,10 @@ class Predictor(Registrable):
 
     def _json_to_instance(self, json_dict: JsonDict) -> Instance:
         return self._batch_json_to_instances([json_dict])[0]
+
+    def _instances_to_run(self, json_dicts: Sequence[JsonDict]) -> Sequence[Instance]:
+        """`_batch_json_to_instances` for a predictor that tokenizes later."""
+        return self._batch_json_to_instances(json_dicts)
 
     def _batch_json_to_instances(self, json_dicts: Sequence[JsonDict]) -> Sequence[Instance]:
         return [self.dataset_reader.text_to_instance(**json_dict) for json_dict in json_dicts]

@@ -11,6 +11,7 @@ from beem_plugin.common.errors import DataError
 from beem_plugin.data import Instance, Vocabulary, collate
 from beem_plugin.data.collate import label_tensor, ragged, ragged_parts
 from beem_plugin.data.instance_table import InstanceTable, labels_of, select, token_counts
+from beem_plugin.data.token_arrays import TokenArrays
 
 VOCAB = Vocabulary(["no", "yes"])
 FIELDS: list[dict[str, Any]] = [
@@ -31,7 +32,7 @@ def make(labels: Sequence[Any] = ("yes", None, "no")) -> tuple[list[Instance], I
         for fields, encoding, label, identifier in zip(FIELDS, encodings, labels, (7, "x", None), strict=True)
     ]
     table = InstanceTable(iter(rows))
-    table.set_tokens([encodings[:2], encodings[2:]])
+    table.set_tokens([TokenArrays.of_rows(encodings[:2]), TokenArrays.of_rows(encodings[2:])])
     return rows, table
 
 

@@ -14,6 +14,7 @@ from beem_plugin.execution.engine import gather_decisions
 from beem_plugin.execution.windows import windows
 from beem_plugin.exits.policies import Beem
 from tests.execution.worlds import WEIGHTS, World, make_batches, reference, same
+from tests.ragged import ragged_of
 
 ENGINES = [Single(), Compaction(), DepthPools(tokens_per_chunk=30)]
 
@@ -68,7 +69,7 @@ def test_token_types_of_some_batches_alone() -> None:
 
 def test_lists_and_padded_batches_give_the_same_samples() -> None:
     ids = [[5, 6, 7], [8], [9, 10]]
-    made = RaggedBatch.from_lists(ids, pad_token_id=1, position=4)
+    made = ragged_of(ids, pad_token_id=1, position=4)
     assert made.index.tolist() == [4, 5, 6]
     padded = made.padded()
     assert padded["input_ids"].tolist() == [[5, 6, 7], [8, 1, 1], [9, 10, 1]]
@@ -82,9 +83,9 @@ def test_lists_and_padded_batches_give_the_same_samples() -> None:
 
 
 def test_batches_are_joined_and_divided_into_windows() -> None:
-    batches = [RaggedBatch.from_lists([[3] * length for length in lengths]) for lengths in ([2, 2], [9, 1, 1], [1], [])]
+    batches = [ragged_of([[3] * length for length in lengths]) for lengths in ([2, 2], [9, 1, 1], [1], [])]
     found = list(windows(batches, 5))
     assert [window.lengths.tolist() for window in found] == [[2, 2], [9], [1, 1, 1]]
     assert all(len(window.padded()["input_ids"]) == len(window) for window in found)
-    growing = [len(window) for window in windows([RaggedBatch.from_lists([[3]]) for _ in range(10)], 4, 1, 2)]
+    growing = [len(window) for window in windows([ragged_of([[3]]) for _ in range(10)], 4, 1, 2)]
     assert growing == [1, 2, 4, 3]

@@ -9,12 +9,13 @@ import pytest
 import torch
 
 from beem_plugin.calibration.replay import ExitDecisions
-from beem_plugin.data.ragged_batch import RaggedBatch, ragged_batches
+from beem_plugin.data.ragged_batch import ragged_batches
 from beem_plugin.execution.compaction import RunningBatch
 from beem_plugin.execution.compiled.network import CompiledNetwork
 from beem_plugin.execution.depth_pools import take_turns
 from beem_plugin.execution.windows import SortedWindow, sorted_windows
 from tests.execution.worlds import Wanted, World, make_batches, reference, same
+from tests.ragged import ragged_of
 
 CPU = torch.device("cpu")
 
@@ -26,7 +27,7 @@ def decisions(samples: int) -> ExitDecisions:
 
 def run(log: list[str], in_flight: int, ready: list[bool]) -> list[int]:
     """Three windows of one sample and three steps each; `log` gets what happens, in its order."""
-    samples = [RaggedBatch.from_lists([[5]], position=number) for number in range(3)]
+    samples = [ragged_of([[5]], position=number) for number in range(3)]
 
     def read() -> Iterator[SortedWindow]:
         for number, window in enumerate(sorted_windows(samples, CPU)):
@@ -61,7 +62,7 @@ def test_a_window_that_is_not_read_yet_is_not_waited_for() -> None:
 
 
 def test_results_come_in_input_order() -> None:
-    samples = RaggedBatch.from_lists([[5, 6, 7], [5], [5, 6]], position=4)
+    samples = ragged_of([[5, 6, 7], [5], [5, 6]], position=4)
     (window,) = sorted_windows([samples], CPU)
     assert window.samples.lengths.tolist() == [1, 2, 3] and window.index.tolist() == [4, 5, 6]
     found = window.in_input_order(ExitDecisions(*(torch.tensor([1.0, 2.0, 3.0]) for _ in range(4))))

@@ -12,6 +12,7 @@ from beem_plugin.calibration.replay import ExitDecisions
 from beem_plugin.data.ragged_batch import RaggedBatch
 from beem_plugin.execution.engine import Engine, ExecutedBatch
 from beem_plugin.execution.in_order import run_in_order
+from tests.ragged import ragged_of
 
 NETWORK: Any = type("Network", (), {"num_labels": 2})()
 SIZES = [3, 1, 4, 2]
@@ -48,7 +49,7 @@ class Shuffling(Engine):
 def batches() -> Iterator[RaggedBatch]:
     position = 0
     for size in SIZES:
-        yield RaggedBatch.from_lists([[1]] * size, position=position)
+        yield ragged_of([[1]] * size, position=position)
         position += size
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from beem_plugin.data.ragged_batch import RaggedBatch, ragged_batches
+from beem_plugin.data.ragged_batch import ragged_batches
 from beem_plugin.execution.compiled import capture
 from beem_plugin.execution.compiled.capture import await_pinned, without_collection
 from beem_plugin.execution.compiled.sample_graphs import Segment, plan_segments
@@ -16,6 +16,7 @@ from beem_plugin.exits.policies import Beem, FixedExit, MaxProbability
 from beem_plugin.exits.policy import ExitPolicy
 from tests.execution.captured_worlds import CountingRecorder, GraphsOnHost
 from tests.execution.worlds import WEIGHTS, Wanted, World, check, make_batches
+from tests.ragged import ragged_of
 
 POLICIES: list[ExitPolicy] = [
     Wanted(),
@@ -80,7 +81,7 @@ def test_a_network_that_says_nan_is_answered(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(capture, "POLLS_PER_CLOCK", 2)
     world = World()
     torch.nn.init.constant_(world.exits[-1].classifier.bias, float("nan"))
-    batch = RaggedBatch.from_lists([[5, 6, 7]])
+    batch = ragged_of([[5, 6, 7]])
     policy = Beem(thresholds="never", weights=WEIGHTS)
     (found,) = GraphsOnHost(length_bucket=4).run(world, policy, [batch])
     assert found.decisions.exits.tolist() == [4] and bool(found.decisions.log_probabilities.isnan().all())
