@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from beem_plugin.common.errors import DataError, not_allowed
@@ -64,21 +64,26 @@ class ConllReader(DatasetReader):
                     rows = []
 
     def _instance(self, fields: dict[str, Any]) -> Instance:
-        words = fields["words"].split() if isinstance(fields["words"], str) else fields["words"]
         tags = fields.get("tags")
-        return Instance({**fields, "words": words}, label=None if tags is None else tuple(tags), id=fields.get("id"))
+        return Instance({**fields, "words": words_of(fields)}, label=None if tags is None else tuple(tags), id=fields.get("id"))
 
     def _texts(self, instance: Instance) -> tuple[str, ...]:
-        return (" ".join(instance.fields["words"]),)
+        return (" ".join(words_of(instance.fields)),)
 
     def _encode_batch(self, instances: Sequence[Instance]) -> TokenArrays:
         """With `words`: 1 at the first token of each word, 0 elsewhere."""
         tokenizer, limit = self.tokenizer.tokenizer, self.tokenizer.max_length
-        words = {word for instance in instances for word in instance.fields["words"]}
+        sentences = [words_of(instance.fields) for instance in instances]
+        words = {word for sentence in sentences for word in sentence}
         shown = {word: word if tokenizer.tokenize(word) else tokenizer.unk_token for word in words}
-        texts = [[shown[word] for word in instance.fields["words"]] for instance in instances]
+        texts = [[shown[word] for word in sentence] for sentence in sentences]
         found = tokenizer(texts, is_split_into_words=True, truncation=limit is not None, max_length=limit)
         places = map(found.word_ids, range(len(texts)))
         firsts = [[int(one not in (None, before)) for before, one in zip([None, *row], row)] for row in places]
         columns = {name: found[name] for name in TOKEN_FIELDS if name in found}
         return TokenArrays.of_columns({**columns, "words": firsts}, len(texts))
+
+
+def words_of(fields: Mapping[str, Any]) -> list[str]:
+    """The words of a sentence, which may be given as a text."""
+    return fields["words"].split() if isinstance(fields["words"], str) else fields["words"]

@@ -11,6 +11,7 @@ from torch import Tensor
 from beem_plugin.calibration.replay import ExitDecisions
 from beem_plugin.calibration.token_trace import TokenTrace
 from beem_plugin.data.instance import Instance
+from beem_plugin.dataset_readers.conll import words_of
 from beem_plugin.models.multi_exit_model import MultiExitModel
 from beem_plugin.models.multi_exit_trace import all_exits, trace_meta
 from beem_plugin.tasks.classification import Classification, Measured, text_model
@@ -35,7 +36,7 @@ class TokenClassification(Classification):
         """`tags`, one a word. A sentence is cut at the tokenizer's limit: words behind it have the first tag."""
         found = []
         for row, given in zip(decisions.predictions.tolist(), fields, strict=True):
-            words = given["words"].split() if isinstance(given["words"], str) else given["words"]
+            words = words_of(given)
             tags = [model.vocab.label_name(number) for number in row if number >= 0]
             found.append({"tags": tags + model.vocab.labels[:1] * (len(words) - len(tags))})
         return found

@@ -43,7 +43,7 @@ def run(log: list[str], in_flight: int, ready: list[bool]) -> list[int]:
     def is_ready() -> bool:
         return ready.pop(0) if ready else True
 
-    return [int(one.index[0]) for one in take_turns(read(), start, in_flight, is_ready)]
+    return [int(one.index[0]) for one in take_turns(read(), start, in_flight, is_ready, lambda *_: None)]
 
 
 def test_windows_in_flight_advance_in_turns() -> None:
