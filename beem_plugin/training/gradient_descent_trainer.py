@@ -51,7 +51,8 @@ class GradientDescentTrainer(RunningTrainer):
     patience : `int`, optional (default = `None`)
         Stops when the validation metric was not better for this many epochs in a row.
     validation_metric : `str | list[str]`, optional (default = `"-loss"`)
-        A metric after "+" or "-"; a list is summed. The epoch with the highest value is the best one.
+        A metric after "+" or "-"; a list is summed. The epoch with the highest value is the best one, of equal ones the
+        last. Each exit has one, as in `["+accuracy", "+exit_1_accuracy"]`; a name alone is the last exit's.
     optimizer : `Optimizer`, optional (default = `"adam"`)
     learning_rate_scheduler : `LearningRateScheduler`, optional (default = `None`)
     grad_norm : `float | bool`, optional (default = `None`)

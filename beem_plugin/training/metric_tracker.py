@@ -47,16 +47,19 @@ class MetricTracker:
         return sum(sign * metrics[name] for sign, name in self.signed_names)
 
     def add_metrics(self, metrics: dict[str, float]) -> None:
-        """Adds an epoch. A score of NaN is never the best, unless it is the first."""
+        """
+        Adds an epoch. Of epochs with equal scores the last one is the best: its early exits, which the score may not
+        see, are trained further. It does not count as an improvement. A score of NaN is never the best, unless it is
+        the first.
+        """
         score = self.combined_score(metrics)
-        self.is_best_so_far = score > self.best_score or self.best_epoch is None
+        is_better = score > self.best_score or self.best_epoch is None
+        self.is_best_so_far = is_better or score == self.best_score
         if self.is_best_so_far:
             self.best_score = -math.inf if math.isnan(score) else score
             self.best_epoch = self.epoch_number
             self.best_epoch_metrics = dict(metrics)
-            self.epochs_with_no_improvement = 0
-        else:
-            self.epochs_with_no_improvement += 1
+        self.epochs_with_no_improvement = 0 if is_better else self.epochs_with_no_improvement + 1
         self.epoch_number += 1
 
     def add_unmeasured_epoch(self) -> None:

@@ -175,7 +175,7 @@ exec(compile(open("runner.py").read(), "runner.py", "exec"), {"__name__": "__mai
 
 def test_the_runner_predicts_as_predict_does_without_torch(trained: Path, tmp_path: Path) -> None:
     folder, source, output = tmp_path / "onnx", tmp_path / "in.txt", tmp_path / "out.jsonl"
-    source.write_text("\n".join(text for text, _ in sentences(30, seed=4)) + "\n")
+    source.write_text("\n".join(text for text, _ in sentences(70, seed=5)) + "\n")
     result = run("export", str(trained), str(folder))
     assert "3 segments" in result.stdout
     meta = json.loads((folder / "export.json").read_text())

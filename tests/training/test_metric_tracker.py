@@ -14,7 +14,16 @@ def test_patience_counts_epochs_that_are_not_better() -> None:
         tracker.add_metrics({"accuracy": accuracy})
         stops.append(tracker.should_stop_early())
     assert stops == [False, False, False, False, False, True]
-    assert tracker.best_epoch == 3 and tracker.best_epoch_metrics == {"accuracy": 0.7}
+    assert tracker.best_epoch == 4 and tracker.best_epoch_metrics == {"accuracy": 0.7}
+
+
+def test_of_epochs_with_equal_scores_the_last_one_is_the_best() -> None:
+    tracker = MetricTracker("+accuracy", patience=2)
+    found = []
+    for exit_1 in (0.1, 0.4, 0.6):
+        tracker.add_metrics({"accuracy": 0.9, "exit_1_accuracy": exit_1})
+        found.append((tracker.is_best_so_far, tracker.best_epoch_metrics["exit_1_accuracy"]))
+    assert found == [(True, 0.1), (True, 0.4), (True, 0.6)] and tracker.should_stop_early()
 
 
 def test_several_metrics_are_summed_with_their_signs() -> None:
