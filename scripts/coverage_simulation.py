@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import argparse
 import time
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from beem_plugin.calibration.coverage import simulate_coverage
-from beem_plugin.calibration.thresholds import RiskControlled
+from beem_plugin.calibration.speed import depth_summary
+from beem_plugin.calibration.thresholds import RiskControlled, ScoreTable
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.params import load_config
 from beem_plugin.exits.policies import ExitPolicy
@@ -41,6 +42,34 @@ def made_up_trace(samples: int = 20_000, num_exits: int = 12, seed: int = 0) -> 
         logits[:, column] = 1.2 * noise
         logits[np.arange(samples), column, labels] += (0.3 + 2 * column / (num_exits - 1)) * ease
     return ExitTrace(torch.from_numpy(logits), torch.from_numpy(labels))
+
+
+class Coverage(NamedTuple):
+    violation_rate: float  # of calibrations, with a true risk above epsilon
+    mean_risk: float  # of calibrations, true
+    mean_speedup: float  # of calibrations, in layers of the population
+    never: int  # calibrations without early exits
+
+
+def simulate_coverage(
+    population: ScoreTable, strategy: RiskControlled, samples: int, draws: int = 1000, seed: int = 0
+) -> Coverage:
+    """
+    Takes `population` as the whole population, in which every risk is known exactly, and calibrates `draws` times on
+    `samples` members drawn with replacement.
+    """
+    generator = np.random.default_rng(seed)
+    losses = strategy.losses(population)
+    rows = np.arange(len(population))
+    risks, speedups, never = [], [], 0
+    for _ in range(draws):
+        drawn = torch.from_numpy(generator.integers(len(population), size=samples))
+        exits = population.exits(strategy.fit(population.select(drawn)).thresholds)
+        risks.append(float(losses[rows, exits.numpy() - 1].mean()))
+        speedups.append(depth_summary(exits, population.exit_layers, population.costs)["layer_speedup"])
+        never += bool((exits == population.num_exits).all())
+    violations = sum(risk > strategy.epsilon for risk in risks)
+    return Coverage(violations / draws, float(np.mean(risks)), float(np.mean(speedups)), never)
 
 
 def main() -> None:

@@ -20,27 +20,13 @@ SPEEDS = (1.25, 1.5, 1.75, 2.0, 2.25, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0)
 
 @dataclass
 class OperatingPoint:
-    """
-    A policy, and what it does on the calibration trace.
-
-    # Parameters
-
-    policy : `ExitPolicy`
-    is_current : `bool`
-        Whether this is the policy as calibrated, not one of the other speeds.
-    speedup : `float`, optional
-        Layer speed-up on the trace; like `metric` and `shares` `None` without a trace.
-    metric : `float`, optional
-        The task's metric; `None` without labels.
-    shares : `list[float]`, optional
-        The share of the samples at each exit.
-    """
+    """A policy, and what it does on the calibration trace; without a trace the last three are `None`."""
 
     policy: ExitPolicy
-    is_current: bool
-    speedup: float | None = None
-    metric: float | None = None
-    shares: list[float] | None = None
+    is_current: bool  # the policy as calibrated, not one of the other speeds
+    speedup: float | None = None  # in layers
+    metric: float | None = None  # the task's; `None` without labels
+    shares: list[float] | None = None  # of the samples at each exit
 
     @property
     def thresholds(self) -> list[float | None] | None:

@@ -19,22 +19,12 @@ MAX_CELLS = 400
 
 @dataclass
 class Outcome:
-    """
-    The counts that every metric and every speed-up can be computed from.
+    """The counts that metrics and speed-ups are computed from; a cell is a known label and a prediction."""
 
-    # Parameters
-
-    exit_histogram : `list[int]`
-        Number of samples by exit.
-    labels, predictions, counts : `ndarray`
-        `(cells,)` int64: the number of samples with that known label and that prediction, above 0. In a regression
-        labels and predictions are float64.
-    """
-
-    exit_histogram: list[int]
-    labels: np.ndarray
+    exit_histogram: list[int]  # samples by exit
+    labels: np.ndarray  # (cells,) int64, of a regression float64
     predictions: np.ndarray
-    counts: np.ndarray
+    counts: np.ndarray  # (cells,) int64, samples of the cell, above 0
 
 
 def outcome_of(exits: Tensor, predictions: Tensor, labels: Tensor, num_exits: int) -> Outcome:
@@ -47,14 +37,8 @@ def outcome_of(exits: Tensor, predictions: Tensor, labels: Tensor, num_exits: in
 
 def outcomes_of(table: ScoreTable, limits: np.ndarray) -> Iterator[Outcome]:
     """
-    The outcomes of settings that compare the same scores with different limits. Samples without a label count in the
-    histograms only.
-
-    # Parameters
-
-    table : `ScoreTable`
-    limits : `ndarray`
-        `(settings, exits - 1)` oriented; `inf` for never.
+    The outcomes of settings that compare the same scores with different limits, `(settings, exits - 1)`, oriented,
+    `inf` for never. Samples without a label count in the histograms only.
     """
     table = replace(table, scores=table.scores.masked_fill(table.scores.isnan(), -torch.inf))  # NaN passes no limit
     if table.is_regression:  # its values are too many for cells of a table

@@ -24,27 +24,12 @@ MAX_CACHED_BYTES = 2**30
 
 @dataclass
 class ExitDecisions:
-    """
-    The exit and the output of each sample.
+    """The exit and the output of each sample."""
 
-    # Parameters
-
-    exits : `Tensor`
-        `(samples,)` int64, 1-based.
-    predictions : `Tensor`
-        `(samples,)` int64; of a regression float64, the values; of a tagger `(samples, tokens)` int64, -1 at tokens
-        without a tag.
-    log_probabilities : `Tensor`
-        `(samples, labels)`; `(samples, 0)` of a tagger, and of a trace without the probabilities of all labels; of a
-        regression `(samples, 1)`, the values.
-    scores : `Tensor`, optional
-        `(samples,)` the policy's score at the sample's exit; `None` if the policy has none.
-    """
-
-    exits: Tensor
-    predictions: Tensor
-    log_probabilities: Tensor
-    scores: Tensor | None
+    exits: Tensor  # (samples,) int64, from 1
+    predictions: Tensor  # (samples,) int64; of a regression float64; of a tagger (samples, tokens), -1 without a tag
+    log_probabilities: Tensor  # (samples, labels), or a regression's values; no column where they are not known
+    scores: Tensor | None  # (samples,) the policy's score at the sample's exit; `None` if it has none
 
     @classmethod
     def of_output(cls, exits: Tensor, output: Tensor, scores: Tensor | None, per_token: bool) -> ExitDecisions:

@@ -26,15 +26,7 @@ def report_on(
     warnings: Sequence[str] = (),
     details: dict[str, Any] | None = None,
 ) -> CalibrationReport:
-    """
-    # Parameters
-
-    policy : `ExitPolicy`
-        Calibrated on `trace`.
-    trace : `Trace`
-    thresholds, weights, warnings, details
-        The fitted values, for the report: see `CalibrationReport`.
-    """
+    """The report of a policy calibrated on `trace`, with the fitted values: see `CalibrationReport`."""
     decisions = replay(policy, trace)
     depth = trace.depth(decisions.exits, policy)
     known = known_labels(trace.labels)

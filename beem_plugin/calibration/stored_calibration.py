@@ -13,23 +13,10 @@ from beem_plugin.common.strict_json import read_json_object
 
 @dataclass
 class Calibration:
-    """
-    # Parameters
-
-    policy : `dict[str, Any]`
-        The calibrated policy as a config.
-    config : `dict[str, Any]`
-        The policy as the config had it before calibration.
-    report : `dict[str, Any]`
-        The `CalibrationReport`.
-    trace : `ExitTrace`, optional
-        The outputs of all exits on the calibration data.
-    """
-
-    policy: dict[str, Any]
-    config: dict[str, Any]
-    report: dict[str, Any]
-    trace: ExitTrace | None
+    policy: dict[str, Any]  # the calibrated policy as a config
+    config: dict[str, Any]  # the policy as the config had it before
+    report: dict[str, Any]  # the `CalibrationReport`
+    trace: ExitTrace | None  # the outputs of all exits on the calibration data
 
     def save(self, folder: Path) -> None:
         """Writes `policy.json`, `report.json` and `trace.npz` into `folder`."""

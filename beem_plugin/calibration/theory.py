@@ -16,64 +16,28 @@ from beem_plugin.exits.policy import ExitPolicy
 
 @dataclass
 class ExitTheory:
-    """
-    Theorem 3.1 at one exit, and the exit's figures.
+    """Theorem 3.1 at one exit, and the exit's figures; `None` where a number cannot be estimated."""
 
-    # Parameters
-
-    exit : `int`
-        i, 1-based.
-    error : `float`
-        q_i, the exit's error rate on all samples.
-    a : `float`, optional
-        a_i = A_i^1 / A_i^0, where A_i^c is the share of samples that exit at i among those with c label changes up to
-        i. `None` if no sample with 0 changes exits, or none has 1 change.
-    b : `float`, optional
-        b_i = max(q_1..q_i) / min(q_1..q_i); `None` if the smallest is 0.
-    bound, holds : `float` and `bool`, optional
-        a_i / (a_i + (1/p - 1) b_i^(i-1)), 0 where p is 0; and whether q_i is below. `None` where a or b is.
-    leaving : `int`
-        Samples that exit at this exit.
-    leaving_error, leaving_final_error : `float`, optional
-        Their error rate, which the proof bounds by p, and the last exit's on the same samples.
-    overthinking, underthinking : `float`
-        Shares of all samples that are right at this exit and wrong at the last, and the reverse.
-    """
-
-    exit: int
-    error: float
-    a: float | None
-    b: float | None
-    bound: float | None
-    holds: bool | None
-    leaving: int
-    leaving_error: float | None
-    leaving_final_error: float | None
-    overthinking: float
-    underthinking: float
+    exit: int  # i, from 1
+    error: float  # q_i, the exit's error rate on all samples
+    a: float | None  # A_i^1 / A_i^0: A_i^c is the share that exits at i of the samples with c label changes up to i
+    b: float | None  # max(q_1..q_i) / min(q_1..q_i)
+    bound: float | None  # a_i / (a_i + (1/p - 1) b_i^(i-1)), 0 where p is 0
+    holds: bool | None  # q_i is below
+    leaving: int  # samples that exit here
+    leaving_error: float | None  # of these, which the proof bounds by p
+    leaving_final_error: float | None  # of the last exit on the same samples
+    overthinking: float  # share of all samples that are right here and wrong at the last exit
+    underthinking: float  # and the reverse
 
 
 @dataclass
 class TheoryReport:
-    """
-    # Parameters
-
-    samples : `int`
-    final_error, error : `float`
-        p, and the error rate of the policy over all samples.
-    condition_holds : `bool`, optional
-        Whether the theorem's condition holds at every exit before the last; `None` if it is violated nowhere but cannot
-        be estimated everywhere.
-    better_than_final : `bool`
-        Whether the policy's error is below the last exit's, the theorem's claim.
-    exits : `list[ExitTheory]`
-    """
-
     samples: int
-    final_error: float
-    error: float
-    condition_holds: bool | None
-    better_than_final: bool
+    final_error: float  # p
+    error: float  # of the policy, over all samples
+    condition_holds: bool | None  # at every exit before the last; `None`: violated nowhere, not estimated everywhere
+    better_than_final: bool  # the theorem's claim: the policy's error is below the last exit's
     exits: list[ExitTheory]
 
     def to_json(self) -> dict[str, Any]:

@@ -18,20 +18,9 @@ ARRAYS = ("token_depth_counts", "token_depth_macs", "token_depth_full")
 
 @dataclass
 class TokenDepth:
-    """
-    # Parameters
-
-    counts : `Tensor`
-        `(samples, layers)` int64: the number of a sample's tokens by their last layer.
-    macs : `Tensor`
-        `(samples, 2)` float64: multiply-accumulates of the network at full depth, and those that are computed.
-    full_depth : `int`
-        The depth that speed-ups are relative to.
-    """
-
-    counts: Tensor
-    macs: Tensor
-    full_depth: int
+    counts: Tensor  # (samples, layers) int64: a sample's tokens by their last layer
+    macs: Tensor  # (samples, 2) float64: multiply-accumulates at full depth, and those that are computed
+    full_depth: int  # which speed-ups are relative to
 
     def __len__(self) -> int:
         return self.counts.shape[0]

@@ -30,19 +30,7 @@ class Fork(torch.nn.Module, Registrable):
         """Called before each optimizer step, with the number of steps done and planned."""
 
     def split(self, hidden_states: Tensor, exit_number: int, num_exits: int) -> tuple[Tensor, Tensor]:
-        """
-        # Parameters
-
-        hidden_states : `Tensor`
-            `(batch, tokens, hidden)`
-        exit_number, num_exits : `int`
-            Exits are counted from 1.
-
-        # Returns
-
-        `tuple[Tensor, Tensor]`
-            The hidden states for the exit and for the next block.
-        """
+        """`(batch, tokens, hidden)` hidden states for the exit, counted from 1, and for the next block."""
         return _Fork.apply(hidden_states, self, exit_number, num_exits)  # type: ignore[no-untyped-call]
 
     def combine(self, from_exit: Tensor, from_above: Tensor, exit_number: int, num_exits: int) -> Tensor:

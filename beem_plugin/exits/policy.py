@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -12,16 +11,15 @@ from torch import Tensor
 from beem_plugin.common.errors import ConfigurationError, DataError, NotCalibratedError
 from beem_plugin.common.registry import Registrable, registered_name
 from beem_plugin.exits.calibration_report import CalibrationReport
-from beem_plugin.exits.score_table import ScoreTable
+from beem_plugin.exits.shared_scores import SharedScores
 from beem_plugin.exits.signals import ExitSignals, decision_dtype, prediction_of
 from beem_plugin.exits.state import ExitState
 from beem_plugin.exits.trace_interface import Trace
 
-DECISION = {"start", "update", "step", "passes", "output", "score"}
-"""The methods that decide."""
+DECISION = {"start", "update", "step", "passes", "output", "score"}  # the methods that decide
 
 
-class ExitPolicy(Registrable):
+class ExitPolicy(SharedScores, Registrable):
     """
     Decides at each exit which samples of a batch exit. The same object serves replay on a trace, evaluation, execution
     and calibration, so that all of them take the same decisions.
@@ -82,19 +80,9 @@ class ExitPolicy(Registrable):
 
     def bind(self, exit_layers: Sequence[int], num_labels: int) -> None:
         """
-        Sets the network of the policy and checks the policy's parameters against it.
-
-        # Parameters
-
-        exit_layers : `Sequence[int]`
-            The block that each exit reads, 1-based; the last is the network's depth.
-        num_labels : `int`
-            1 for a regression.
-
-        # Raises
-
-        `ConfigurationError`
-            For a list of a wrong length, or a regression that the policy does not serve.
+        Sets the network of the policy: the block that each exit reads, from 1, of which the last is the network's
+        depth, and the number of labels, 1 for a regression. A `ConfigurationError` if the policy's parameters, or the
+        policy, do not fit it.
         """
         if num_labels < 1:
             raise ConfigurationError(f"exit policy: found num_labels = {num_labels}, allowed: 1 or more")
@@ -188,39 +176,10 @@ class ExitPolicy(Registrable):
 
     def out_of_reach(self, with_ends: bool = True) -> list[str]:
         """
-        A sentence for each number of the policy that no score can reach, so that no sample exits by it. Requires a
-        bound and calibrated policy.
-
-        # Parameters
-
-        with_ends : `bool`, optional (default = `True`)
-            Whether to include numbers at the very end of a range that the policy excludes: a grid may contain them.
+        A sentence for each number of a bound and calibrated policy that no score can reach, so that no sample exits by
+        it; `with_ends` includes numbers at the very end of a range that the policy excludes, as grids may contain them.
         """
         return []
-
-    def score_key(self) -> bytes | None:
-        """
-        For policies by which a sample exits at the first exit whose score passes a limit, where the score does not
-        depend on the limits: everything that the score depends on. Policies with equal keys share their `scores`, so
-        that many of them are replayed in one pass. `None` for other policies, which are replayed one by one.
-        """
-        return None
-
-    def scores(self, trace: Trace) -> ScoreTable:
-        """The scores compared with `limits`, and the predicted labels; only with a `score_key`."""
-        raise TypeError(f"{type(self).__name__} does not separate scores from limits")
-
-    def limits(self) -> list[float]:
-        """The oriented limits of `scores`, one per exit but the last; `inf` for never."""
-        raise TypeError(f"{type(self).__name__} does not separate limits from scores")
-
-    def key_without(self, *names: str) -> bytes | None:
-        """The policy's class and attributes but `names`, as a `score_key`; `None` if an attribute is not picklable."""
-        attributes = {name: value for name, value in vars(self).items() if name not in names}
-        try:
-            return pickle.dumps((type(self).__module__, type(self).__qualname__, attributes))
-        except Exception:  # attributes of a user's class, such as locks, can raise errors of any type
-            return None
 
     @property
     def shares_fit(self) -> bool:

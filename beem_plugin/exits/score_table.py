@@ -64,17 +64,9 @@ class ScoreTable:
         cls, trace: Trace, state: ExitState, step: Callable[..., ExitState], prediction: Callable[..., Tensor]
     ) -> ScoreTable:
         """
-        The table of a policy whose score is the tensor `score` of its state; a larger or equal score passes.
-
-        # Parameters
-
-        trace : `Trace`
-        state : `ExitState`
-            Before exit 1.
-        step : `Callable`
-            Exit number, signals and state to the next state.
-        prediction : `Callable`
-            Exit number, signals and next state to the predicted labels.
+        The table of a policy whose score is the tensor `score` of its state; a larger or equal score passes. `state` is
+        that before exit 1; `step` takes exit number, signals and state to the next state, `prediction` exit number,
+        signals and next state to the predicted labels.
         """
         columns: list[tuple[Tensor, Tensor, Tensor]] = []
         for exit_number in range(1, trace.num_exits + 1):
@@ -172,14 +164,8 @@ class ScoreTable:
 
 def full_depth_cost(exit_layers: Sequence[int], exit_costs: Sequence[float]) -> float:
     """
-    The cost of full depth, which speed-ups compare with: the network without early exits, so without their branches.
-
-    # Parameters
-
-    exit_layers : `Sequence[int]`
-        The block that each exit reads, 1-based.
-    exit_costs : `Sequence[float]`
-        Cost of exiting at each exit, in layers: the layers and the branches of all exits up to it.
+    The cost of full depth, which speed-ups compare with: the network without early exits, so without the branches that
+    `exit_costs`, of exiting at each exit in layers, contain.
     """
     branches = exit_costs[-2] - exit_layers[-2] if len(exit_layers) > 1 else 0
     return exit_costs[-1] - branches

@@ -20,28 +20,18 @@ SCOPES = ("tokens", "first")
 
 @dataclass
 class ExitView:
-    """
-    The inputs of a signal module at one exit.
+    """The inputs of a signal module at one exit."""
 
-    # Parameters
-
-    exit_number : `int`
-        From 1.
-    logits, pooled : `Tensor`
-        `(batch, labels)` float32 and `(batch, size)`.
-    hidden_states, attention_mask : `Tensor`
-        `(batch, tokens, hidden)` and `(batch, tokens)` bool.
-    memory : `Mapping[str, Tensor]`
-        Tensors of earlier exits (`previous_pooled`), and `previous_hidden_states`, the input of the block that the exit
-        reads, for modules that declare them. At exit 1 there is no `previous_pooled`.
-    """
-
-    exit_number: int
-    logits: Tensor
-    pooled: Tensor
-    hidden_states: Tensor
-    attention_mask: Tensor
+    exit_number: int  # from 1
+    logits: Tensor  # (batch, labels) float32
+    pooled: Tensor  # (batch, size)
+    hidden_states: Tensor  # (batch, tokens, hidden)
+    attention_mask: Tensor  # (batch, tokens) bool
     memory: Mapping[str, Tensor] = field(default_factory=dict)
+    """
+    For modules that declare them: `previous_pooled`, from exit 2 on, and `previous_hidden_states`, the input of the
+    block that the exit reads.
+    """
 
 
 class SignalModule(torch.nn.Module, Registrable):

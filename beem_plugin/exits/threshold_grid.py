@@ -18,12 +18,8 @@ OBSERVED = "observed"
 
 class ThresholdGrid:
     """
-    Candidate thresholds: a list in the policy's own unit, or scores of the calibration data.
-
-    # Parameters
-
-    grid : `Sequence` or `str` or `int`
-        Numbers and `"never"`; or `"observed"`, every score observed; or an integer k, k quantiles of these scores.
+    Candidate thresholds: numbers in the policy's own unit and `"never"`; or `"observed"`, every score observed on the
+    calibration data; or an integer k, k quantiles of these scores.
     """
 
     def __init__(self, grid: Sequence[object] | str | int) -> None:

@@ -18,19 +18,9 @@ NEVER = "never"
 
 @dataclass
 class ThresholdFit:
-    """
-    # Parameters
-
-    thresholds : `list[float]`
-        Oriented, one per exit but the last; `inf` for never.
-    warnings : `list[str]`
-    details : `dict[str, Any]`
-        Further evidence for the report, JSON-able.
-    """
-
-    thresholds: list[float]
+    thresholds: list[float]  # oriented, one per exit but the last; `inf` for never
     warnings: list[str] = field(default_factory=list)
-    details: dict[str, Any] = field(default_factory=dict)
+    details: dict[str, Any] = field(default_factory=dict)  # further evidence for the report, JSON-able
 
 
 class ThresholdStrategy(Registrable):

@@ -23,21 +23,12 @@ from beem_plugin.exits.signals import (
 
 @dataclass
 class TokenSummary:
-    """
-    The numbers that policies read of a distribution over the vocabulary.
+    """The numbers that policies read of a distribution over the vocabulary."""
 
-    # Parameters
-
-    top_token : `Tensor`
-        `(tokens,)` int64: the most probable entry.
-    top_probability, entropy, margin : `Tensor`
-        `(tokens,)` float32: its probability, the entropy in nats, and the difference to the second probability.
-    """
-
-    top_token: Tensor
-    top_probability: Tensor
-    entropy: Tensor
-    margin: Tensor
+    top_token: Tensor  # (tokens,) int64: the most probable entry
+    top_probability: Tensor  # (tokens,) float32, as the following
+    entropy: Tensor  # in nats
+    margin: Tensor  # to the second probability
 
     @classmethod
     def of(cls, logits: Tensor) -> LogitsSummary:
@@ -53,13 +44,8 @@ SUMMARIES = ("top_token", "top_probability", "entropy", "margin")
 
 class LogitsSummary:
     """
-    A `TokenSummary` whose numbers are computed when they are first read, because each needs a pass over the vocabulary.
-    In float32, as in a trace, so that replay and decoding make the same decisions.
-
-    # Parameters
-
-    logits : `Tensor`
-        `(tokens, vocabulary)`
+    A `TokenSummary` of `(tokens, vocabulary)` logits whose numbers are computed when they are first read, because each
+    needs a pass over the vocabulary. In float32, as in a trace, so that replay and decoding decide alike.
     """
 
     def __init__(self, logits: Tensor) -> None:
@@ -92,15 +78,8 @@ class LogitsSummary:
 
 def shortlist_summary(logits: Tensor, candidates: Tensor, mass: Tensor) -> TokenSummary:
     """
-    The summary of a distribution of which only candidates are known: their probabilities sum to `mass`, and the
-    remainder counts as one further entry in the entropy.
-
-    # Parameters
-
-    logits, candidates : `Tensor`
-        `(tokens, shortlist)`
-    mass : `Tensor`
-        `(tokens,)` a probability.
+    The summary of a distribution of which only candidates are known, `(tokens, shortlist)`: their probabilities sum to
+    `mass`, `(tokens,)`, and the remainder counts as one further entry in the entropy.
     """
     log_p = logits.log_softmax(-1) + mass.clamp_min(1e-30).log().unsqueeze(1)
     top = log_p.topk(2, dim=-1).values.exp()

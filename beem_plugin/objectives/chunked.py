@@ -19,23 +19,10 @@ CHUNK_ELEMENTS = 2**24
 
 @dataclass
 class ChunkedLoss:
-    """
-    # Parameters
-
-    loss : `Tensor`
-        A scalar, the mean over the tokens.
-    components : `dict[str, Tensor]`
-        The objective's other values, detached, as means over the tokens.
-    predictions : `Tensor`
-        `(tokens, exits)` int64, each exit's most probable token.
-    negative_log_likelihood : `Tensor`
-        `(tokens, exits)` float32, of the target, in nats.
-    """
-
-    loss: Tensor
-    components: dict[str, Tensor]
-    predictions: Tensor
-    negative_log_likelihood: Tensor
+    loss: Tensor  # a scalar, the mean over the tokens
+    components: dict[str, Tensor]  # the objective's other values, detached, as means over the tokens
+    predictions: Tensor  # (tokens, exits) int64, each exit's most probable token
+    negative_log_likelihood: Tensor  # (tokens, exits) float32, of the target, in nats
 
 
 def chunked_loss(
@@ -52,19 +39,8 @@ def chunked_loss(
     in chunks of `chunk_elements / (exits * words)`, and a chunk's gradient is taken before the next chunk's logits
     are made. The memory is the same for one exit and for twelve; no logit is computed twice.
 
-    # Parameters
-
-    objective : `Objective`
-        Any whose loss is a mean of per-sample losses.
-    features : `Sequence[Tensor]`
-        For each exit `(tokens, size)`.
-    weights : `Sequence[Tensor]`
-        For each exit `(words, size)`; exits may share one.
-    target : `Tensor`
-        `(tokens,)` int64, all known.
-    chunk_elements : `int`, optional (default = `2**24`)
-    pooled, extras
-        Of `ExitOutputs`, if the objective needs more than logits; the tokens first.
+    The loss must be a mean of per-sample losses. `features` are `(tokens, size)`, `weights` `(words, size)`, of which
+    exits may share one, `target` `(tokens,)`, all known; `pooled` and `extras` those of `ExitOutputs`, tokens first.
     """
     extras = extras or {}
     exits, chunk = len(features), max(1, chunk_elements // (len(weights) * weights[0].shape[0]))

@@ -13,20 +13,7 @@ class Curriculum(Registrable):
     """Enables exits by the training step; the last exit is always trained. Disabled exits have weight 0 in a step."""
 
     def enabled(self, step: Tensor, done: Tensor, num_exits: int) -> Tensor:
-        """
-        # Parameters
-
-        step : `Tensor`
-            Completed steps, a scalar.
-        done : `Tensor`
-            Their share of all steps, a scalar.
-        num_exits : `int`
-
-        # Returns
-
-        `Tensor`
-            `(exits,)` bool
-        """
+        """`(exits,)` bool, from two scalars: the completed steps, and their share of all steps."""
         raise TypeError(f"{type(self).__name__} does not define enabled")
 
 

@@ -15,17 +15,8 @@ def kl_divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
 
 def pairwise_cross_entropy(log_p: Tensor, log_q: Tensor) -> Tensor:
     """
-    CE(p_j, q_i) = -sum_c p_j(c) ln q_i(c) of all pairs of exits.
-
-    # Parameters
-
-    log_p, log_q : `Tensor`
-        `(batch, exits, labels)` log-probabilities in float32.
-
-    # Returns
-
-    `Tensor`
-        `(batch, exits i, exits j)`
+    `(batch, exits i, exits j)`: CE(p_j, q_i) = -sum_c p_j(c) ln q_i(c) of all pairs of exits, from `(batch, exits,
+    labels)` log-probabilities in float32.
     """
     # A matrix product, so that pairs of exits need no memory of the vocabulary's size; in float32, which mixed
     # precision would not leave it.
@@ -41,18 +32,8 @@ def pairwise_kl(log_p: Tensor, log_q: Tensor) -> Tensor:
 
 def distillation_divergence(student: Tensor, teacher: Tensor, direction: str) -> Tensor:
     """
-    # Parameters
-
-    student, teacher : `Tensor`
-        `(..., labels)` log-probabilities in float32.
-    direction : `str`
-        `"teacher_student"`: KL(teacher || student), as in most code; `"student_teacher"`: KL(student ||
-        teacher), as FastBERT and BEEM print it; `"symmetric"`: half of each.
-
-    # Returns
-
-    `Tensor`
-        `(...)`
+    `(...)` from `(..., labels)` log-probabilities in float32. `"teacher_student"`: KL(teacher || student), as in most
+    code; `"student_teacher"`: KL(student || teacher), as FastBERT and BEEM print it; `"symmetric"`: half of each.
     """
     if direction == "teacher_student":
         return kl_divergence(teacher, student)

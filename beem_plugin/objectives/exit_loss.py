@@ -11,18 +11,9 @@ from beem_plugin.common.known_labels import known_labels
 
 def exit_loss(logits: Tensor, label: Tensor) -> Tensor:
     """
-    # Parameters
-
-    logits : `Tensor`
-        `(batch, exits, labels)`; of a regression `(batch, exits, 1)`, the values y_i.
-    label : `Tensor`
-        `(batch,)` int64, -1 where unknown; of a regression floating, NaN where unknown.
-
-    # Returns
-
-    `Tensor`
-        `(batch, exits)` float32: CE(p_i, y) = -ln p_i(y), or (y_i - y)^2; of samples without label something finite,
-        which `mean_over_known` drops.
+    `(batch, exits)` float32: CE(p_i, y) = -ln p_i(y), or (y_i - y)^2; of samples without label something finite, which
+    `mean_over_known` drops. `logits` are `(batch, exits, labels)`, of a regression `(batch, exits, 1)`, the values;
+    `label` `(batch,)` int64, -1 where unknown; of a regression floating, NaN where unknown.
     """
     if label.is_floating_point():
         return difference(logits, label) ** 2

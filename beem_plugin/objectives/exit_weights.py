@@ -30,22 +30,10 @@ def exit_weights(
     layer_weights: str | Sequence[float], num_exits: int, device: torch.device | str = "cpu", reduction: str = "mean"
 ) -> Tensor:
     """
-    # Parameters
-
-    layer_weights : `str` or `list[float]`
-        With n exits: `"linear"`: i (PABEE, BEEM; PCEE-BERT's `asc`); `"descending"`: n - i + 1 (PCEE-BERT's `desc`);
-        `"uniform"`: 1; or one number per exit. `"descending_release"`: PCEE-BERT's code for `desc`: 1 for the
-        first exit, n - i for the others, so that the last one has weight 0, divided by n (n - 1) / 2, which is not
-        their sum.
-    num_exits : `int`
-    device : `torch.device`
-    reduction : `str`, optional (default = `"mean"`)
-        `"mean"`: divided by their sum; `"sum"`: as they are.
-
-    # Returns
-
-    `Tensor`
-        `(exits,)` float32
+    `(exits,)` float32. With n exits: `"linear"`: i (PABEE, BEEM; PCEE-BERT's `asc`); `"descending"`: n - i + 1
+    (PCEE-BERT's `desc`); `"uniform"`: 1; or one number per exit. `"descending_release"`: PCEE-BERT's code for `desc`:
+    1 for the first exit, n - i for the others, so that the last one has weight 0, divided by n (n - 1) / 2, which is
+    not their sum. The reduction `"mean"` divides them by their sum; `"sum"` leaves them as they are.
     """
     number = torch.arange(1, num_exits + 1, dtype=torch.float32, device=device)
     if not isinstance(layer_weights, str):

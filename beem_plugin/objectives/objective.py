@@ -110,18 +110,7 @@ class Objective(torch.nn.Module, Registrable):
         return (self.schedule[0] / (self.schedule[1] - 1).clamp_min(1)).clamp_max(1)
 
     def loss(self, outputs: ExitOutputs, label: Tensor) -> dict[str, Tensor]:
-        """
-        # Parameters
-
-        outputs : `ExitOutputs`
-        label : `Tensor`
-            `(batch,)` int64; samples with label -1 are ignored.
-
-        # Returns
-
-        `dict[str, Tensor]`
-            As `forward`, which this calls with the logits unless a subclass does otherwise.
-        """
+        """As `forward`, which this calls with the logits unless a subclass does otherwise."""
         return self(outputs.logits, label)
 
     def forward(self, logits: Tensor, label: Tensor) -> dict[str, Tensor]:

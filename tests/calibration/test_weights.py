@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from beem_plugin.calibration.trace import ExitTrace
-from beem_plugin.calibration.weights import AccuracyWeights, CostWeights, ExitWeights, FixedWeights
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.exits.exit_weights import as_weights
+from beem_plugin.exits.exit_weights import AccuracyWeights, CostWeights, ExitWeights, FixedWeights, as_weights
 
 
 def trace_of(predictions: list[list[int]], labels: list[int], num_labels: int = 2) -> ExitTrace:

@@ -15,24 +15,14 @@ MAX_SWEEPS = 50
 
 class CoordinateDescent:
     """
-    Minimises mean loss + multiplier * mean cost over one threshold an exit.
+    Minimises mean loss + multiplier * mean cost over one threshold an exit. `loss` is `(samples, exits)`, of exiting
+    there, `cost` `(exits,)`. Candidates are all observed scores, or `levels` quantiles of them, and never.
 
     With all other thresholds fixed, the best threshold of one exit is found exactly: for each sample that reaches the
     exit, in order of the scores, the difference between exiting here and at its later exit is known, so the objective
     at every threshold is a cumulative sum. Exits are visited from the last to the first until nothing improves; the
     objective never rises, so this ends. The optimum is a local one, so several starts are tried. (Dynamic programming
     is no alternative: which samples reach an exit depends on the earlier thresholds.)
-
-    # Parameters
-
-    table : `ScoreTable`
-    loss : `ndarray`
-        `(samples, exits)` the loss of exiting there, such as 0/1 errors.
-    cost : `ndarray`
-        `(exits,)` the cost of running up to there, such as layers.
-    levels : `int`, optional (default = `None`)
-        Candidate thresholds per exit: this number of quantiles of the observed scores, and never. Fewer overfit less.
-        By default every observed score is a candidate.
     """
 
     def __init__(self, table: ScoreTable, loss: np.ndarray, cost: np.ndarray, levels: int | None = None) -> None:

@@ -19,11 +19,8 @@ class ThresholdPath:
     moves from its next later record to this one, at this score), so any sum over samples, at every threshold, is a
     cumulative sum over at most samples x exits events.
 
-    # Attributes
-
-    values : `ndarray`
-        `(points,)` oriented scores, falling; `values[0]` is `inf`, never. Point k is the decision under any threshold
-        that the scores >= `values[k]` pass and the smaller ones do not.
+    `values` are `(points,)` oriented scores, falling, from `inf`, never: point k is the decision under any threshold
+    that the scores >= `values[k]` pass and the smaller ones do not.
     """
 
     def __init__(self, table: ScoreTable) -> None:

@@ -14,13 +14,7 @@ from beem_plugin.exits.outputs import HeadOutput
 
 
 class BranchedHead(ExitHead):
-    """
-    # Parameters
-
-    branch : `Branch`
-    head : `ExitHead`
-        Any head; it gets the branch's output in place of the backbone's.
-    """
+    """Any head, which gets the branch's output in place of the backbone's."""
 
     def __init__(self, branch: Branch, head: ExitHead) -> None:
         super().__init__()
@@ -47,15 +41,8 @@ def with_branches(
     heads: Sequence[ExitHead], branch: Lazy[Branch] | Sequence[Lazy[Branch] | None] | None, hidden_size: int
 ) -> list[ExitHead]:
     """
-    Heads that read the hidden states through branches.
-
-    # Parameters
-
-    heads : `list[ExitHead]`
-        One an exit.
-    branch : `Lazy[Branch]` or `list[Lazy[Branch] | None]`, optional
-        One block: every exit but the last has such a branch. A list: one block an exit, `None` for no branch.
-    hidden_size : `int`
+    Heads, one an exit, that read the hidden states through branches. One block: every exit but the last has such a
+    branch. A list: one block an exit, `None` for no branch.
     """
     if branch is None:
         return list(heads)

@@ -22,14 +22,8 @@ NORMALIZATIONS = ("log_softmax", "none", "layer_norm")
 
 class CascadedHead(ClassifierHead):
     """
-    # Parameters
-
-    pooler : `Seq2VecEncoder`
-    num_labels : `int`
-    dropout : `float`
-        Of the pooled vector; none of the previous head's logits.
-    normalization : `str`, optional
-        Of the previous head's logits; `None` for the first head.
+    The classifier reads the pooled vector, after dropout, and the previous head's logits after `normalization`: `None`
+    for the first head.
     """
 
     remembers: ClassVar[tuple[str, ...]] = ("previous_logits",)

@@ -16,15 +16,7 @@ from beem_plugin.exits.outputs import HeadOutput
 
 
 class EquiangularHead(ExitHead):
-    """
-    # Parameters
-
-    pooler : `Seq2VecEncoder`
-    frame : `Tensor`
-        `(pooled_size, labels)`; stored, not trained.
-    dropout : `float`
-        Of the pooled vector.
-    """
+    """`frame` is `(pooled_size, labels)`, stored and not trained; see `EquiangularHeads`."""
 
     frame: Tensor
 

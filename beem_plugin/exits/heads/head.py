@@ -63,26 +63,14 @@ class ExitHead(torch.nn.Module):
 
 @dataclass
 class HeadSizes:
-    """
-    The sizes and modules that heads are built from.
-
-    # Parameters
-
-    num_exits, hidden_size, num_labels : `int`
-    dropout : `float`
-        Before every classifier.
-    make_pooler : `Callable[[], Seq2VecEncoder]`
-        Makes a new pooler from the encoder's `pooler` block.
-    share_pooler, share_classifier : `bool`
-        Whether all exits share one.
-    """
+    """The sizes and modules that heads are built from."""
 
     num_exits: int
     hidden_size: int
     num_labels: int
-    dropout: float
-    make_pooler: Callable[[], Seq2VecEncoder]
-    share_pooler: bool = True
+    dropout: float  # before every classifier
+    make_pooler: Callable[[], Seq2VecEncoder]  # a new one, from the encoder's `pooler` block
+    share_pooler: bool = True  # all exits share one
     share_classifier: bool = False
 
     def poolers(self) -> list[Seq2VecEncoder]:

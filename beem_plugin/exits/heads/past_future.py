@@ -15,14 +15,7 @@ from beem_plugin.exits.outputs import HeadOutput
 
 
 class PastFutureHead(ClassifierHead):
-    """
-    # Parameters
-
-    pooler, classifier, dropout
-        See `ClassifierHead`.
-    imitators : `Sequence[torch.nn.Linear]`
-        One for each later exit, shared with the other exits before that one; none at the last exit.
-    """
+    """`imitators`: one for each later exit, shared with the exits before that one; none at the last exit."""
 
     remembers: ClassVar[tuple[str, ...]] = ("past",)
 

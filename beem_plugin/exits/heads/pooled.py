@@ -14,16 +14,7 @@ from beem_plugin.exits.poolers import as_input_of
 
 
 class ClassifierHead(ExitHead):
-    """
-    A pooler and a classifier, either of which several exits may share.
-
-    # Parameters
-
-    pooler : `Seq2VecEncoder`
-    classifier : `torch.nn.Linear`
-    dropout : `float`
-        Of the classifier's input.
-    """
+    """A pooler and a classifier, either of which several exits may share; `dropout` is of the classifier's input."""
 
     def __init__(self, pooler: Seq2VecEncoder, classifier: torch.nn.Linear, dropout: float) -> None:
         super().__init__()

@@ -24,32 +24,14 @@ PSEUDO_CHANGES = 0.5
 
 @dataclass
 class ExpertModel:
-    """
-    Numbers for each exit but the last.
+    """Numbers for each exit but the last."""
 
-    # Parameters
-
-    memory : `list[float]`
-        m_i, the weight of the earlier exits' vote.
-    trust : `list[float]`
-        t_i, the weight of the exit's own distribution.
-    bias : `list[list[float]]`
-        b_i, for each label.
-    change : `list[list[float]]`
-        The weights of the log-odds of the vote's label under the vote, this exit and the one before, in the log-odds of
-        a change.
-    change_bias : `list[list[float]]`
-        d_i, for each label of the vote.
-    gain : `list[float]`
-        g_i, the accuracy gained per layer by samples whose label changes.
-    """
-
-    memory: list[float]
-    trust: list[float]
-    bias: list[list[float]]
-    change: list[list[float]]
-    change_bias: list[list[float]]
-    gain: list[float]
+    memory: list[float]  # m_i, the weight of the earlier exits' vote
+    trust: list[float]  # t_i, the weight of the exit's own distribution
+    bias: list[list[float]]  # b_i, for each label
+    change: list[list[float]]  # weights of the log-odds under the vote, this exit and the one before
+    change_bias: list[list[float]]  # d_i, for each label of the vote
+    gain: list[float]  # g_i, the accuracy gained per layer by samples whose label changes
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> ExpertModel:
@@ -190,16 +172,9 @@ def fit_change(
 
 def gains(right: np.ndarray, changed: np.ndarray, costs: Sequence[float], samples: int) -> list[float]:
     """
-    g_i: the largest gain in accuracy per layer of any later exit, for each sample whose label changes. Half a sample
-    that changes its label and is right at the end is added, so that a rate is never 0 / 0.
-
-    # Parameters
-
-    right, changed : `ndarray`
-        `(exits,)` the share of samples that are right at each exit, and `(exits - 1,)` of those that have another label
-        at the end.
-    costs : `Sequence[float]`
-        Cost of exiting at each exit, in layers.
+    g_i: the largest gain in accuracy per layer of any later exit, for each sample whose label changes. `right` is the
+    share of samples that are right at each exit, `changed` of those that have another label at the end, `costs` in
+    layers. Half a sample that changes its label and is right at the end is added, so that a rate is never 0 / 0.
     """
     found = []
     for i in range(len(right) - 1):

@@ -21,14 +21,7 @@ OUTPUTS = ("last", "run_mean", "mean")
 
 
 class CountingPolicy(ExitPolicy):
-    """
-    A sample exits after `patience` exits in a row at which `holds` is true.
-
-    # Parameters
-
-    patience : `int`
-        1 or more.
-    """
+    """A sample exits after `patience` exits in a row at which `holds` is true."""
 
     first_exit: int
     """The first exit at which a sample can exit."""

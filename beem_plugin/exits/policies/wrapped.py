@@ -14,13 +14,7 @@ from beem_plugin.exits.state import ExitState
 
 
 class WrappedPolicy(ExitPolicy):
-    """
-    Does what the policy inside does; a subclass changes a part of it.
-
-    # Parameters
-
-    policy : `ExitPolicy`
-    """
+    """Does what the policy inside does; a subclass changes a part of it."""
 
     speed_keys: ClassVar[tuple[str, ...] | None] = ()  # those of the inner policy
 

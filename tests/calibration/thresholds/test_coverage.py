@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from beem_plugin.calibration.coverage import simulate_coverage
 from beem_plugin.calibration.thresholds import RiskControlled, ScoreTable
+from tests.tiny_project import load_script
 
 from .tables import make_table
+
+simulate_coverage = load_script("coverage_simulation.py")["simulate_coverage"]
 
 DELTA, EPSILON, DRAWS = 0.1, 0.05, 1000
 
