@@ -135,7 +135,7 @@ CASES: dict[str, Case] = {
     "fixed_exit": lambda rng, num_exits, num_labels: {"exit": rng.randint(1, num_exits)},
     "final": lambda rng, num_exits, num_labels: {},
 }
-WRAPPERS = {"calibrated"}  # another rule on other confidences, no rule of its own
+WRAPPERS = {"calibrated", "online", "split"}  # other rules, with other confidences or thresholds
 ALIASES = {"confidence": "max_probability", "q_exit": "halting"}
 
 
