@@ -179,7 +179,7 @@ class EarlyExitPipeline:
     ) -> dict[str, Any]:
         """
         What `allennlp benchmark` measures, as its JSON: `counted` holds layers and multiply-accumulates, `measured` a
-        row a batch size, engine and case with its seconds.
+        row a batch size, engine and case with its seconds, `summary` a line a batch size and engine.
 
         # Parameters
 

@@ -153,6 +153,8 @@ def test_own_data_calibrate_and_trace(pipeline: EarlyExitPipeline) -> None:
 def test_benchmark_measures_texts(pipeline: EarlyExitPipeline) -> None:
     report = pipeline.benchmark(TEXTS, batch_sizes=[8], engines=["compaction"], repeats=1)
     assert report["counted"]["samples"] == 70 and report["counted"]["layer_speedup"] >= 1
+    (line,) = report["summary"]
+    assert line.startswith("batch 8, compaction: ") and line.endswith(f"{report['counted']['layer_speedup']:.2f}x")
     assert {(row["engine"], row["case"]) for row in report["measured"]} >= {
         ("transformers", "full_depth"), ("compaction", "exits")
     }  # fmt: skip

@@ -65,7 +65,9 @@ class ConllReader(DatasetReader):
 
     def _instance(self, fields: dict[str, Any]) -> Instance:
         tags = fields.get("tags")
-        return Instance({**fields, "words": words_of(fields)}, label=None if tags is None else tuple(tags), id=fields.get("id"))
+        return Instance(
+            {**fields, "words": words_of(fields)}, label=None if tags is None else tuple(tags), id=fields.get("id")
+        )
 
     def _texts(self, instance: Instance) -> tuple[str, ...]:
         return (" ".join(words_of(instance.fields)),)

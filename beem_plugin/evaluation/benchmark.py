@@ -63,13 +63,19 @@ def benchmark_from_args(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def benchmark(archive: Archive, options: BenchmarkOptions, repeats: int, time_budget: float | None) -> dict[str, Any]:
-    """The report: dtype, policy and machine, and what `run_benchmark` finds."""
+    """The report: dtype, policy and machine, what `run_benchmark` finds, and a `summary`, a line a size and engine."""
     model: Any = archive.model
     model.exit_policy.check_calibrated()
     cases = task_of_archive(archive).benchmark_cases(archive, options)
     found = run_benchmark(cases, repeats, model.device, time_budget)
     about = {"dtype": options.dtype, "exit_policy": model.exit_policy.to_config()}
-    return {**about, **machine(model.device, repeats), **found}
+    summary = [
+        f"batch {row['batch_size']}, {row['engine']}: {row['measured_speedup']:.2f}x full depth, "
+        f"{row['measured_speedup_over_transformers']:.2f}x transformers; counted in layers {row['layer_speedup']:.2f}x"
+        for row in found["measured"]
+        if row["case"] == "exits"
+    ]
+    return {**about, **machine(model.device, repeats), "summary": summary, **found}
 
 
 def run_benchmark(
