@@ -17,7 +17,6 @@ from beem_plugin.exits.calibration_report import CalibrationReport
 from beem_plugin.exits.policies.threshold_policy import ThresholdPolicy
 from beem_plugin.exits.policies.wrapped import WrappedPolicy
 from beem_plugin.exits.policy import ExitPolicy
-from beem_plugin.exits.score_table import ScoreTable
 from beem_plugin.exits.signals import ExitSignals, confidence_of
 from beem_plugin.exits.state import ExitState
 from beem_plugin.exits.trace_interface import Trace
@@ -119,21 +118,13 @@ class AdaptingPolicy(WrappedPolicy):
         )
 
     def exits_on(self, trace: Trace) -> Tensor | None:
-        policy = self.policy
-        confidences: list[Tensor] = []
-
-        def confidence(number: int, signals: ExitSignals, state: ExitState) -> Tensor:
-            confidences.append(confidence_of(policy.output(number, signals, state)))
-            return confidences[-1]
-
-        table = ScoreTable.of(trace, policy.start(len(trace), trace.num_exits), policy.update, confidence)
-        last = torch.ones(len(trace), 1, dtype=torch.bool)
-        columns = []
-        for arm in self.arms:
-            passes = [policy.passes(table.scores[:, k], limit) for k, limit in enumerate(arm)]
-            passes = [found & (k + 1 >= policy.min_exit) for k, found in enumerate(passes)]
-            columns.append(torch.cat([*(found[:, None] for found in passes), last], 1).int().argmax(1))
-        offered, confident = torch.stack(columns, 1).numpy(), torch.stack(confidences, 1).numpy()
+        table, state, confidences = self.policy.score_table(trace), self.policy.start(len(trace), trace.num_exits), []
+        for number in range(1, trace.num_exits + 1):
+            signals = trace.exit_signals(number)
+            state = self.policy.update(number, signals, state)
+            confidences.append(confidence_of(self.policy.output(number, signals, state)))
+        confident = torch.stack(confidences, 1).numpy()
+        offered = np.stack([table.exits([table.orient(limit) for limit in arm]).numpy() - 1 for arm in self.arms], 1)
         self.replayed = bandit = Bandit(len(self.arms), self.bandit.exploration)
         exits, self.replayed_cost = np.empty(len(trace), dtype=np.int64), 0.0
         for row in range(len(trace)):
