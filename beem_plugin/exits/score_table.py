@@ -21,43 +21,19 @@ class ScoreTable:
     The numbers that a policy compares with its thresholds, for every sample at every exit. Scores are *oriented*:
     larger means more confident (entropies are negated), so that one strategy serves every policy. A score never depends
     on the thresholds.
-
-    # Parameters
-
-    scores : `Tensor`
-        `(samples, exits)` oriented, in the decision precision; `-inf` where the policy does not allow an exit.
-    predictions : `Tensor`
-        `(samples, exits)` int64: the label predicted at each exit; of a regression float64, the value.
-    confidences : `Tensor`
-        `(samples, exits)` the largest probability of the exit.
-    labels : `Tensor`
-        `(samples,)` int64, -1 where unknown; of a regression floating, NaN where unknown.
-    exit_layers : `list[int]`
-    higher_is_more_confident : `bool`, optional (default = `True`)
-        Whether oriented scores are the policy's own, or their negatives.
-    strict : `bool`, optional (default = `False`)
-        Whether a sample whose score equals the threshold does not exit.
-    metric : `str`, optional (default = `"accuracy"`)
-        The task's metric.
-    published_grids : `Mapping[str, Sequence]`, optional (default = `{}`)
-        The grids of the policy's own paper, by strategy name; without, observed scores are the default grid.
-    tolerance : `float`, optional (default = `None`)
-        Of a regression: values that differ by more than this count as different, so that errors can be counted.
-    exit_costs : `list[float]`, optional (default = `exit_layers`)
-        Cost of exiting at each exit, in layers, branches included.
     """
 
-    scores: Tensor
-    predictions: Tensor
-    confidences: Tensor
-    labels: Tensor
+    scores: Tensor  # (samples, exits) oriented, in the decision precision; -inf where the policy allows no exit
+    predictions: Tensor  # (samples, exits) int64, the label predicted at each exit; of a regression float64
+    confidences: Tensor  # (samples, exits) the largest probability of the exit
+    labels: Tensor  # (samples,) int64, -1 where unknown; of a regression floating, NaN where unknown
     exit_layers: list[int]
-    higher_is_more_confident: bool = True
-    strict: bool = False
-    metric: str = "accuracy"
-    published_grids: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    tolerance: float | None = None
-    exit_costs: list[float] | None = None
+    higher_is_more_confident: bool = True  # oriented scores are the policy's own, not their negatives
+    strict: bool = False  # a sample whose score equals the threshold does not exit
+    metric: str = "accuracy"  # the task's
+    published_grids: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # of the policy's paper, by strategy
+    tolerance: float | None = None  # of a regression: values that differ by more count as different
+    exit_costs: list[float] | None = None  # of exiting at each exit, in layers, branches included
 
     @classmethod
     def of(
