@@ -31,7 +31,7 @@ def test_config_trains_calibrates_and_loads(path: Path, tiny_environment: dict[s
     tiny = dict(TINY)
     if path.stem == "quickstart":
         # The real packaged encoder and data, but few of them.
-        tiny["dataset_reader.max_instances"] = 24
+        tiny |= {"dataset_reader.max_instances": 24, "model.encoder.backbone.num_layers": 2}
     if path.stem == "rte_9_layers":
         # The tiny encoder has three.
         tiny |= {"model.encoder.backbone.num_layers": 2, "model.encoder.exit_layers": [2]}

@@ -1,4 +1,4 @@
-"""`allennlp predict` imports what it needs, and finds every component all the same."""
+"""What the package, an archive and `allennlp predict` import; `predict` finds every component all the same."""
 
 from __future__ import annotations
 
@@ -11,10 +11,20 @@ from pathlib import Path
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "release_0_1"
 SCRIPT = """
 import json
+import os
 import sys
+import beem_plugin
 from beem_plugin.commands import main
 
+assert "torch" not in sys.modules and not hasattr(beem_plugin, "nothing")
 archive, texts, output = sys.argv[1:]
+
+import transformers.models.bert.modeling_bert  # nothing of this package: both parts below need it
+if os.fork() == 0:
+    from beem_plugin.predictors import Predictor
+    os._exit(0 if Predictor.from_path(archive).predict_json({"text": "good"})["exit"] >= 1 else 1)
+assert os.wait()[1] == 0, "an archive does not register what it needs"
+
 predict = ["predict", archive, texts, "--output-file", output, "--silent"]
 assert main("allennlp", predict) == 0
 seldom_needed = {"beem_plugin.training", "beem_plugin.decoding"}
@@ -28,7 +38,7 @@ assert Model.by_name("multi_exit_captioner") is MultiExitCaptioner
 """
 
 
-def test_predict_imports_no_more_than_it_needs(tmp_path: Path) -> None:
+def test_the_package_imports_quickly_and_predict_no_more_than_it_needs(tmp_path: Path) -> None:
     arguments = [str(FIXTURES / "classifier.tar.gz"), str(FIXTURES / "texts.csv"), str(tmp_path / "found.jsonl")]
     variables = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run(
