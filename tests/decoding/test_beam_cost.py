@@ -23,7 +23,7 @@ RULES: list[dict[str, Any]] = [
 @pytest.mark.parametrize("beams", [2, 4])
 def test_counted_macs_are_those_that_run(rule: dict[str, Any], beams: int) -> None:
     model = captioner()
-    model.decoding = CaptionDecoding(num_beams=beams, max_length=10)
+    model.decoding = CaptionDecoding(num_beams=beams, max_length=6)
     for count in (1, 3):
         batch = {"pixel_values": images(count)}
         model.decode(batch)  # counts the image encoder, which runs it

@@ -80,7 +80,7 @@ def test_decoding_equals_a_slow_decoder_that_keeps_everything(
 ) -> None:
     if exit_layers is not None and isinstance(rule.get("thresholds"), list):
         rule = {**rule, "thresholds": 0.4}
-    model, pixels = captioner(decoder={"exit_layers": exit_layers}).double(), images().double()
+    model, pixels = captioner(decoder={"exit_layers": exit_layers}).double(), images(3).double()
     model.decoding = decoding(skipped)
     found = model.generate({"pixel_values": pixels}, policy=policy(**rule))
     for caption, image in zip(found, pixels):
@@ -92,7 +92,7 @@ def test_decoding_equals_a_slow_decoder_that_keeps_everything(
 def test_heads_that_look_back_do_so_whoever_was_asked(rule: dict[str, Any], keys: dict[str, Any]) -> None:
     if isinstance(rule.get("thresholds"), list):
         rule = {**rule, "thresholds": 0.4}
-    model, pixels = captioner(decoder={"head": "past_future", **keys}), images()
+    model, pixels = captioner(decoder={"head": "past_future", **keys}), images(3)
     heads: list[Any] = list(model.decoder.exits)
     with torch.no_grad():
         for head in heads[:-1]:  # imitations and gates that are not those they start as

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 
 import pytest
 import torch
+from torch import Tensor
 
+from beem_plugin.calibration.replay import ExitDecisions
+from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError, DataError, NotCalibratedError
 from beem_plugin.data.ragged_batch import ragged_batches
 from beem_plugin.execution import Compaction, DepthPools, Engine, Single
 from beem_plugin.execution.engine import gather_decisions
 from beem_plugin.execution.precision import cast_network
 from beem_plugin.exits.policies import MaxProbability
+from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.models.multi_exit_encoder import MultiExitEncoder
 from tests.backbones.tiny_models import CONFIGS
-from tests.execution.worlds import Wanted, World, check, make_batches, random_engine, reference
+from tests.execution.worlds import Wanted, World, check, make_batches, random_engine, reference, reference_trace
 from tests.exits.every_policy import every_policy
 
 ENGINES = {
@@ -37,9 +42,15 @@ def engine(request: pytest.FixtureRequest) -> Engine:
     return ENGINES[request.param]
 
 
+def check_all(world: World, policies: Iterable[ExitPolicy], batches: list[dict[str, Tensor]]) -> list[ExitDecisions]:
+    """Every engine with every policy on one network; the decisions of the last engine."""
+    trace = reference_trace(world, batches)
+    return [[check(engine, world, policy, batches, trace) for engine in ENGINES.values()][-1] for policy in policies]
+
+
 @pytest.mark.parametrize("shift", [0, -10, 10, 1])
-def test_random_exits(engine: Engine, world: World, shift: int) -> None:
-    found = check(engine, world, Wanted(shift), make_batches(37, 8, seed=shift))
+def test_random_exits(world: World, shift: int) -> None:
+    (found,) = check_all(world, [Wanted(shift)], make_batches(37, 8, seed=shift))
     expected = {0: {1, 2, 3, 4}, -10: {1}, 10: {4}, 1: {2, 3, 4}}[shift]
     assert set(found.exits.tolist()) == expected
 
@@ -49,19 +60,24 @@ def test_few_samples(engine: Engine, world: World, count: int, batch_size: int) 
     check(engine, world, Wanted(), make_batches(count, batch_size))
 
 
+@pytest.fixture(scope="module")
+def trace(world: World) -> ExitTrace:
+    return reference_trace(world, make_batches(20, 7))
+
+
 @pytest.mark.parametrize("policy", every_policy(4), ids=lambda policy: type(policy).__name__)
-def test_every_policy(engine: Engine, world: World, policy: object) -> None:
-    check(engine, world, policy, make_batches(20, 7))  # type: ignore[arg-type]
+def test_every_policy(engine: Engine, world: World, policy: ExitPolicy, trace: ExitTrace) -> None:
+    check(engine, world, policy, make_batches(20, 7), trace)
 
 
 @pytest.mark.parametrize("family", CONFIGS)
-def test_every_family(engine: Engine, family: str) -> None:
-    check(engine, World(family), Wanted(), make_batches(12, 5))
+def test_every_family(family: str) -> None:
+    check_all(World(family), [Wanted()], make_batches(12, 5))
 
 
 @pytest.mark.parametrize("exit_layers", [[2, 4], [1, 4], [4]])
-def test_exits_at_some_layers(engine: Engine, exit_layers: list[int]) -> None:
-    check(engine, World(exit_layers=exit_layers), Wanted(), make_batches(15, 4))
+def test_exits_at_some_layers(exit_layers: list[int]) -> None:
+    check_all(World(exit_layers=exit_layers), [Wanted()], make_batches(15, 4))
 
 
 def test_no_samples(engine: Engine, world: World) -> None:
@@ -125,12 +141,12 @@ def test_padding_on_the_left_is_refused(world: World) -> None:
         list(DepthPools().run(world, Wanted(), ragged_batches([batch])))
 
 
-@pytest.mark.parametrize("policy", [MaxProbability(thresholds=["never", 0.7, "never"]), MaxProbability(thresholds=0.7)])
-def test_the_mean_over_tokens(engine: Engine, policy: MaxProbability) -> None:
+def test_the_mean_over_tokens() -> None:
     world = World()
     for head in world.exits:
         head.pooler.pooling = "mean"
-    check(engine, world, policy, make_batches(30, 7))
+    policies = [MaxProbability(thresholds=["never", 0.7, "never"]), MaxProbability(thresholds=0.7)]
+    check_all(world, policies, make_batches(30, 7))
 
 
 def test_heads_that_are_changed_say_what_they_say(world: World) -> None:

@@ -91,7 +91,11 @@ def make_batches(count: int, batch_size: int, seed: int = 0, longest: int = 14, 
 
 
 def reference(network: World, policy: ExitPolicy, batches: Iterable[dict[str, Tensor]]) -> ExitDecisions:
-    """Every sample alone, without padding, at full depth; then replay. In the order of the index."""
+    return replay(policy, reference_trace(network, batches))
+
+
+def reference_trace(network: World, batches: Iterable[dict[str, Tensor]]) -> ExitTrace:
+    """Every sample alone, without padding, at full depth. In the order of the index."""
     logits, extra, indices = [], [], []
     with torch.inference_mode():
         for samples in ragged_batches(batches):
@@ -105,18 +109,23 @@ def reference(network: World, policy: ExitPolicy, batches: Iterable[dict[str, Te
                 logits.append(torch.stack([signals.logits for signals in found], 1))
                 extra.append({name: torch.stack([s.extra[name] for s in found], 1) for name in SIGNALS})
     order = torch.cat(indices).argsort()
-    trace = ExitTrace(
+    return ExitTrace(
         torch.cat(logits)[order],
         torch.full((len(order),), -1 if network.num_labels > 1 else float("nan")),
         signals={name: torch.cat([values[name] for values in extra])[order] for name in SIGNALS},
         meta={"exit_layers": network.exit_layers},
     )
-    return replay(policy, trace)
 
 
-def check(engine: Engine, network: World, policy: ExitPolicy, batches: list[dict[str, Tensor]]) -> ExitDecisions:
-    """The engine's results, checked against the reference's."""
-    expected = reference(network, policy, batches)
+def check(
+    engine: Engine,
+    network: World,
+    policy: ExitPolicy,
+    batches: list[dict[str, Tensor]],
+    trace: ExitTrace | None = None,
+) -> ExitDecisions:
+    """The engine's results, checked against the reference's, which needs `reference_trace` of these batches."""
+    expected = replay(policy, trace or reference_trace(network, batches))
     total = sum(len(batch["input_ids"]) for batch in batches)
     index, found = gather_decisions(engine.run(network, policy, ragged_batches(batches)), network.num_labels, total)
     assert index.tolist() == list(range(total))
