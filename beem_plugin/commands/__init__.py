@@ -108,6 +108,7 @@ def _run(args: Namespace) -> int:
     if args.subcommand.requires_plugins:
         rank = int(os.environ.get("RANK", "0"))  # set by torchrun and its like
         prepare_logging(file_friendly=getattr(args, "file_friendly_logging", False), rank=rank)
+        args.subcommand.check(args)
         import_components(args.subcommand.only_predicts)
         import_plugins()
         for name in args.include_package:

@@ -16,6 +16,7 @@ class Ablate(Subcommand):
     """
 
     help = "compare a config with variants of it"
+    reads = ("base", "variants")
     after_interrupt = "the same command goes on"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:

@@ -16,6 +16,7 @@ class Benchmark(Subcommand):
     """
 
     help = "measure the speed of a trained model"
+    reads = ("archive_file", "input_file", "weights_file")
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add_shared(parser, "archive_file")

@@ -12,6 +12,7 @@ class BuildVocab(Subcommand):
     """Write the labels of the data that a config reads, for `vocabulary` in configs of other data."""
 
     help = "write the vocabulary of a config"
+    reads = ("param_path",)
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("param_path", help="the config of a training run")

@@ -17,6 +17,7 @@ class Calibrate(Subcommand):
     """
 
     help = "fit an exit policy"
+    reads = ("archive_file", "trace", "data")
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(

@@ -13,6 +13,7 @@ class CountInstances(Subcommand):
     """Count the training instances that a config reads."""
 
     help = "count training instances"
+    reads = ("param_path",)
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("param_path", help="the config of a training run")

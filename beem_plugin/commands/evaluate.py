@@ -13,6 +13,7 @@ class Evaluate(Subcommand):
     """Evaluate an archived model with early exit, as it is executed."""
 
     help = "evaluate a trained model"
+    reads = ("archive_file", "input_file", "weights_file")
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add_shared(parser, "archive_file")

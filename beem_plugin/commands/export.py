@@ -18,6 +18,7 @@ class Export(Subcommand):
     """
 
     help = "export a trained model as ONNX"
+    reads = ("archive_file", "weights_file", "data")
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add_shared(parser, "archive_file")

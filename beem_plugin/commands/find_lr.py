@@ -12,6 +12,7 @@ class FindLearningRate(Subcommand):
     """Find the learning rates at which the loss falls: train a little while the rate rises."""
 
     help = "find a learning rate"
+    reads = ("param_path",)
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("param_path", help="the config of a training run")

@@ -16,6 +16,7 @@ class GlueSubmission(Subcommand):
     """
 
     help = "write a submission to GLUE's site"
+    reads = ("archives", "ax")
     only_predicts = True
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:

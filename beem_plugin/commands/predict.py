@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
 from typing import Any
 
 from beem_plugin.commands.subcommand import Subcommand, add_shared, batch_size
+from beem_plugin.common.errors import DataError
+from beem_plugin.common.outputs import IMAGE_SUFFIXES, check_outputs, check_writable
 
 
 @Subcommand.register("predict")
@@ -16,6 +19,7 @@ class Predict(Subcommand):
     """
 
     help = "predict with a trained model"
+    reads = ("archive_file", "input_file", "weights_file")
     only_predicts = True
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -65,13 +69,19 @@ class Predict(Subcommand):
         )
         add_shared(parser, "--file-friendly-logging")
 
-    def run(self, args: argparse.Namespace) -> Any:
-        from beem_plugin.common.outputs import check_outputs, check_writable
-        from beem_plugin.predictors import predict
-
+    def check(self, args: argparse.Namespace) -> None:
+        super().check(args)
+        own = args.use_dataset_reader or args.predictor is not None  # which may find it elsewhere
+        if not own and args.input_file != "-" and not os.path.exists(args.input_file):
+            what = "image" if args.input_file.lower().endswith(IMAGE_SUFFIXES) else "file"
+            raise DataError(f"{args.input_file}: no such {what}")
         inputs = [args.archive_file, args.input_file, args.weights_file]
         outputs = {"--output-file": args.output_file, "--html": args.html}
         # What is not complete yet has a name of its own, which may be that of what an earlier call has left.
         check_outputs({**outputs, "--output-file (until it is complete)": f"{args.output_file}.part"}, inputs)
         check_writable(outputs)
+
+    def run(self, args: argparse.Namespace) -> Any:
+        from beem_plugin.predictors import predict
+
         return predict.predict_from_args(args)

@@ -16,6 +16,7 @@ class PushToHf(Subcommand):
     """
 
     help = "upload a trained model to the hub"
+    reads = ("archive_file", "archive_path", "serialization_dir")
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("archive_file", metavar="ARCHIVE", nargs="?", help="model.tar.gz, or a run's directory")
@@ -28,18 +29,21 @@ class PushToHf(Subcommand):
         parser.add_argument("-l", "--local-repo-path", metavar="DIR", help="keep the uploaded files there")
         parser.add_argument("--private", action="store_true", help="make a new repository private")
 
-    def run(self, args: argparse.Namespace) -> None:
+    def check(self, args: argparse.Namespace) -> None:
         archives = [path for path in (args.archive_file, args.archive_path, args.serialization_dir) if path]
         if len(archives) != 1:
             raise ConfigurationError(f"push-to-hf: found {len(archives)} archives, allowed: one of ARCHIVE, -a, -s")
         if (args.repo_id is None) == (args.repo_name is None):
             raise ConfigurationError("push-to-hf: allowed: one of --repo-id OWNER/NAME and --repo-name NAME")
+        super().check(args)
+
+    def run(self, args: argparse.Namespace) -> None:
         from beem_plugin.archival import load_archive
         from beem_plugin.publish import push_to_hub
 
         name = args.repo_id or "/".join(part for part in (args.organization, args.repo_name) if part)
         address = push_to_hub(
-            load_archive(archives[0]),
+            load_archive(args.archive_file or args.archive_path or args.serialization_dir),
             name,
             args.private or None,
             folder=args.local_repo_path,

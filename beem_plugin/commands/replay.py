@@ -13,6 +13,7 @@ class Replay(Subcommand):
     """Judge and compare exit policies on stored traces, without running the network."""
 
     help = "judge exit policies on traces"
+    reads = ("trace", "calibrate_on")
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("trace", nargs="*", metavar="TRACE.npz", help="what `trace` or a training run stored")

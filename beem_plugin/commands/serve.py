@@ -17,6 +17,7 @@ class Serve(Subcommand):
     """
 
     help = "answer HTTP requests with a model"
+    reads = ("archive_file",)
     only_predicts = True
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:

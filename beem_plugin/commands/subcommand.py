@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar
 
 from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.inputs import check_inputs
 
 MAX_BATCH_SIZE = 1_000_000
 
@@ -21,13 +22,14 @@ class Subcommand:
 
     `requires_plugins` says whether it builds things from configs, so that components must be imported first;
     `only_predicts`, whether it neither trains nor computes gradients, so that much of transformers is not imported;
-    `error_status` is the exit status after an error.
+    `reads` names the arguments that `check_inputs` looks at; `error_status` is the exit status after an error.
     """
 
     help: str = ""
     """The line in the list of all subcommands."""
     requires_plugins: bool = True
     only_predicts: bool = False
+    reads: tuple[str, ...] = ()
     error_status: int = 1
     after_interrupt: str = ""
     """How an interrupted call goes on."""
@@ -82,6 +84,10 @@ class Subcommand:
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Adds the arguments to the subcommand's parser."""
+
+    def check(self, args: argparse.Namespace) -> None:
+        """Raises an error for wrong paths, before components are imported."""
+        check_inputs(args, self.reads)
 
     def run(self, args: argparse.Namespace) -> Any:
         raise NotImplementedError(f"{type(self).__name__} does not define run")

@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from beem_plugin.commands.subcommand import Subcommand, add_shared
+from beem_plugin.common.outputs import check_outputs
 
 
 @Subcommand.register("trace")
@@ -13,6 +14,7 @@ class Trace(Subcommand):
     """Run an archived model once at full depth and store the outputs of all exits: the input of `replay`."""
 
     help = "store the outputs of every exit"
+    reads = ("archive_file", "input_file", "weights_file")
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add_shared(parser, "archive_file")
@@ -20,9 +22,11 @@ class Trace(Subcommand):
         parser.add_argument("--output-file", required=True, metavar="T.npz", help="where the trace goes")
         add_shared(parser, "--batch-size", "--cuda-device", "--weights-file", "--overrides", "--file-friendly-logging")
 
+    def check(self, args: argparse.Namespace) -> None:
+        super().check(args)
+        check_outputs({"--output-file": args.output_file}, [args.archive_file, args.input_file, args.weights_file])
+
     def run(self, args: argparse.Namespace) -> Any:
-        from beem_plugin.common.outputs import check_outputs
         from beem_plugin.evaluation import trace
 
-        check_outputs({"--output-file": args.output_file}, [args.archive_file, args.input_file, args.weights_file])
         return trace.trace_from_args(args)

@@ -18,6 +18,7 @@ class Train(Subcommand):
     """Train the model that a config describes, calibrate its exits, and archive it."""
 
     help = "train a model"
+    reads = ("param_path",)
     after_interrupt = "the same command with -s DIR --recover goes on"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -45,8 +46,6 @@ class Train(Subcommand):
 
     def run(self, args: argparse.Namespace) -> Any:
         if args.serialization_dir is None and not args.dry_run:
-            if not Path(args.param_path).is_file():
-                raise ConfigurationError(f"{args.param_path}: no such file")
             args.serialization_dir = str(choose_serialization_dir(args.param_path, args.recover))
             print(f"writing to {args.serialization_dir}", flush=True)
         from beem_plugin.training.train import train_model_from_args

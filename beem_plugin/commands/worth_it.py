@@ -16,6 +16,7 @@ class WorthIt(Subcommand):
     """
 
     help = "compare exits with plain networks"
+    reads = ("config",)
     after_interrupt = "the same command goes on"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:

@@ -16,7 +16,7 @@ ARCHIVE_FOLDERS = ("vocabulary", "tokenizer", "image_processor", "backbone", "ca
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 """The inputs in any other folder."""
 
-_SLICE = re.compile(r"\[[^\[\]]*\]$")
+SLICE = re.compile(r"\[[^\[\]]*\]$")
 
 
 def check_outputs(outputs: Mapping[str, str | None], inputs: Sequence[str | None]) -> None:
@@ -71,7 +71,7 @@ def _files(source: str | None) -> Iterator[str]:
         return
     if not os.path.isdir(source):
         yield os.path.realpath(source)
-        yield os.path.realpath(_SLICE.sub("", source))
+        yield os.path.realpath(SLICE.sub("", source))
         return
     for name in ARCHIVE_FILES:
         if os.path.isfile(path := os.path.join(source, name)):

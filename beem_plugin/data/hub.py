@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import re
 import socket
 import urllib.request
 from collections.abc import Iterator
@@ -16,8 +15,8 @@ from urllib.parse import urlparse
 
 from beem_plugin.common.archive_files import ARCHIVE_NAME, CONFIG_NAME
 from beem_plugin.common.errors import ConfigurationError, DataError
+from beem_plugin.common.inputs import HUB_ID
 
-HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(?<!\.tar\.gz)")
 _OFFLINE_VARIABLES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
 
 

@@ -160,7 +160,7 @@ def test_unlabelled_traces_have_no_metrics_and_no_curves(folder: Path) -> None:
         ({"type": "beem", "thresholds": {"grid": [1, 2]}}, [], "p.json: beem has no thresholds or weights yet"),
         ({"type": "final"}, ["--plot", "x.pdf"], ".png or .svg"),
         ({"type": "final"}, ["--metric", "mathews"], "--metric: found 'mathews', allowed: matthews"),
-        ({"type": "final"}, ["--calibrate-on", "a", "b"], "--calibrate-on: found 2 files for 1 trace(s)"),
+        ({"type": "final"}, ["--calibrate-on", __file__, __file__], "--calibrate-on: found 2 files for 1 trace(s)"),
         ({"type": "margin", "thresholds": "budgt"}, [], "p.json: thresholds: found 'budgt', allowed: a number, a list"),
         ({"type": "final"}, ["--output-file", "x", "--csv", "./x"], "--csv: found ./x, which is what --output-file"),
     ],

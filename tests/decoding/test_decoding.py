@@ -115,7 +115,7 @@ def test_heads_that_look_back_do_so_whoever_was_asked(rule: dict[str, Any], keys
 @pytest.mark.parametrize("rule", [*RULES, {"type": "voting", "thresholds": 0.9, "min_exit": 2}], ids=str)
 def test_a_batch_equals_one_by_one(skipped: str, beams: int, rule: dict[str, Any]) -> None:
     # In double precision, as kernels add up in another order for another batch.
-    model, pixels = captioner().double(), images().double()
+    model, pixels = captioner().double(), images(4).double()
     model.decoding = decoding(skipped, num_beams=beams)
     together = model.generate({"pixel_values": pixels}, policy=policy(**rule))
     for caption, image in zip(together, pixels):
@@ -168,9 +168,9 @@ def test_counted_macs_are_those_that_run(skipped: str, rule: dict[str, Any], hea
     model = captioner(decoder={"head": head})
     model.decoding = decoding(skipped)
     image = {"pixel_values": images(1)}
-    model.decode(image)  # counts the image encoder, which runs it
+    model.decode(image, max_length=1)  # counts the image encoder, which runs it
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        decoded = model.decode(image, policy=policy(**rule))
+        decoded = model.decode(image, policy=policy(**rule), max_length=7)
     # `recompute` runs over all words up to the last one that it completes, and masks what they may not see.
     tolerance = 0.02 if skipped == "recompute" else 1e-9
     assert counter.get_total_flops() / 2 == pytest.approx(decoded.macs.total, rel=tolerance)
