@@ -34,8 +34,7 @@ from beem_plugin.training.train import train_model
 
 ENCODER = "microsoft/mpnet-base"
 SOURCE = "texts given to fit"
-_TRAINING = threading.Lock()
-"""A training seeds the generators and redirects the output of the whole process."""
+_TRAINING = threading.Lock()  # it seeds generators and redirects output of the whole process
 
 KEYS = {
     "speedup": ["model.exit_policy.thresholds.speedup"],
@@ -74,7 +73,6 @@ def fine_tune(
         Keeps the data (`texts.jsonl`), the config (`config.jsonnet`) and the run (`run/`, with `model.tar.gz`). By
         default they are deleted.
     label_names : `Sequence[str]`, optional (default = the names found, sorted)
-        The order of the labels.
     verbose : `bool`, optional (default = `True`)
         Whether progress and metrics are shown; warnings always are.
     """
@@ -88,6 +86,11 @@ def fine_tune(
     classes = Counter(names)
     if len(classes) < 2 or "" in classes:
         raise DataError(f"labels: found {', '.join(map(repr, classes)) or 'none'}, allowed: two names or more")
+    fraction = options.get("validation_fraction") or 0.1
+    if round(fraction * len(rows)) < 1:
+        raise DataError(
+            f"texts: found {len(rows)}, allowed: more, so that validation_fraction {fraction} is one or more"
+        )
     found = Columns(list(fields), "label", classes, [sum(len(row[name].split()) for name in fields) for row in records])
     changes = {
         "dataset_reader.label_names": list(label_names or sorted(classes)),
@@ -151,7 +154,7 @@ def _undisturbed(verbose: bool) -> Iterator[None]:
 class EarlyExitClassifier(ClassifierMixin, BaseEstimator):
     """
     A scikit-learn classifier of texts, or of pairs of texts, that trains an encoder with exits and predicts with early
-    exit: `fit` is `fine_tune`. It takes part in pipelines and grid searches, and can be cloned and pickled.
+    exit: `fit` is `fine_tune`.
 
     # Parameters
 
@@ -168,8 +171,7 @@ class EarlyExitClassifier(ClassifierMixin, BaseEstimator):
         Further changes to the config, as `-o` of `allennlp train`.
     serialization_dir : `str`, optional
         Keeps the data, the config and the training run in this folder, which must not hold a run.
-    cuda_device : `int`, optional (default = the first GPU, or else the CPU)
-        -1 for the CPU.
+    cuda_device : `int`, optional (default = the first GPU, or else the CPU, which is -1)
     random_state : `int`, optional (default = the seeds of AllenNLP)
     verbose : `bool`, optional (default = `False`)
         Whether progress and metrics of the training are shown.
@@ -245,6 +247,4 @@ def _texts(X: Any) -> list[Text]:
     """Texts or pairs from a list, an array, a series, or a frame of one or two columns."""
     if isinstance(X, str | bytes):
         raise DataError(f"X: found a {type(X).__name__}, allowed: several texts")
-    values = X.to_numpy() if hasattr(X, "to_numpy") else X
-    values = values.tolist() if hasattr(values, "tolist") else list(values)
-    return [tuple(value) if isinstance(value, list) else value for value in values]
+    return [tuple(value) if isinstance(value, list) else value for value in np.asarray(X, dtype=object).tolist()]

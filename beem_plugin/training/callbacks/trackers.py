@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -45,30 +46,23 @@ class Tracker(LogWriter):
         self.options = options
         self.run_id: str | None = None
 
-    def start(self, config: dict[str, Any]) -> str:
-        """Starts the run, or continues `run_id`; returns its id."""
-        raise NotImplementedError
-
-    def log(self, values: dict[str, float], step: int) -> None:
-        raise NotImplementedError
-
-    def finish(self) -> None:
+    def start(self, config: dict[str, Any]) -> tuple[str, Callable[..., Any], Callable[[], Any]]:
+        """Starts the run, or continues `run_id`; returns its id, and functions that log metrics and end it."""
         raise NotImplementedError
 
     def on_start(self, trainer: RunningTrainer, is_primary: bool = True, **kwargs: Any) -> None:
         super().on_start(trainer)
         path = self.serialization_dir / CONFIG_NAME
         if is_primary:
-            self.run_id = self.start(read_json_object(path) if path.exists() else {})
+            self.run_id, self.log, self.finish = self.start(read_json_object(path) if path.exists() else {})
 
     def write(self, split: str, values: dict[str, float], step: int, epoch: int | None) -> None:
-        self.log({f"{split}/{name}": value for name, value in values.items()}, step)
+        self.log({f"{split}/{name}": value for name, value in values.items()}, step=step)
 
     def on_end(self, trainer: RunningTrainer, metrics: dict[str, Any], is_primary: bool = True, **kwargs: Any) -> None:
         if is_primary:
-            self.log(
-                numbers({name: metrics[name] for name in metrics if name.startswith(FINAL)}), trainer.steps_completed
-            )
+            final = {name: value for name, value in metrics.items() if name.startswith(FINAL)}
+            self.log(numbers(final), step=trainer.steps_completed)
             self.finish()
 
     def state_dict(self) -> dict[str, Any]:
@@ -119,20 +113,14 @@ class WandBCallback(Tracker):
         self.watch_model = watch_model
         self.files_to_save = ["config.json", "out.log"] if files_to_save is None else files_to_save
 
-    def start(self, config: dict[str, Any]) -> str:
+    def start(self, config: dict[str, Any]) -> tuple[str, Callable[..., Any], Callable[[], Any]]:
         folder = self.serialization_dir.absolute()
-        self.run = self.service.init(dir=str(folder), config=config, id=self.run_id, resume="allow", **self.options)
+        run = self.service.init(dir=str(folder), config=config, id=self.run_id, resume="allow", **self.options)
         for name in self.files_to_save:
-            self.run.save(str(folder / name), base_path=str(folder))
+            run.save(str(folder / name), base_path=str(folder))
         if self.watch_model and self.trainer is not None:
-            self.run.watch(self.trainer.model)
-        return self.run.id
-
-    def log(self, values: dict[str, float], step: int) -> None:
-        self.run.log(values, step=step)
-
-    def finish(self) -> None:
-        self.run.finish()
+            run.watch(self.trainer.model)
+        return run.id, run.log, run.finish
 
 
 @TrainerCallback.register("mlflow")
@@ -161,17 +149,11 @@ class MLflowCallback(Tracker):
         super().__init__(serialization_dir, summary_interval, should_log_learning_rate, "mlflow", given)
         self.experiment_name = experiment_name
 
-    def start(self, config: dict[str, Any]) -> str:
+    def start(self, config: dict[str, Any]) -> tuple[str, Callable[..., Any], Callable[[], Any]]:
         if self.experiment_name is not None:
             self.service.set_experiment(self.experiment_name)
         run_id = self.service.start_run(run_id=self.run_id, **self.options).info.run_id
         items = [(key, str(value)[:_LONGEST_PARAM]) for key, value in Params(config).as_flat_dict().items()]
         for first in range(0, len(items) * (self.run_id is None), _PARAMS_A_CALL):
             self.service.log_params(dict(items[first : first + _PARAMS_A_CALL]))
-        return run_id
-
-    def log(self, values: dict[str, float], step: int) -> None:
-        self.service.log_metrics(values, step=step)
-
-    def finish(self) -> None:
-        self.service.end_run()
+        return run_id, self.service.log_metrics, self.service.end_run
