@@ -90,13 +90,19 @@ def test_the_speed_is_set_without_training(fitted: EarlyExitClassifier) -> None:
     assert mean[2.0] < mean[1.0] and chosen.pipeline_.model.encoder is not fitted.pipeline_.model.encoder
 
 
-def test_it_works_in_a_pipeline_and_a_grid_search(small: EarlyExitClassifier) -> None:
-    steps = make_pipeline(FunctionTransformer(lambda texts: [text.lower() for text in texts]), clone(small))
+def test_it_works_in_a_pipeline_and_a_grid_search(fitted: EarlyExitClassifier, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained = []
+
+    def fake(texts: list[str], labels: list[str], *about: Any, **options: Any) -> Any:
+        trained.append((options["epochs"], len(texts), set(labels)))
+        return fitted.pipeline_
+
+    monkeypatch.setattr("beem_plugin.classifier.fine_tune", fake)
+    steps = make_pipeline(FunctionTransformer(lambda texts: [text.lower() for text in texts]), clone(fitted))
     grid = {"earlyexitclassifier__epochs": [1, 2]}
-    search = GridSearchCV(steps, grid, cv=[(range(12), range(12, 24))], error_score="raise").fit(
-        [text.upper() for text in TEXTS[:24]], LABELS[:24]
-    )
-    assert set(search.predict(TEXTS[:4])) <= {-1, 7} and len(search.cv_results_["mean_test_score"]) == 2
+    search = GridSearchCV(steps, grid, cv=3, error_score="raise").fit([text.upper() for text in TEXTS], LABELS)
+    assert trained == [(epochs, 80, {"-1", "7"}) for epochs in (1, 1, 1, 2, 2, 2)] + [(1, 120, {"-1", "7"})]
+    assert search.best_score_ == pytest.approx(fitted.score(TEXTS, LABELS)) and search.score(TEXTS, LABELS) > 0.9
 
 
 def test_fine_tune_keeps_what_it_did_and_leaves_the_program_as_it_was(
