@@ -80,7 +80,7 @@ def settings(rng: random.Random, num_exits: int) -> list[dict[str, Any]]:
     return configs
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("many_cells", [False, True])
 def test_many_at_once_are_each_by_itself(seed: int, many_cells: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if many_cells:

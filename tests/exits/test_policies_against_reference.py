@@ -22,7 +22,7 @@ from . import reference_policies
 from .random_traces import random_trace
 
 Case = Callable[[random.Random, int, int], dict[str, Any]]
-TRACES = 250
+TRACES = 125
 
 
 def some_thresholds(rng: random.Random, num_exits: int, low: float, high: float, exact: list[float]) -> Any:
