@@ -58,7 +58,7 @@ def layer_by_layer(
 def peer_cases(network: SteppedNetwork, policy: ExitPolicy, batches: Batches) -> dict[str, Callable[[], Iterable[Any]]]:
     """The public way at full depth and with the policy, to be timed."""
     return {
-        "layer by layer, nobody leaves": lambda: layer_by_layer(network, Final(), batches),
+        "layer by layer, no sample exits": lambda: layer_by_layer(network, Final(), batches),
         "layer by layer, exits": lambda: layer_by_layer(network, policy, batches),
     }
 
@@ -107,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
         timings = measure(cases, args.repeats, device)
         print_rows(timings, counted["samples"], PLAIN)
-        full, exits, never = (timings[f"{engine}, {kind}"] for kind in ("full_depth", "exits", "nobody_leaves"))
+        full, exits, never = (timings[f"{engine}, {kind}"] for kind in ("full_depth", "exits", "no_sample_exits"))
         over = ratio(full, exits) / counted["layer_speedup"]
         cost = ratio(never, full) - 1
         print(f"{engine}: measured / layer speed-up {over:.3f}, exits that nobody uses {100 * cost:+.1f} %")

@@ -48,9 +48,10 @@ from beem_plugin.models.multi_exit_encoder import MultiExitEncoder
 
 try:
     from beem_plugin.data.ragged_batch import ragged_batches
-    from beem_plugin.execution.metering.baselines import FullDepth, NeverLeaves
+    from beem_plugin.execution.metering.baselines import FullDepth, NeverExits
 except ImportError:  # release 0.1 takes padded batches
-    from beem_plugin.execution.baselines import FullDepth, NeverLeaves
+    from beem_plugin.execution.baselines import FullDepth
+    from beem_plugin.execution.baselines import NeverLeaves as NeverExits
 
     def ragged_batches(batches: Iterable[dict[str, Tensor]]) -> Any:  # type: ignore[misc]
         return batches
@@ -203,7 +204,7 @@ def engine_cases(network: MultiExitEncoder, policy: Beem, config: dict[str, Any]
     return {
         "exits": lambda: engines[0].run(network, policy, given),
         "full depth": lambda: engines[1].run(full, Final(), given),
-        "no sample exits": lambda: engines[2].run(network, NeverLeaves(policy), given),
+        "no sample exits": lambda: engines[2].run(network, NeverExits(policy), given),
     }
 
 

@@ -22,8 +22,11 @@ from beem_plugin.tasks.task import BenchmarkOptions, Case, task_of_archive, warn
 
 PLAIN = "transformers, full_depth"
 OPTIONAL = ("engines", "skipped_blocks", "num_beams", "max_length")
-CASES = {"exits": "exits", "full_depth": "full depth", "nobody_leaves": "exits, none used"}
+CASES = {"exits": "exits", "full_depth": "full depth", "no_sample_exits": "exits, none used"}
 """The cases, in the order of the plot's colours, and their names in the table."""
+
+FORMER_NAMES = {"no_sample_exits": "nobody_leaves"}
+"""What `case` is called in the JSON of earlier releases; `condition` has the present name."""
 
 COUNTED = (
     "samples", "words", "mean_tokens", "layer_speedup", "encoder_layer_speedup", "average_layer", "exit_histogram",
@@ -90,7 +93,8 @@ def run_benchmark(
     # Returns
 
     `dict[str, Any]`
-        `counted` of the first case with exits, and `measured`: a row a batch size and case with its `seconds`, rates,
+        `counted` of the first case with exits, and `measured`: a row a batch size and case (its name in
+        `condition`, and in `case` that of release 0.1) with its `seconds`, rates,
         latency of a batch, `measured_speedup` (over full depth of the same engine),
         `measured_speedup_over_transformers`, `measured_over_layer_speedup`, `measured_cost_of_exits` (of unused exits
         over full depth, less 1), and the numbers that the case counts.
@@ -102,7 +106,8 @@ def run_benchmark(
         timings = measure(runs, repeats, device, time_budget=time_budget, description=f"batch size {size}")
         for case, timing in zip(cases, timings.values(), strict=True):
             counts = case.counts()
-            row = {"engine": case.engine, "case": case.case, "batch_size": size, **timing.summary()}
+            row = {"engine": case.engine, "case": FORMER_NAMES.get(case.case, case.case), "condition": case.case}
+            row |= {"batch_size": size, **timing.summary()}
             row |= {f"{unit}_per_second": counts[name] / timing.median for unit, name in case.rates.items()}
             row |= percentiles(timing.latencies) if case.has_latency else {}
             row |= {name: value for name, value in counts.items() if not isinstance(value, dict | list)}
@@ -113,7 +118,7 @@ def run_benchmark(
                 row["measured_speedup_over_transformers"] = ratio(timings[PLAIN], timing)
             if case.case == "exits":
                 counted = counted or {name: counts[name] for name in COUNTED if name in counts}
-                if (never := timings.get(f"{case.engine}, nobody_leaves")) is not None:
+                if (never := timings.get(f"{case.engine}, no_sample_exits")) is not None:
                     row["measured_cost_of_exits"] = ratio(never, full) - 1
                 row["measured_over_layer_speedup"] = row["measured_speedup"] / row["layer_speedup"]
     if not rows:
@@ -138,7 +143,7 @@ def benchmark_table(report: dict[str, Any], note: str) -> Table:
         "measured_speedup_over_transformers": Column("vs transformers", unit="x"),
         "same_as_full_depth": Column("same", digits=0, unit=" %", factor=100),
     }
-    shown = [row | {"case": CASES[row["case"]]} for row in rows]
+    shown = [row | {"case": CASES[row["condition"]]} for row in rows]
     for row in shown:
         row["seconds"] = f"{row['seconds']:.3f} ({row['seconds_min']:.3f} - {row['seconds_max']:.3f})"
         if "latency_ms_p50" in row:
@@ -218,11 +223,11 @@ def benchmark_figure(report: dict[str, Any]) -> Any:
     """Sentences or images a second with their range; marks are full depth times the layer speed-up."""
     rows, counted = report["measured"], report["counted"]
     what = "images" if "images_per_second" in rows[0] else "sentences"
-    labels = [f"{row['engine']}, {row['case'].replace('_', ' ')}, batch {row['batch_size']}" for row in rows]
+    labels = [f"{row['engine']}, {row['condition'].replace('_', ' ')}, batch {row['batch_size']}" for row in rows]
     bars = [
         {
             "value": row[f"{what}_per_second"],
-            "look": list(CASES).index(row["case"]),
+            "look": list(CASES).index(row["condition"]),
             "low": counted["samples"] / row["seconds_max"],
             "high": counted["samples"] / row["seconds_min"],
             "mark": counted["layer_speedup"] * row[f"{what}_per_second"] if row["case"] == "full_depth" else None,

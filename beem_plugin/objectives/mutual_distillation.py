@@ -64,11 +64,6 @@ class MutualDistillation(Objective):
             raise RuntimeError("MutualDistillation has a weight a pair of exits: call bind first")
         return self.loss_weights.float().softmax(0)
 
-    def term_names(self) -> list[str]:
-        """For each of the K terms: `exit_1`, ... for cross-entropies, `exit_1_from_2`, ... for what 1 learns from 2."""
-        exits = range(1, len(self.exit_layers or ()) + 1)
-        return [f"exit_{i}" for i in exits] + [f"exit_{i}_from_{j}" for i in exits for j in exits if i != j]
-
     def terms(self, outputs: ExitOutputs, label: Tensor) -> Tensor:
         """
         `(K,)` the unweighted terms: CE of exits 1 to L, then, student by student, KL(p_j || p_i) from the teachers j in

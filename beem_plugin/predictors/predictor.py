@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
@@ -89,10 +88,6 @@ class Predictor(Registrable):
         raise ConfigurationError(
             f"--html: {type(self).__name__} draws no page; allowed: with a model of texts or captions"
         )
-
-    def load_line(self, line: str) -> JsonDict:
-        """One line of an input file."""
-        return json.loads(line)
 
     def dump_line(self, outputs: JsonDict) -> str:
         """One line of an output file, newline included."""

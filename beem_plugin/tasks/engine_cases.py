@@ -15,7 +15,7 @@ from beem_plugin.calibration.speed import depth_summary
 from beem_plugin.data.instance import Instance
 from beem_plugin.data.ragged_batch import ragged_batches
 from beem_plugin.execution.engine import Engine
-from beem_plugin.execution.metering.baselines import FullDepth, NeverLeaves
+from beem_plugin.execution.metering.baselines import FullDepth, NeverExits
 from beem_plugin.execution.metering.computed import checked_decisions, lengths_in_order
 from beem_plugin.execution.metering.macs import count_macs, exit_costs
 from beem_plugin.execution.stepped_network import SteppedNetwork, device_of, pad_token_of
@@ -70,7 +70,7 @@ def engine_cases(network: SteppedNetwork, policy: ExitPolicy, batches: Batches, 
         counts = {**count(network, decisions.exits, batches, policy), "computed_layer_speedup": computed}
         runs = {
             "full_depth": (FullDepth(network), Final()),
-            "nobody_leaves": (network, NeverLeaves(policy)),
+            "no_sample_exits": (network, NeverExits(policy)),
             "exits": (network, policy),
         }
         for kind, (part, rule) in runs.items():

@@ -42,8 +42,8 @@ class BenchmarkOptions:
 @dataclass
 class Case:
     """
-    What a benchmark times: an `engine` under a `case`, `"full_depth"`, `"exits"`, or `"nobody_leaves"` (the policy runs
-    and no sample exits).
+    What a benchmark times: an `engine` under a `case`, `"full_depth"`, `"exits"`, or `"no_sample_exits"` (the policy
+    runs and no sample exits).
     """
 
     engine: str

@@ -42,6 +42,8 @@ def test_command(trained: Path, tmp_path: Path) -> None:
     assert ("single", "exits", 1) in rows and ("single", "exits", 4) not in rows
     for engine in ("compaction", "depth_pools"):
         assert {case for name, case, size in rows if name == engine} == {"exits", "full_depth", "nobody_leaves"}
+        found = {row["condition"] for row in report["measured"] if row["engine"] == engine}
+        assert found == {"exits", "full_depth", "no_sample_exits"}
     assert rows["transformers", "full_depth", 4]["latency_ms_p99"] > 0
     with (tmp_path / "speed.csv").open(newline="") as file:
         assert len(list(csv.DictReader(file))) == len(rows)

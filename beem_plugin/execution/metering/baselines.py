@@ -49,7 +49,7 @@ class FullDepth:
         return self.network.exit_signals(self.network.num_exits, state)
 
 
-class NeverLeaves(ExitPolicy):
+class NeverExits(ExitPolicy):
     """Steps another policy at every exit, and no sample exits: the cost of unused exits."""
 
     def __init__(self, policy: ExitPolicy) -> None:
