@@ -90,7 +90,8 @@ class DepthPools(Engine):
         device = compiled.device
         kind = "cuda" if device.type == "cuda" else "cpu"
         chunk_tokens = self.tokens_per_chunk or TOKENS_PER_CHUNK[kind]
-        window_tokens = self.window_tokens or chunk_tokens * CHUNKS_PER_WINDOW[kind]
+        chunks = 1 if policy.adapts else CHUNKS_PER_WINDOW[kind]  # it learns after each window
+        window_tokens = self.window_tokens or chunk_tokens * chunks
         call_tokens = CALL_TOKENS[kind] if self.call_tokens is None else self.call_tokens
         min_leaving = MIN_LEAVING[kind] if self.min_leaving is None else self.min_leaving
         in_flight = 1 if policy.adapts else self.windows_in_flight or WINDOWS_IN_FLIGHT[kind]

@@ -51,6 +51,12 @@ def test_a_batch_has_one_choice_and_the_next_batch_another(world: World, engine:
     assert policy.bandit.plays.sum() == 45 and (policy.bandit.plays > 0).all()  # type: ignore[attr-defined]
 
 
+def test_a_long_input_is_divided_so_that_the_policy_learns_within_it(world: World) -> None:
+    policy = ExitPolicy.from_params(CONFIGS[0])
+    gather_decisions(DepthPools(tokens_per_chunk=60).run(world, policy, ragged_batches(make_batches(90, 90))), 3)
+    assert (policy.bandit.plays > 0).all() and policy.bandit.plays.sum() == 90  # type: ignore[attr-defined]
+
+
 def test_what_was_compiled_is_used_on_while_the_policy_learns(world: World) -> None:
     engine, policy = Compaction(), ExitPolicy.from_params(CONFIGS[0])
     compiled = engine.prepare(world, policy)
