@@ -106,8 +106,9 @@ def run_benchmark(
         timings = measure(runs, repeats, device, time_budget=time_budget, description=f"batch size {size}")
         for case, timing in zip(cases, timings.values(), strict=True):
             counts = case.counts()
-            row = {"engine": case.engine, "case": FORMER_NAMES.get(case.case, case.case), "condition": case.case}
-            row |= {"batch_size": size, **timing.summary()}
+            former = FORMER_NAMES.get(case.case, case.case)
+            row = {"engine": case.engine, "case": former, "condition": case.case, "batch_size": size}
+            row |= timing.summary()
             row |= {f"{unit}_per_second": counts[name] / timing.median for unit, name in case.rates.items()}
             row |= percentiles(timing.latencies) if case.has_latency else {}
             row |= {name: value for name, value in counts.items() if not isinstance(value, dict | list)}
