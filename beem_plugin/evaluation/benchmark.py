@@ -107,7 +107,7 @@ def run_benchmark(
         for case, timing in zip(cases, timings.values(), strict=True):
             counts = case.counts()
             former = FORMER_NAMES.get(case.case, case.case)
-            row = {"engine": case.engine, "case": former, "condition": case.case, "batch_size": size}
+            row: dict[str, Any] = {"engine": case.engine, "case": former, "condition": case.case, "batch_size": size}
             row |= timing.summary()
             row |= {f"{unit}_per_second": counts[name] / timing.median for unit, name in case.rates.items()}
             row |= percentiles(timing.latencies) if case.has_latency else {}
