@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from beem_plugin.archival import Archive, save_archive
+from beem_plugin.archival import Archive, load_archive, save_archive
 from beem_plugin.common.errors import ConfigurationError, DataError
 from beem_plugin.common.files import scratch_folder
 from beem_plugin.comparison.calibrate import headline
@@ -36,7 +36,7 @@ def save_pretrained(archive: Archive, folder: Path) -> None:
 
 
 def push_to_hub(
-    archive: Archive,
+    archive: Archive | str | Path,
     repo_id: str,
     private: bool | None = None,
     token: str | None = None,
@@ -48,7 +48,7 @@ def push_to_hub(
 
     # Parameters
 
-    archive : `Archive`
+    archive : `Archive | str | Path`
     repo_id : `str`
         `owner/name`; the repository is made if there is none.
     private : `bool`, optional
@@ -65,7 +65,7 @@ def push_to_hub(
 
     with ExitStack() as held:
         place = Path(folder) if folder else held.enter_context(scratch_folder())
-        save_pretrained(archive, place)
+        save_pretrained(archive if isinstance(archive, Archive) else load_archive(archive), place)
         api = HfApi(token=token)
         try:
             name = api.create_repo(repo_id, private=private, exist_ok=True).repo_id

@@ -38,12 +38,11 @@ class PushToHf(Subcommand):
         super().check(args)
 
     def run(self, args: argparse.Namespace) -> None:
-        from beem_plugin.archival import load_archive
         from beem_plugin.publish import push_to_hub
 
         name = args.repo_id or "/".join(part for part in (args.organization, args.repo_name) if part)
         address = push_to_hub(
-            load_archive(args.archive_file or args.archive_path or args.serialization_dir),
+            args.archive_file or args.archive_path or args.serialization_dir,
             name,
             args.private or None,
             folder=args.local_repo_path,
