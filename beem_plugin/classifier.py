@@ -161,7 +161,7 @@ class EarlyExitClassifier(ClassifierMixin, BaseEstimator):
     encoder : `str`, optional (default = `"microsoft/mpnet-base"`)
         A hub name, a folder, or `package:minilm`.
     speedup : `float`, optional (default = `1.5`)
-        Layer speed-up that thresholds are chosen for, on held-out rows. On a fitted classifier
+        The least layer speed-up: thresholds with the least error at it, on held-out rows. On a fitted classifier
         `set_params(speedup=...)` chooses them again, without training.
     epochs, batch_size : `int`, optional (default = by the number of texts, as `new-config`)
     learning_rate : `float`, optional (default = `5e-5`)
