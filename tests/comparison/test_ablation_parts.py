@@ -221,7 +221,7 @@ def test_spread_is_median_smallest_and_largest(tmp_path: Path) -> None:
     assert "| a\\|b | trainer.num_epochs=1 |" in text and "train[holdout]" in text and "Median over 3 seeds" in text
     lines = [line for line in text.splitlines() if line.startswith("|")]
     assert len({line.replace("\\|", "").count("|") for line in lines}) == 1
-    write_csv(tmp_path / "t.csv", [csv_record(row.to_json()) for row in rows])
+    write_csv(tmp_path / "t.csv", [csv_record(row) for row in rows])
     head, first, second = (tmp_path / "t.csv").read_text().splitlines()
     assert head.startswith("name,diff,training,seeds,error") and "accuracy,accuracy_min,accuracy_max" in head
     assert second.startswith("a|b,trainer.num_epochs=1,trainings/x,3,")

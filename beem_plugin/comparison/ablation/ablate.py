@@ -111,7 +111,7 @@ def write_report(rows: Sequence[Row], directory: Path, title: str, given: dict[s
         {"key": s.key, "name": s.name, "values": s.values, "rows": [row.name for row in s.rows]} for s in sweeps
     ]
     content["reference"] = None if reference is None else reference.name
-    contents = {".md": markdown(table, plots), ".csv": [csv_record(row) for row in content["rows"]]}
+    contents = {".md": markdown(table, plots), ".csv": [csv_record(row) for row in rows]}
     written = write_all(directory / "ablation", contents | {".json": content, ".tex": table.to_latex()})
     table.print(220)
     judged = [row for row in rows if row.results]

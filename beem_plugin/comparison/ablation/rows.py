@@ -22,6 +22,9 @@ SPREADS = (
     "layer_speedup", "average_exit", "average_layer", "layer_speedup_over_base", "gmacs", "mac_speedup_over_base",
     "seconds", "measured_speedup_over_base", "training_seconds", "validation_score",
 )  # fmt: skip
+SAME = ("judged_on", "calibrated_on", "samples", "main_metric", "parameters", "exit_parameters")
+"""What all seeds have in common."""
+BLOCKS = {"metrics": "early exit", "final_metrics": "last exit"}
 OVER_BASE = {
     "mac_speedup_over_base": ("full_gmacs", "gmacs"),
     "measured_speedup_over_base": ("full_seconds", "seconds"),
@@ -37,7 +40,7 @@ class Row:
     differences: list[ConfigDifference]
     training: str
     results: list[dict[str, Any]] = field(default_factory=list)
-    """One a seed: what `judging.judge` gives, with `seed` and the training's figures."""
+    """One a seed: what `trained.judge` gives, with `seed` and the training's figures."""
     errors: list[str] = field(default_factory=list)
     """What failed; with results as well if only some seeds did."""
     settings: list[dict[str, Any]] = field(default_factory=list)
@@ -73,30 +76,36 @@ class Row:
         values = np.array([[curve.at(float(speed)) for speed in speeds] for curve in curves], dtype=float)
         return Curve(np.median(values, 0), speeds, [None] * len(speeds))
 
+    def figures(self) -> dict[str, Any]:
+        """`SAME`, and the spreads of all numbers, those of a block as `metrics.accuracy`; empty without results."""
+        if not self.results:
+            return {}
+        found = {key: self.results[0][key] for key in SAME}
+        found |= {f"{block}.{name}": self.spread(name, block) for block in BLOCKS for name in self.results[0][block]}
+        return found | {name: self.spread(name) for name in SPREADS}
+
     def to_json(self) -> dict[str, Any]:
         """Everything, for `ablation.json`."""
         content: dict[str, Any] = {"name": self.name, "diff": in_one_line(self.differences, whole_keys=True)}
         content |= {"differences": to_json(self.differences), "training": self.training, "errors": self.errors}
         content |= {"settings": self.settings} if self.settings else {}
+        for key, value in self.figures().items():
+            block, _, name = key.rpartition(".")
+            place = content.setdefault(block, {}) if block else content
+            place[name] = spread_json(value) if isinstance(value, Estimate) else value
         if not self.results:
             return content
-        first, curve = self.results[0], self.curve()
-        same = ("judged_on", "calibrated_on", "samples", "main_metric", "parameters", "exit_parameters")
-        content |= {key: first[key] for key in same}
+        curve, left_out = self.curve(), ("curve", "right")
         content["warnings"] = list(dict.fromkeys(line for result in self.results for line in result["warnings"]))
-        for block in ("metrics", "final_metrics"):
-            content[block] = {name: spread_json(self.spread(name, block)) for name in first[block]}
-        content |= {name: spread_json(self.spread(name)) for name in SPREADS}
         if self.difference is not None:
             content["difference_from_base"] = self.difference.to_json()
         lines = curve and {"layer_speedup": curve.speedup.tolist(), "accuracy": curve.accuracy.tolist()}
-        left_out = ("curve", "right")
         seeds = [{key: value for key, value in one.items() if key not in left_out} for one in self.results]
         return content | {"curve": lines, "seeds": seeds}
 
 
-def spread_json(spread: Estimate | None) -> dict[str, float] | None:
-    return None if spread is None else {"median": spread.value, "min": spread.ends[0], "max": spread.ends[1]}
+def spread_json(spread: Estimate) -> dict[str, float]:
+    return {"median": spread.value, "min": spread.ends[0], "max": spread.ends[1]}
 
 
 def keep_best(rows: Sequence[Row], early_exit_on_validation: Callable[[Row], list[float]]) -> list[Row]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from beem_plugin.calibration.curves import Curve
 from beem_plugin.comparison.ablation.difference import in_one_line
-from beem_plugin.comparison.ablation.rows import SPREADS, Row, Sweep, reference_of
+from beem_plugin.comparison.ablation.rows import BLOCKS, Row, Sweep, reference_of
 from beem_plugin.comparison.trainings.runs import file_name
 from beem_plugin.comparison.trainings.variants import BASE
 from beem_plugin.rendering.plots import (
@@ -33,7 +33,6 @@ HEADS = {
     "mac_speedup_over_base": "MAC speed-up",
     "measured_speedup_over_base": "measured speed-up",
 }
-BLOCKS = {"metrics": "early exit", "final_metrics": "last exit"}
 FORMATS = ("png", "svg")
 SPEED = "layer speed-up"
 FARTHEST = 3.0
@@ -51,7 +50,7 @@ def ablation_table(rows: Sequence[Row], title: str) -> Table:
     heads = f"against {name_of_reference(rows)}", "calibrated on", "judged on"
     columns |= dict(zip(("difference", "calibrated_on", "judged_on"), text(*heads), strict=True))
     columns |= {"training_seconds": Column("training s", digits=0), "parameters": Column("parameters", "text")}
-    table = Table.of_records([record(row, metrics) for row in rows], columns, title)
+    table = Table.of_records([record(row) for row in rows], columns, title)
     table.notes = [explanation(rows), *notes(rows)]
     return table
 
@@ -61,22 +60,18 @@ def name_of_reference(rows: Sequence[Row]) -> str:
     return BASE if reference is None else reference.name
 
 
-def record(row: Row, metrics: Sequence[str]) -> dict[str, Any]:
+def record(row: Row) -> dict[str, Any]:
     """The row's values by column; of a variant without results "failed" in place of the first metric."""
     own = f"plain, {row.variant.plain} layers" if row.variant.plain else in_one_line(row.differences)
-    found: dict[str, Any] = {"name": row.name, "differences": own}
+    found = {"name": row.name, "differences": own, **row.figures()}
     if not row.results:
         return found | {"metrics.accuracy": "failed"}
     first = row.results[0]
-    found |= {f"{block}.{name}": row.spread(name, block) for block in BLOCKS for name in metrics}
-    found |= {name: row.spread(name) for name in (*HEADS, "average_exit", "training_seconds")}
     if len(row.results) == 1 and (interval := first.get("intervals", {}).get("accuracy")) is not None:
         found["metrics.accuracy"] = replace(found["metrics.accuracy"], bounds=interval)
-    if row.difference is not None:
-        found["difference"] = row.difference.text()
-    parameters = f"{first['parameters'] / 1e6:.2f}M (exits {first['exit_parameters'] / 1e6:.2f}M)"
-    found |= {"calibrated_on": str(first["calibrated_on"] or "(given)"), "judged_on": str(first["judged_on"])}
-    return found | {"parameters": parameters}
+    found |= {} if row.difference is None else {"difference": row.difference.text()}
+    found["parameters"] = f"{first['parameters'] / 1e6:.2f}M (exits {first['exit_parameters'] / 1e6:.2f}M)"
+    return found | {"calibrated_on": first["calibrated_on"] or "(given)"}
 
 
 def notes(rows: Sequence[Row]) -> list[str]:
@@ -131,20 +126,18 @@ def markdown(table: Table, plots: Sequence[str]) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def csv_record(content: dict[str, Any]) -> dict[str, Any]:
-    """Of `Row.to_json`, every number in a column of its own: `accuracy`, `accuracy_min`, `accuracy_max`, ..."""
-    line = {key: content[key] for key in ("name", "diff", "training")}
-    line |= {"seeds": len(content.get("seeds", [])), "error": "; ".join(content["errors"])}
-    if not line["seeds"]:
-        return line
-    line |= {key: content[key] for key in ("calibrated_on", "judged_on", "samples", "parameters", "exit_parameters")}
-    spreads = content["metrics"] | {f"last_exit_{name}": spread for name, spread in content["final_metrics"].items()}
-    spreads |= {name: content[name] for name in SPREADS}
-    for name, spread in spreads.items():
-        if spread is not None:
-            line |= {name: spread["median"], f"{name}_min": spread["min"], f"{name}_max": spread["max"]}
-    if (difference := content.get("difference_from_base")) is not None:
-        line |= {"difference_from_base": difference["difference"], "difference_p_value": difference["p_value"]}
+def csv_record(row: Row) -> dict[str, Any]:
+    """Every number in a column of its own: `accuracy`, `accuracy_min`, `accuracy_max`, ..."""
+    line: dict[str, Any] = {"name": row.name, "diff": in_one_line(row.differences, whole_keys=True)}
+    line |= {"training": row.training, "seeds": len(row.results), "error": "; ".join(row.errors)}
+    for key, value in row.figures().items():
+        name = key.replace("final_metrics.", "last_exit_").removeprefix("metrics.")
+        if isinstance(value, Estimate):
+            line |= {name: value.value, f"{name}_min": value.ends[0], f"{name}_max": value.ends[1]}
+        elif value is not None:
+            line[name] = value
+    if row.difference is not None:
+        line |= {"difference_from_base": row.difference.difference, "difference_p_value": row.difference.p_value}
     return line
 
 
