@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import beem_plugin.components  # noqa: F401
-from beem_plugin.archival import load_archive
+from beem_plugin.archival import Archive, load_archive
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.params import evaluate_document
 from beem_plugin.common.registry import Params
@@ -43,8 +43,12 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "model.tar.gz"
 
 
-def test_rows_are_policies_of_one_network(trained: Path) -> None:
-    archive = load_archive(trained)
+@pytest.fixture(scope="module")
+def archive(trained: Path) -> Archive:
+    return load_archive(trained)
+
+
+def test_rows_are_policies_of_one_network(archive: Archive) -> None:
     cases = table_cases(ENTRIES, archive, "policies")
     assert all(case.policy.is_calibrated for case in cases)
     rows = {row["name"]: row for row in caption_table(archive, "test", cases, ["bleu", "cider"], repeats=1)}
@@ -66,9 +70,9 @@ def test_rows_are_policies_of_one_network(trained: Path) -> None:
     assert "| four |" in table and "1.50x" in table and "SPICE" not in table
 
 
-def test_the_shipped_rows_can_all_be_fitted(trained: Path) -> None:
+def test_the_shipped_rows_can_all_be_fitted(archive: Archive) -> None:
     entries = evaluate_document(CONFIGS / "captions" / "policies" / "table.jsonnet")
-    cases = table_cases(entries, load_archive(trained), "table")
+    cases = table_cases(entries, archive, "table")
     assert len(cases) == 19 and all(case.policy.is_calibrated for case in cases)
 
 
@@ -81,9 +85,9 @@ def test_the_shipped_rows_can_all_be_fitted(trained: Path) -> None:
         ([{"name": "a", "policy": {"type": "fixed_exit", "exit": 9}}], "exit: found 9"),
     ],
 )
-def test_wrong_policies_are_named(trained: Path, entries: Any, words: str) -> None:
+def test_wrong_policies_are_named(archive: Archive, entries: Any, words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
-        table_cases(entries, load_archive(trained), "policies")
+        table_cases(entries, archive, "policies")
 
 
 def test_the_script_writes_three_files(trained: Path, tmp_path: Path) -> None:
