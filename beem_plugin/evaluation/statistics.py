@@ -71,16 +71,9 @@ def mcnemar_of_counts(wins: int, losses: int, samples: int) -> Difference:
 
 def paired_difference(first: Sequence[float], second: Sequence[float]) -> Difference:
     """The mean difference of two rules over the same seeds, traces or images: paired t-test and its interval."""
-    from scipy.special import stdtr, stdtrit
-
     differences = np.asarray(first, dtype=np.float64) - np.asarray(second, dtype=np.float64)
-    mean, error = mean_and_error(differences.tolist())
     count = len(differences)
-    if count < 2:
-        return Difference(mean, None, None, count, "paired_t")
-    half = float(stdtrit(count - 1, (1 + CONFIDENCE) / 2)) * error
-    p_value = float(2 * stdtr(count - 1, -abs(mean) / error)) if error else float(mean == 0)
-    return Difference(mean, (mean - half, mean + half), p_value, count, "paired_t")
+    return t_difference(*mean_and_error(differences.tolist()), count - 1, count, "paired_t")
 
 
 def crossed_difference(first: np.ndarray, second: np.ndarray) -> Difference:
@@ -94,28 +87,30 @@ def crossed_difference(first: np.ndarray, second: np.ndarray) -> Difference:
     first, second : `ndarray`
         `(seeds, samples)`: 1 where a prediction is right, 0 where it is wrong, or the probability of being right.
     """
-    from scipy.special import stdtr, stdtrit
-
     differences = np.asarray(first, dtype=np.float64) - np.asarray(second, dtype=np.float64)
     seeds, samples = differences.shape
     mean = float(differences.mean())
-    if samples < 2:
-        return Difference(mean, None, None, samples, "crossed_t")
-    over_samples = float(differences.mean(0).var(ddof=1)) / samples
+    over_samples = float(differences.mean(0).var(ddof=1)) / samples if samples > 1 else 0.0
     over_seeds, rest = 0.0, 0.0
-    if seeds > 1:
+    if seeds > 1 and samples > 1:
         over_seeds = float(differences.mean(1).var(ddof=1)) / seeds
         left = differences - differences.mean(0) - differences.mean(1, keepdims=True) + mean
         rest = float((left**2).sum()) / ((seeds - 1) * (samples - 1)) / (seeds * samples)
     variance = max(over_seeds + over_samples - rest, over_seeds, over_samples)
-    if variance == 0:
-        return Difference(mean, (mean, mean), float(mean == 0), samples, "crossed_t")
-    spread = over_samples**2 / (samples - 1) + (over_seeds**2 / (seeds - 1) if seeds > 1 else 0.0)
-    freedom, error = (over_samples + over_seeds) ** 2 / spread, math.sqrt(variance)
+    spread = over_samples**2 / max(samples - 1, 1) + over_seeds**2 / max(seeds - 1, 1)
+    freedom = (over_samples + over_seeds) ** 2 / spread if spread else 1.0
+    return t_difference(mean, math.sqrt(variance), freedom, samples, "crossed_t")
+
+
+def t_difference(mean: float, error: float, freedom: float, pairs: int, test: str) -> Difference:
+    """By Student's t with so many degrees of freedom. One pair tells nothing."""
+    from scipy.special import stdtr, stdtrit
+
+    if pairs < 2:
+        return Difference(mean, None, None, pairs, test)
     half = float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * error
-    return Difference(
-        mean, (mean - half, mean + half), float(2 * stdtr(freedom, -abs(mean) / error)), samples, "crossed_t"
-    )
+    p_value = float(2 * stdtr(freedom, -abs(mean) / error)) if error else float(mean == 0)
+    return Difference(mean, (mean - half, mean + half), p_value, pairs, test)
 
 
 def resampled_counts(counts: Sequence[int] | np.ndarray, draws: int, seed: int = 0) -> np.ndarray:
