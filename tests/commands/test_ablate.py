@@ -118,19 +118,18 @@ def test_a_training_that_fails_in_its_process_does_not_stop_the_others(
     here = Launcher.execute
 
     def execute(launcher: Launcher, command: list[str], log_path: Path) -> int:
-        is_wrong = log_path.parent.name.startswith("wrong")
-        return (in_a_process if is_wrong else here)(launcher, command, log_path)
+        if log_path.parent.name.startswith("other"):
+            return here(launcher, command, log_path)
+        return in_a_process(launcher, ["train", "missing.jsonnet", *command[2:]], log_path)  # fails before it imports
 
     monkeypatch.setattr(Launcher, "execute", execute)
-    result = ablate(
-        tmp_path, "--jobs", "2", variants={"wrong": VARIANTS["wrong training"]}, **{"trainer.num_epochs": 1}
-    )
+    other = {"other": {"model": {"objective": {"layer_weights": "uniform"}}}}
+    result = ablate(tmp_path, "--jobs", "2", variants=other, **{"trainer.num_epochs": 1})
     assert result.returncode == 1
-    base, wrong = json.loads((tmp_path / "out" / "ablation.json").read_text())["rows"]
-    assert not base["errors"] and base["layer_speedup"]["median"] >= 1
-    assert "objective.distillation: found 'sideways'" in wrong["errors"][0] and "layer_speedup" not in wrong
-    assert len(commands) == 1
-    assert "error: " in next((tmp_path / "out" / "trainings").glob("wrong-*/seed_1.log")).read_text()
+    base, found = json.loads((tmp_path / "out" / "ablation.json").read_text())["rows"]
+    assert not found["errors"] and found["layer_speedup"]["median"] >= 1 and len(commands) == 1
+    assert "config missing.jsonnet: no such file (exit status 1" in base["errors"][0] and "layer_speedup" not in base
+    assert "error: " in next((tmp_path / "out" / "trainings").glob("base-*/seed_1.log")).read_text()
 
 
 def test_an_interrupted_training_goes_on(environment: None, tmp_path: Path, in_process: list[list[str]]) -> None:
