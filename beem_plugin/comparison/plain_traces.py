@@ -34,12 +34,7 @@ def plain_of_each(paths: Sequence[str], traces: int) -> list[list[str]]:
 def with_plain(found: TraceResult, path: str, plain: Sequence[str], metric: str) -> str | None:
     """
     Adds plain networks to the result of a trace, as a family whose curve is that of mixing two of them. If the deepest
-    is as deep as the network with exits, all speeds become relative to it.
-
-    # Returns
-
-    `str`, optional
-        The name of the deepest plain network if it is the reference.
+    is as deep as the network with exits, all speeds become relative to it, and its name is given as the reference.
     """
     traces = load_plain(plain, found.trace, path)
     depth = max(found.trace.exit_layers[-1], *traces)
@@ -86,11 +81,10 @@ def load_plain(paths: Sequence[str], like: ExitTrace, like_path: str) -> dict[in
 
 def scaled(result: PolicyResult, factor: float) -> PolicyResult:
     """The result with speeds relative to a network that is `factor` times as deep."""
-    speedup = factor * result.layer_speedup
-    interval = result.intervals.get("layer_speedup")
-    intervals = result.intervals
-    if interval is not None:
-        intervals = {**intervals, "layer_speedup": (factor * interval[0], factor * interval[1])}
+    speedup, intervals = factor * result.layer_speedup, dict(result.intervals)
+    if "layer_speedup" in intervals:
+        low, high = intervals["layer_speedup"]
+        intervals["layer_speedup"] = factor * low, factor * high
     depth = {**result.depth, "layer_speedup": speedup, "layers_saved": 1 - 1 / speedup}
     return replace(result, depth=depth, intervals=intervals)
 
@@ -100,12 +94,8 @@ def check_same_samples(traces: Sequence[ExitTrace], names: Sequence[str]) -> Non
     first = traces[0]
     for trace, name in zip(traces[1:], names[1:], strict=True):
         same = len(trace) == len(first) and trace.num_labels == first.num_labels
-        if (
-            not same
-            or not torch.equal(trace.labels, first.labels)
-            or None not in (ids := (trace.ids, first.ids))
-            and (ids[0] != ids[1])
-        ):
+        same = same and torch.equal(trace.labels, first.labels)
+        if not same or (None not in (trace.ids, first.ids) and trace.ids != first.ids):
             raise ConfigurationError(
                 f"{name}: found other samples ({len(trace)}) than in {names[0]} ({len(first)}), allowed: the same "
                 "samples in the same order"
