@@ -99,11 +99,8 @@ def caption_table(args: argparse.Namespace, choices: Choices, jobs: int, devices
         return dry_run({(args.set, args.set): trainings}, {args.set: decoder_depth(variants[0].config)}, args, jobs)
     table, lines = run_caption_table(trainings, jobs, devices, args.metrics, args.spice_jars)
     table.print(200)
-    wrote(
-        write_table(
-            args.output / f"table_{CAPTION_TABLE}", table, lines, settings_table((one, None, None) for one in variants)
-        )
-    )
+    settings = settings_table((variant, None, None) for variant in variants)
+    wrote(write_table(args.output / f"table_{CAPTION_TABLE}", table, lines, settings))
     return int(any(note.startswith("error:") for note in table.notes))
 
 

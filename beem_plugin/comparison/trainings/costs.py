@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from statistics import fmean
 from typing import Any
 
 from beem_plugin.comparison.trainings.runs import TrainingRun, epochs_of
@@ -27,9 +28,11 @@ HEADS = {
 
 
 def cost_table(
-    plans: Mapping[tuple[str, str], Trainings], depths: Mapping[str, int], seconds_a_layer: float | None = None,
+    plans: Mapping[tuple[str, str], Trainings],
+    depths: Mapping[str, int],
+    seconds_a_layer: float | None = None,
     jobs: int = 1,
-) -> Table:  # fmt: skip
+) -> Table:
     """
     One row a training. Its time is estimated from the trainings of the same encoder that are done.
 
@@ -62,9 +65,9 @@ def cost_table(
     unit = min(record["work"] for record in records if record["layers"] == deepest)
     for record in records:
         known = rates[record["encoder"] or ""]
-        rate = sum(known) / len(known) if known else seconds_a_layer
+        rate = fmean(known) if known else seconds_a_layer
         record["cost"] = record["work"] / unit
-        record["seconds"] = mean(record["taken"]) if record["taken"] else rate and rate * record["work"]
+        record["seconds"] = fmean(record["taken"]) if record["taken"] else rate and rate * record["work"]
     table = Table.of_records(records, HEADS)
     runs, left = (sum(record[key] for record in records) for key in ("seeds", "left"))
     table.title = f"{left} trainings to run, {runs - left} done"
@@ -88,7 +91,3 @@ def layers_of(config: dict[str, Any], depth: int) -> int:
     model = config["model"]
     inside = (model.get("encoder") or model.get("decoder") or {}).get("backbone") or {}
     return int(inside.get("num_layers") or depth)
-
-
-def mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)

@@ -21,7 +21,7 @@ STATE_NAME = "variants.json"
 
 class Trainings:
     """
-    What is in the folder from an earlier call is kept.
+    The trainings of variants, each once for every seed. What is in the folder from an earlier call is kept.
 
     # Parameters
 
