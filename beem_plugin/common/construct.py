@@ -5,10 +5,10 @@ error at the end of a config is found before a model is loaded, and its message 
 
 from __future__ import annotations
 
-import collections.abc
 import inspect
 import types
 import typing
+from collections import OrderedDict, abc
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, Union, get_args, get_origin
 
@@ -27,17 +27,8 @@ Plan = Callable[[], Any]
 #: The `from_params` methods that this module replaces.
 STANDARD_FROM_PARAMS: set[Any] = {tango.common.FromParams.from_params.__func__}  # type: ignore[attr-defined]
 
-_LISTS = (
-    list,
-    tuple,
-    set,
-    frozenset,
-    collections.abc.Collection,
-    collections.abc.Iterable,
-    collections.abc.MutableSequence,
-    collections.abc.Sequence,
-)
-_MAPPINGS = (dict, collections.abc.Mapping, collections.abc.MutableMapping, collections.OrderedDict)
+_LISTS = (list, tuple, set, frozenset, abc.Collection, abc.Iterable, abc.MutableSequence, abc.Sequence)
+_MAPPINGS = (dict, abc.Mapping, abc.MutableMapping, OrderedDict)
 
 
 def construct(cls: type[T], params: Params | Mapping[str, Any] | str, **extras: Any) -> T:
@@ -141,7 +132,7 @@ def _plan(annotation: Any, value: Any, path: str, default: Any = EMPTY) -> Plan:
         value = value.as_dict(quiet=True)
     origin, args = get_origin(annotation), get_args(annotation)
     kind = origin or annotation
-    if annotation is Any or kind in (type, collections.abc.Callable) or (value is None and default is None):
+    if annotation is Any or kind in (type, abc.Callable) or (value is None and default is None):
         return _constant(value)
     if origin in (Union, types.UnionType):
         return _plan_union(args, value, path)

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from beem_plugin.common.errors import ConfigurationError, DataError, not_allowed
-from beem_plugin.common.files import check_encoding, open_text
 from beem_plugin.common.strict_json import JSON_DECODER, parse_json
+from beem_plugin.common.text_input import check_encoding, open_text
 from beem_plugin.data.csv_records import SAY_QUOTING, csv_records, format_by_header, tsv_records, whole_lines
 
 logger = logging.getLogger(__name__)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from beem_plugin.common.errors import DataError, nearest_first
-from beem_plugin.common.files import open_text
 from beem_plugin.common.strict_json import parse_json
+from beem_plugin.common.text_input import open_text
 from beem_plugin.data.table_file import TableFormat, read_table
 
 Caption = tuple[str, str, list[str] | None]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from beem_plugin.common.errors import ConfigurationError, DataError
-from beem_plugin.common.files import open_text
+from beem_plugin.common.text_input import open_text
 from beem_plugin.data.caption_tokenizer import CaptionTokenizer
 from beem_plugin.data.dataset_reader import DatasetReader
 from beem_plugin.data.instance import Instance

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from beem_plugin.common.errors import DataError, not_allowed
-from beem_plugin.common.files import open_text
+from beem_plugin.common.text_input import open_text
 from beem_plugin.data.dataset_reader import DatasetReader
 from beem_plugin.data.instance import Instance
 from beem_plugin.data.slices import Slicing

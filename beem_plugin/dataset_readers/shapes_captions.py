@@ -10,11 +10,12 @@ from typing import Any
 from PIL import Image
 
 from beem_plugin.common.errors import ConfigurationError, DataError, not_allowed
-from beem_plugin.data.caption_tokenizer import CaptionTokenizer, WordTokenizer
+from beem_plugin.data.caption_tokenizer import CaptionTokenizer
 from beem_plugin.data.dataset_reader import DatasetReader
 from beem_plugin.data.image_processor import ImageProcessor
 from beem_plugin.data.images import open_image
 from beem_plugin.data.instance import Instance
+from beem_plugin.data.trained_caption_tokenizer import WordTokenizer
 from beem_plugin.dataset_readers.captions import CaptionedImage, CaptionReader
 from beem_plugin.dataset_readers.shapes import check_scene, draw_scene, render_scene, scene_captions, scene_split
 

@@ -9,7 +9,8 @@ import threading
 import pytest
 
 from beem_plugin.common.errors import ConfigurationError, DataError
-from beem_plugin.common.files import atomic_write, open_text, write_json
+from beem_plugin.common.files import atomic_write, write_json
+from beem_plugin.common.text_input import open_text
 
 
 def test_a_file_appears_whole(tmp_path):

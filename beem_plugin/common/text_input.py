@@ -1,0 +1,72 @@
+"""Text input with its encoding, gzipped or not."""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import io
+import sys
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+from beem_plugin.common.errors import ConfigurationError, DataError
+
+
+@contextmanager
+def open_text(path: str | Path, encoding: str = "utf-8", newline: str | None = None) -> Iterator[IO[str]]:
+    """
+    Text from a file or standard input (`-`), gzipped or not. A byte order mark of UTF-8 is dropped; `newline` is that
+    of `open`.
+    """
+    if str(path) == "-":
+        if not hasattr(sys.stdin, "buffer"):  # replaced by a program
+            yield sys.stdin
+            return
+        binary: Any = sys.stdin.buffer
+        if not hasattr(binary, "peek"):
+            binary = io.BufferedReader(binary)
+    else:
+        try:
+            binary = open(path, "rb")  # noqa: SIM115
+        except OSError as error:
+            raise DataError(f"{path}: {error.strerror or error}") from error
+    try:
+        is_gzip = binary.peek(2)[:2] == b"\x1f\x8b"
+        raw: Any = gzip.GzipFile(fileobj=binary) if is_gzip else binary
+        is_utf8 = codecs.lookup(encoding).name == "utf-8"
+        text = io.TextIOWrapper(raw, encoding="utf-8-sig" if is_utf8 else encoding, newline=newline)
+        try:
+            yield text
+        except UnicodeError as error:
+            line = _undecodable_line(path, is_gzip) if is_utf8 and str(path) != "-" else ""
+            raise DataError(f"{path}{line}: not {encoding.upper()} text: {error}") from error
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise DataError(f"{path}: a damaged gzip file: {error}") from error
+        finally:
+            with suppress(ValueError):
+                text.detach()
+    finally:
+        if str(path) != "-":
+            binary.close()
+
+
+def check_encoding(encoding: str, key: str = "encoding") -> None:
+    """Raises a `ConfigurationError` unless Python has a text encoding of that name."""
+    try:
+        "".encode(encoding)
+    except (LookupError, ValueError):
+        raise ConfigurationError(f"{key}: found {encoding!r}, allowed: utf-8, latin-1, cp1252, utf-16, ...") from None
+
+
+def _undecodable_line(path: str | Path, is_gzip: bool) -> str:
+    """`:N` for the number of the first line that is not UTF-8."""
+    with (gzip.open if is_gzip else open)(path, "rb") as lines:
+        for number, line in enumerate(lines, 1):
+            try:
+                line.decode("utf-8")
+            except UnicodeDecodeError:
+                return f":{number}"
+    return ""
