@@ -172,6 +172,16 @@ def test_another_config_under_a_trained_name_is_an_error_that_names_the_keys(tmp
     first.remember()
 
 
+def test_a_distilled_network_waits_for_its_teacher(tmp_path: Path) -> None:
+    config = base() | {"model": base()["model"] | {"objective": {"type": "final_exit"}}}
+    taught = Variant("taught", config | {"data_loader": {"batch_size": 2}}, "taught", teacher="teacher")
+    trainings = Trainings([Variant("teacher", config, "teacher"), taught], tmp_path, seeds=2)
+    teacher, run = trainings.of["teacher"], TrainingRun(trainings.of["taught"], 2)
+    assert run.training.config["model"]["objective"]["teacher"] == teacher.key
+    assert run.config["model"]["objective"]["teacher"] == str(teacher.directory / "seed_2" / "model.tar.gz")
+    assert Launcher().train(run) == f"{teacher.directory.name}, seed 2, its teacher, is not trained"
+
+
 def test_a_diff_shows_a_block_whose_type_changed_as_a_whole() -> None:
     changed = configs(
         {"a": {"model": {"exit_policy": {"weights": {"type": "cost", "scale": 0.2}}}, "trainer.num_epochs": 1}}
