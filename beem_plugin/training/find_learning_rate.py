@@ -17,6 +17,7 @@ from beem_plugin.common.registry import Params
 from beem_plugin.rendering.plots import BLUE, LIGHT, new_figure, plots_available, save_figure
 from beem_plugin.training.callbacks.callback import TrainerCallback
 from beem_plugin.training.epoch import train_epoch
+from beem_plugin.training.launch import launched_rank
 from beem_plugin.training.learning_rate_schedulers import CurveScheduler
 from beem_plugin.training.staged_trainer import StagedTrainer
 from beem_plugin.training.train import built_run
@@ -121,6 +122,8 @@ def find_learning_rate(
                     "allowed: a lower one"
                 ) from None
     found = summary(recorder.rates, recorder.losses)
+    if not run.is_primary:
+        return found
     write_json(directory / f"{NAME}.json", found)
     if plots_available():
         save_figure(figure(found, linear_steps), directory / f"{NAME}.png")
@@ -162,6 +165,8 @@ def find_learning_rate_from_args(args: argparse.Namespace) -> None:
     options = {name: getattr(args, name) for name in ("start_lr", "end_lr", "num_batches", "stopping_factor", "force")}
     options |= {"linear_steps": args.linear, "file_friendly_logging": args.file_friendly_logging}
     found = find_learning_rate(load_config(args.param_path, args.overrides), args.serialization_dir, **options)
+    if launched_rank() > 0:
+        return
     print(f"the smoothed loss falls fastest at {found['steepest']:.2e}, and is lowest at {found['lowest']:.2e}")
     drawn = f" and {NAME}.png" if plots_available() else '; for a plot: pip install "beem_plugin[plots]"'
     print(f"{args.serialization_dir}: {NAME}.json{drawn}")
