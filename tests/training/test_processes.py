@@ -11,7 +11,7 @@ import torch
 
 import beem_plugin.components  # noqa: F401
 from beem_plugin.training.train import train_model
-from tests.forked import train_twice
+from tests.forked import train_twice, two_processes
 from tests.objectives.tiny_model import tiny_batch, tiny_model
 from tests.training.configs import HERE, command_line, config, environment, params, read_metrics
 
@@ -55,21 +55,24 @@ def test_two_processes_give_the_metrics_of_one(tmp_path: Path, launcher: str) ->
     assert printed.count("archive: ") == 1
 
 
+def train_with_learned_forks() -> None:
+    """Run in each process. The group is not taken down: with threads of gloo at work, that may wait forever."""
+    torch.distributed.init_process_group("gloo")
+    objective = {"type": "contrastive", "objective": {"type": "weighted_distillation", "curriculum": "gradual"}}
+    keys = {"fork": "gradnorm", "layer_dropout": {"max_rate": 0.9}, "branch": "adapter"}
+    model = tiny_model(objective, **keys)
+    parallel = torch.nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(4):
+        model.start_step(step, 4)
+        optimizer.zero_grad()
+        parallel(**tiny_batch())["loss"].backward()
+        optimizer.step()
+        assert all(parameter.grad is not None for parameter in model.parameters())
+    assert bool((model.encoder.fork.log_ratio != 0).all())  # type: ignore[operator]
+
+
 def test_learned_forks_and_skipped_layers_under_data_parallelism(tmp_path: Path) -> None:
     """Every parameter has a gradient in every step, and factors that the backward pass changes are broadcast."""
-    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    try:
-        objective = {"type": "contrastive", "objective": {"type": "weighted_distillation", "curriculum": "gradual"}}
-        keys = {"fork": "gradnorm", "layer_dropout": {"max_rate": 0.9}, "branch": "adapter"}
-        model = tiny_model(objective, **keys)
-        parallel = torch.nn.parallel.DistributedDataParallel(model)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-        for step in range(4):
-            model.start_step(step, 4)
-            optimizer.zero_grad()
-            parallel(**tiny_batch())["loss"].backward()
-            optimizer.step()
-            assert all(parameter.grad is not None for parameter in model.parameters())
-        assert bool((model.encoder.fork.log_ratio != 0).all())  # type: ignore[operator]
-    finally:
-        torch.distributed.destroy_process_group()
+    for finished in two_processes(train_with_learned_forks, folder=tmp_path):
+        assert finished.returncode == 0, finished.stderr
