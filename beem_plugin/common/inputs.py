@@ -26,16 +26,7 @@ _TABLE = re.compile(r".*/[^/]*\.(csv|tsv|jsonl|txt)(\.gz)?", re.IGNORECASE)
 
 
 def check_inputs(args: Namespace, names: tuple[str, ...]) -> None:
-    """
-    Raises a `DataError` for an argument that names a missing file.
-
-    # Parameters
-
-    args : `Namespace`
-    names : `tuple[str, ...]`
-        Archives, which may also be names in the hub; configs, traces, weights; and `input_file` or `data`, sources that
-        a dataset reader reads, of which files in a named folder are checked.
-    """
+    """Raises a `DataError` for a missing file; others than those of `_MISSING` are sources of a dataset reader."""
     for name in names:
         given = getattr(args, name)
         for path in [given] if isinstance(given, str) else given or ():
