@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from tqdm import tqdm
 
 from beem_plugin.common.logging import is_file_friendly
+from beem_plugin.common.ranks import is_main
 
 T = TypeVar("T")
 
@@ -30,7 +31,7 @@ def progress_bar(total: int | None, description: str, disable: bool = False, ini
     options: dict[str, Any] = {"mininterval": 0.1, "dynamic_ncols": True}
     if is_file_friendly() or not sys.stderr.isatty():
         options = {"mininterval": 10.0, "file": _LineWriter(), "ncols": 100}
-    return tqdm(total=total, desc=description, disable=disable, initial=initial, unit=unit, **options)
+    return tqdm(total=total, desc=description, disable=disable or not is_main(), initial=initial, unit=unit, **options)
 
 
 def counted(

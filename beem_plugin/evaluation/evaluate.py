@@ -6,6 +6,7 @@ import argparse
 import json
 import re
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -17,6 +18,7 @@ from beem_plugin.calibration.report import binomial_interval
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.files import atomic_write, write_json
 from beem_plugin.common.outputs import check_outputs, check_writable
+from beem_plugin.common.ranks import device_of, is_main, joined
 from beem_plugin.evaluation.statistics import (
     Difference,
     Interval,
@@ -57,18 +59,35 @@ def evaluate_from_args(args: argparse.Namespace) -> dict[str, Any]:
         check_engine(args.engine, "--engine")
     check_outputs(written, [args.archive_file, *sources, args.weights_file])
     check_writable(written)
+    with joined():
+        return evaluate_sources(args, dict(zip(sources, zip(names, prediction_names), strict=True)), apart)
+
+
+def evaluate_sources(
+    args: argparse.Namespace, sources: Mapping[str, tuple[str | None, str | None]], apart: bool
+) -> dict[str, Any]:
+    """
+    Evaluates each source and writes what the arguments name. A source has a file for its metrics, which is written if
+    metrics are kept `apart`, and one for its predictions. Of several processes the first one writes.
+    """
     archive = load_archive(
-        args.archive_file, cuda_device=args.cuda_device, overrides=args.overrides, weights_file=args.weights_file
+        args.archive_file,
+        cuda_device=device_of(args.cuda_device),
+        overrides=args.overrides,
+        weights_file=args.weights_file,
     )
     warn_without_exits(archive.model)
     engine = Engine.from_params({"type": args.engine}) if args.engine else None
     results: dict[str, Any] = {}
     stems = [Path(source).stem for source in sources]
-    for source, stem, name, predictions_name in zip(sources, stems, names, prediction_names, strict=True):
+    for source, (name, predictions_name) in sources.items():
         found = evaluate_archive(archive, source, args.batch_size, engine, predictions_name)
         metrics = found.to_json()
+        stem = Path(source).stem
         prefix = "" if len(sources) == 1 else f"{stem if stems.count(stem) == 1 else source}_"
         results.update({f"{prefix}{key}": value for key, value in metrics.items()})
+        if not is_main():
+            continue
         if name is not None and apart:
             write_json(name, metrics)
         for table in (found.summary(source), *found.tables):
@@ -76,9 +95,9 @@ def evaluate_from_args(args: argparse.Namespace) -> dict[str, Any]:
         if args.html:
             with atomic_write(args.html) as file:
                 file.write(evaluation_page(args.archive_file, source, metrics, found.tables))
-    if args.output_file and not apart:
+    if args.output_file and not apart and is_main():
         write_json(args.output_file, results)
-    if not sys.stdout.isatty():
+    if not sys.stdout.isatty() and is_main():
         print(readable_json(results))
     return results
 

@@ -8,19 +8,24 @@ import sys
 from beem_plugin.archival import Archive, load_archive
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.progress import counted
+from beem_plugin.common.ranks import device_of, is_main, joined, share
 from beem_plugin.tasks.task import evaluation_loader, read_instances, task_of_archive
 
 
 def trace_from_args(args: argparse.Namespace) -> ExitTrace:
     """Runs the command; `args` as `commands/trace.py` parses them."""
-    archive = load_archive(
-        args.archive_file, cuda_device=args.cuda_device, overrides=args.overrides, weights_file=args.weights_file
-    )
-    trace = trace_archive(archive, args.input_file, args.batch_size)
-    trace.save(args.output_file)
-    print(
-        f"{args.output_file}: {len(trace)} samples, {trace.num_exits} exits, {trace.num_labels} labels", file=sys.stderr
-    )
+    with joined():
+        archive = load_archive(
+            args.archive_file,
+            cuda_device=device_of(args.cuda_device),
+            overrides=args.overrides,
+            weights_file=args.weights_file,
+        )
+        trace = trace_archive(archive, args.input_file, args.batch_size)
+        if is_main():
+            trace.save(args.output_file)
+            counts = f"{len(trace)} samples, {trace.num_exits} exits, {trace.num_labels} labels"
+            print(f"{args.output_file}: {counts}", file=sys.stderr)
     return trace
 
 
@@ -29,5 +34,5 @@ def trace_archive(archive: Archive, source: str, batch_size: int | None = None) 
     instances = read_instances(archive, source)
     ids = [str(instance.id) for instance in instances] if instances[0].id is not None else None
     loader = evaluation_loader(archive, instances, batch_size)
-    batches = counted(loader, len(loader), "tracing", " batches")
+    batches = counted(share(loader), len(loader), "tracing", " batches")
     return task_of_archive(archive).trace(archive.model, batches, ids, source)

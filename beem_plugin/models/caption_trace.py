@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from beem_plugin.calibration.token_trace import TokenTrace
+from beem_plugin.common.ranks import gathered
 from beem_plugin.exits.token_signals import SUMMARIES
 from beem_plugin.models.multi_exit_captioner import MultiExitCaptioner
 
@@ -28,6 +29,7 @@ def trace_captions(model: MultiExitCaptioner, batches: Iterable[dict[str, Tensor
         parts.append(trace_batch(model, batch, index))
         num_captions += size
     model.train(was_training)
+    parts = gathered(parts)
     columns = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
     order = (columns["caption"] * (int(columns["position"].max()) + 1) + columns["position"]).argsort()
     columns = {name: value[order] for name, value in columns.items()}

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from beem_plugin.calibration.trace import ExitTrace
+from beem_plugin.common.ranks import gathered
 from beem_plugin.execution.metering.macs import exit_costs
 from beem_plugin.execution.precision import dtype_of
 from beem_plugin.exits.signals import ExitSignals
@@ -73,6 +74,8 @@ def trace_outputs(
             masks = batch["attention_mask"].cpu().bool()
             tokens += [ids[mask] for ids, mask in zip(batch["input_ids"].cpu(), masks, strict=True)]
         labels.append(batch["label"].cpu() if "label" in batch else unknown.expand(len(batch["index"])))
+    indices, logits, labels, tokens = gathered(indices), gathered(logits), gathered(labels), gathered(tokens)
+    signals = {name: gathered(values) for name, values in signals.items()}
     meta = trace_meta(model, source) | {"label_names": model.vocab.labels}
     if not indices:
         empty = torch.zeros(0, model.encoder.num_exits, model.encoder.num_labels)

@@ -20,11 +20,10 @@ def chunks(items: Iterable[Item], batch_size: int) -> Iterator[list[Item]]:
     form a chunk of their own.
     """
     items = iter(items)
-    batches = 1
-    while True:
+    for size in chunk_sizes(batch_size):
         part: list[Item] = []
         try:
-            for item in islice(items, batches * batch_size):
+            for item in islice(items, size):
                 part.append(item)
         except BeemError:
             if part:
@@ -33,6 +32,13 @@ def chunks(items: Iterable[Item], batch_size: int) -> Iterator[list[Item]]:
         if not part:
             return
         yield part
+
+
+def chunk_sizes(batch_size: int) -> Iterator[int]:
+    """Of all chunks but the last, which is smaller."""
+    batches = 1
+    while True:
+        yield batches * batch_size
         batches = min(2 * batches, BATCHES_PER_CHUNK)
 
 

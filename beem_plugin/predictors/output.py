@@ -7,14 +7,16 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from itertools import chain
+from contextlib import ExitStack, contextmanager
+from itertools import chain, cycle, islice
 from pathlib import Path
 from typing import IO
 
 from beem_plugin.common.errors import BeemError, ConfigurationError
 from beem_plugin.common.files import write_errors_named
 from beem_plugin.common.progress import progress_bar
+from beem_plugin.common.ranks import launched_rank, processes
+from beem_plugin.predictors.chunks import chunk_sizes
 from beem_plugin.predictors.predictor import JsonDict, Predictor
 
 PAGE_LIMIT = 500
@@ -94,3 +96,22 @@ def output(path: str | None) -> Iterator[Writer]:
         raise
     if not is_special:
         part.replace(target)
+
+
+def share_path(path: str) -> str:
+    """Where this process writes its share of the predictions that go to `path`; `path` itself if it is alone."""
+    return path if processes() == 1 else f"{path}.{launched_rank()}"
+
+
+def join_shares(path: str, batch_size: int) -> None:
+    """Puts the predictions of all processes, which had the input's chunks in turns, into the order of the input."""
+    shares = [Path(f"{path}.{rank}") for rank in range(processes())]
+    with output(path) as write, ExitStack() as stack:
+        files = [stack.enter_context(open(share, encoding="utf-8", newline="\n")) for share in shares]
+        for size, file in zip(chunk_sizes(batch_size), cycle(files)):
+            lines = list(islice(file, size))
+            if not lines:
+                break
+            write.file.writelines(lines)
+    for share in shares:
+        share.unlink()

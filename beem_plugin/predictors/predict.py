@@ -5,15 +5,18 @@ from __future__ import annotations
 import argparse
 import gc
 import sys
+from collections import Counter
 from collections.abc import Generator
 from contextlib import closing
 from typing import Any
 
+import numpy as np
 from tqdm import tqdm
 
 from beem_plugin.archival import load_archive
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.files import atomic_write
+from beem_plugin.common.ranks import device_of, gathered, is_main, joined, launched_processes, processes
 from beem_plugin.common.strict_json import parse_json
 from beem_plugin.data.table_file import TableRow
 from beem_plugin.execution.file_engine import check_engine, file_engine
@@ -21,7 +24,7 @@ from beem_plugin.execution.precision import cast_network
 from beem_plugin.models.model import Model
 from beem_plugin.predictors.data_shift import ShiftCheck
 from beem_plugin.predictors.inputs import count_lines, input_rows
-from beem_plugin.predictors.output import output
+from beem_plugin.predictors.output import join_shares, output, share_path
 from beem_plugin.predictors.predictor import JsonDict, Predictor, check_precision
 from beem_plugin.tasks.task import task_of
 
@@ -35,8 +38,28 @@ def predict_from_args(args: argparse.Namespace) -> None:
         print("--silent specified without --output-file.")
         print("Exiting early because no output will be created.")
         return
+    if launched_processes() > 1:
+        check_can_be_shared(args)
+    with joined():
+        predict(args)
+
+
+def check_can_be_shared(args: argparse.Namespace) -> None:
+    """Raises a `ConfigurationError` for arguments that several processes cannot share."""
+    if args.input_file == "-" or not args.output_file or args.html:
+        raise ConfigurationError(
+            f"found {launched_processes()} processes of a launcher, allowed with them: an input file, --output-file, "
+            "and no --html"
+        )
+
+
+def predict(args: argparse.Namespace) -> None:
+    """Predicts this process's share of the input."""
     archive = load_archive(
-        args.archive_file, cuda_device=args.cuda_device, overrides=args.overrides, weights_file=args.weights_file
+        args.archive_file,
+        cuda_device=device_of(args.cuda_device),
+        overrides=args.overrides,
+        weights_file=args.weights_file,
     )
     if args.engine and not task_of(archive.model).uses_engines:
         raise ConfigurationError("--engine: a captioning model decodes by itself, allowed: none")
@@ -59,12 +82,22 @@ def predict_from_args(args: argparse.Namespace) -> None:
         predictor.page([])  # raises at once for a predictor without pages
     check = ShiftCheck.of(archive)
     gc.freeze()  # the collector would traverse the libraries' objects again and again while inputs come and go
-    with output(args.output_file) as write, closing(predictions(args, predictor, write.bar)) as parts:
+    with (
+        output(args.output_file and share_path(args.output_file)) as write,
+        closing(predictions(args, predictor, write.bar)) as parts,
+    ):
         write.shown = shown
         for part in parts:
             write(predictor, part)
             if check is not None:
                 check.add(part)
+    write.written, write.exits = sum(gathered([write.written])), sum(gathered([write.exits]), Counter())
+    if check is not None:
+        check.found = np.sum(gathered([check.found]), axis=0)
+    if not is_main():
+        return
+    if processes() > 1:
+        join_shares(args.output_file, args.batch_size)
     lines = [write.summary(exit_layers_of(archive.model)), task_of(archive.model).legend(archive.model)]
     lines += [] if check is None else [check.warning()]
     lines += [] if policy is None else [policy.summary()]

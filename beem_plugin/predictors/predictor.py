@@ -11,6 +11,7 @@ from typing import Any
 from beem_plugin.archival import Archive, load_archive
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError, DataError
+from beem_plugin.common.ranks import share
 from beem_plugin.common.registry import Registrable
 from beem_plugin.common.strict_json import json_line
 from beem_plugin.data.dataset_reader import DatasetReader
@@ -119,12 +120,12 @@ class Predictor(Registrable):
         Predictions of a stream of inputs, in parts, in its order. A `DataError` is raised after the predictions of the
         inputs before it, and names the file and line.
         """
-        parts = (self.instances_of(part) for part in chunks(rows, self.batch_size))
+        parts = (self.instances_of(part) for part in share(chunks(rows, self.batch_size)))
         return self._predict_chunks(chain.from_iterable(parts))
 
     def predict_instances(self, instances: Iterable[Instance]) -> Iterator[list[JsonDict]]:
         """`predict_rows` for instances that are tokenized already."""
-        return self._predict_chunks(chunks(instances, self.batch_size))
+        return self._predict_chunks(share(chunks(instances, self.batch_size)))
 
     def _predict_chunks(self, parts: Iterable[Sequence[Instance]]) -> Iterator[list[JsonDict]]:
         for instances in parts:

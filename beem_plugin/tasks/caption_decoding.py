@@ -17,6 +17,7 @@ from beem_plugin.common.caption_metrics.tokens import simple_tokens
 from beem_plugin.common.errors import ConfigurationError, DataError
 from beem_plugin.common.files import atomic_write
 from beem_plugin.common.progress import progress_bar
+from beem_plugin.common.ranks import gathered, share
 from beem_plugin.data.caption_tokenizer import CaptionTokenizer
 from beem_plugin.data.instance import Instance
 from beem_plugin.decoding import CaptionDecoding, Decoded, GeneratedCaption, SkippedBlocks
@@ -79,10 +80,11 @@ def decode_in_order(
     rows: list[int] = []
     parts = []
     with progress_bar(count, what, disable=not what, unit=" images") as bar:
-        for batch in batches:
+        for batch in share(batches):
             rows += batch["index"].tolist()
             parts.append(decode(batch))
             bar.update(len(batch["index"]))
+    rows, parts = gathered(rows), gathered(parts)
     captions = [caption for part in parts for caption in part.captions]
     return [caption for _, caption in sorted(zip(rows, captions, strict=True), key=lambda pair: pair[0])], parts
 

@@ -12,6 +12,7 @@ from beem_plugin.archival import Archive
 from beem_plugin.calibration.token_trace import TokenTrace
 from beem_plugin.common.caption_metrics import DEFAULT_METRICS, CaptionScores, check_metrics, score_captions
 from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.ranks import is_main
 from beem_plugin.data.caption_tokenizer import CaptionTokenizer
 from beem_plugin.decoding.decoding import Decoded
 from beem_plugin.decoding.generated import GeneratedCaption
@@ -126,7 +127,7 @@ class Captioning(Task):
             return captions, parts, scores
 
         found, parts, scores = decoded(policy, "captions")
-        if predictions_file is not None:
+        if predictions_file is not None and is_main():
             write_captions(predictions_file, instances, found, tokenizer, model.exit_layers)
         warnings = list(scores.warnings)
         values = {**scores.metrics, **depths(found, tokenizer, model.exit_layers), **encoder_depth(parts)}

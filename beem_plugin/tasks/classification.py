@@ -19,6 +19,7 @@ from beem_plugin.common.files import atomic_write
 from beem_plugin.common.known_labels import known_labels
 from beem_plugin.common.metrics import METRICS
 from beem_plugin.common.progress import counted
+from beem_plugin.common.ranks import gathered, is_main, share
 from beem_plugin.common.strict_json import json_line
 from beem_plugin.data.collate import label_tensor, ragged_parts
 from beem_plugin.data.instance import Instance
@@ -101,13 +102,13 @@ class Classification(Task):
         pad_token_id = archive.validation_dataset_reader.tokenizer.pad_token_id
 
         def run(network: Any, policy: ExitPolicy, what: str) -> ExitDecisions:
-            samples = ragged_parts(instances, pad_token_id, batch_size or BATCH_SIZE)
+            samples = share(ragged_parts(instances, pad_token_id, batch_size or BATCH_SIZE))
             runs = runner.run(network, policy, samples)
             runs = counted(runs, len(instances), what, " samples", lambda executed: len(executed.index))
-            return gather_decisions(runs, network.num_labels, len(instances))[1]
+            return gather_decisions(gathered(list(runs)), network.num_labels, len(instances))[1]
 
         decisions = run(network, policy, "evaluating")
-        if predictions_file is not None:
+        if predictions_file is not None and is_main():
             self.write_predictions(predictions_file, instances, decisions, model)
         found = self.measure(model, instances, decisions)
         metrics: dict[str, Any] = {**found.metrics, **found.details}

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from beem_plugin.calibration.replay import ExitDecisions
 from beem_plugin.calibration.token_trace import TokenTrace
+from beem_plugin.common.ranks import gathered
 from beem_plugin.data.instance import Instance
 from beem_plugin.dataset_readers.conll import words_of
 from beem_plugin.models.multi_exit_model import MultiExitModel
@@ -69,5 +70,6 @@ class TokenClassification(Classification):
             targets.append(torch.where(right.any(1), right.int().argmax(1) + 1, (batch["label"] >= 0).any(1).int() - 1))
             summaries.append([one.summary for one in exits])
             indices.append(batch["index"])
+        summaries, targets, indices = gathered(summaries), gathered(targets), gathered(indices)
         meta = trace_meta(model, source)
         return TokenTrace.of_summaries(summaries, targets, indices, model.encoder.num_labels, meta)

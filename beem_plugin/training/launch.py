@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-import os
-
 import torch
 from accelerate import Accelerator, PartialState
 from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedDataParallelKwargs, DistributedType
 
 from beem_plugin.common.errors import ConfigurationError, not_allowed
+from beem_plugin.common.ranks import launched_processes
 
 PRECISIONS = ("no", "fp16", "bf16")
 PLAIN_KINDS = (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU)
-
-
-def launched_rank() -> int:
-    """The number of this process, 0 without a launcher."""
-    return int(os.environ.get("RANK", "0"))
-
-
-def launched_processes() -> int:
-    """The number of processes, 1 without a launcher."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def join_processes(cuda_device: int | None = None) -> PartialState:

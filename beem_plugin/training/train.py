@@ -14,9 +14,10 @@ from accelerate import PartialState
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.logging import prepare_logging
 from beem_plugin.common.params import load_config
+from beem_plugin.common.ranks import launched_processes, launched_rank
 from beem_plugin.common.registry import Params
 from beem_plugin.models.model import Model
-from beem_plugin.training.launch import join_processes, launched_processes, launched_rank
+from beem_plugin.training.launch import join_processes
 from beem_plugin.training.random_state import prepare_environment
 from beem_plugin.training.serialization import check_serialization_dir, prepared_directory, write_config
 from beem_plugin.training.train_model import Invocation, TrainModel
