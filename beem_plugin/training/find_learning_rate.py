@@ -13,11 +13,11 @@ import numpy as np
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.files import write_json
 from beem_plugin.common.params import load_config
+from beem_plugin.common.ranks import launched_rank
 from beem_plugin.common.registry import Params
 from beem_plugin.rendering.plots import BLUE, LIGHT, new_figure, plots_available, save_figure
 from beem_plugin.training.callbacks.callback import TrainerCallback
 from beem_plugin.training.epoch import train_epoch
-from beem_plugin.training.launch import launched_rank
 from beem_plugin.training.learning_rate_schedulers import CurveScheduler
 from beem_plugin.training.staged_trainer import StagedTrainer
 from beem_plugin.training.train import built_run
