@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import gc
+import importlib
+import os
+import sys
 
 import pytest
 
+fixtures = None
+if "PYTEST_XDIST_WORKER" in os.environ or "-n" not in sys.argv:
+    # First: a conftest below this one imports kernels, which ask how to run.
+    fixtures = importlib.import_module("tests.shared_fixtures")
+
 
 def pytest_configure(config: pytest.Config) -> None:
-    if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
-        config.pluginmanager.import_plugin("tests.shared_fixtures")
+    if fixtures is not None:
+        config.pluginmanager.register(fixtures)
 
 
 def pytest_collection_finish() -> None:
