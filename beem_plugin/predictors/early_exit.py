@@ -78,7 +78,7 @@ class EarlyExitPredictor(Predictor):
     def _batch_json_to_instances(self, json_dicts: Sequence[JsonDict]) -> Sequence[Instance]:
         return self._instances(json_dicts, self.dataset_reader.texts_to_instances)
 
-    def _instances_to_run(self, json_dicts: Sequence[JsonDict]) -> Sequence[Instance]:
+    def _untokenized(self, json_dicts: Sequence[JsonDict]) -> Sequence[Instance]:
         return self._instances(json_dicts, self.dataset_reader.untokenized)
 
     def _instances(

@@ -120,7 +120,7 @@ class Predictor(Registrable):
         Predictions of a stream of inputs, in parts, in its order. A `DataError` is raised after the predictions of the
         inputs before it, and names the file and line.
         """
-        parts = (self.instances_of(part) for part in share(chunks(rows, self.batch_size)))
+        parts = (self.instances_of(part, tokenized=False) for part in share(chunks(rows, self.batch_size)))
         return self._predict_chunks(chain.from_iterable(parts))
 
     def predict_instances(self, instances: Iterable[Instance]) -> Iterator[list[JsonDict]]:
@@ -131,10 +131,14 @@ class Predictor(Registrable):
         for instances in parts:
             yield from self.predict_parts(instances)
 
-    def instances_of(self, rows: Sequence[TableRow]) -> Iterator[Sequence[Instance]]:
-        """The instances of `rows` up to the first that cannot be used, then the error that names its place."""
+    def instances_of(self, rows: Sequence[TableRow], tokenized: bool = True) -> Iterator[Sequence[Instance]]:
+        """
+        The instances of `rows` up to the first that cannot be used, then the error that names its place. `tokenized`
+        `False` leaves the tokens to a predictor that makes them later.
+        """
+        make = self._batch_json_to_instances if tokenized else self._untokenized
         try:
-            yield self._instances_to_run([row.values for row in rows])
+            yield make([row.values for row in rows])
         except DataError:
             good: list[Instance] = []
             for row in rows:
@@ -149,7 +153,7 @@ class Predictor(Registrable):
     def _json_to_instance(self, json_dict: JsonDict) -> Instance:
         return self._batch_json_to_instances([json_dict])[0]
 
-    def _instances_to_run(self, json_dicts: Sequence[JsonDict]) -> Sequence[Instance]:
+    def _untokenized(self, json_dicts: Sequence[JsonDict]) -> Sequence[Instance]:
         """`_batch_json_to_instances` for a predictor that tokenizes later."""
         return self._batch_json_to_instances(json_dicts)
 
