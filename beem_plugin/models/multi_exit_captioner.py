@@ -15,6 +15,7 @@ from beem_plugin.common.registry import Lazy
 from beem_plugin.data.vocabulary import Vocabulary
 from beem_plugin.decoding import CaptionDecoding, Decoded, GeneratedCaption
 from beem_plugin.exits.policy import ExitPolicy
+from beem_plugin.models.caption_exits import check_caption_policy
 from beem_plugin.models.initial_weights import InitialWeights
 from beem_plugin.models.model import ExitModel, Model
 from beem_plugin.models.multi_exit_decoder import MultiExitDecoder
@@ -101,7 +102,7 @@ class MultiExitCaptioner(ExitModel):
         self.exit_policy.bind(self.exit_layers, self.decoder.num_labels)
         self.check_objective()
         check_signals(self.exit_policy, self.decoder.available_signals, "the model")
-        check_can_be_fitted(self.exit_policy)
+        check_caption_policy(self.exit_policy)
         self.decoding.check_network(self.decoder, "model.decoding.")
         if initialize_from is not None:
             source = InitialWeights(initialize_from) if isinstance(initialize_from, str) else initialize_from
@@ -240,18 +241,3 @@ class MultiExitCaptioner(ExitModel):
         finally:
             if was_training:
                 self.train()
-
-
-def check_can_be_fitted(policy: ExitPolicy) -> None:
-    """Raises a `ConfigurationError` if `policy` needs parameters that cannot be fitted on captions."""
-    if policy.adapts:
-        raise ConfigurationError(
-            f"model.exit_policy: found {policy.registered_name}, which adapts from batch to batch; allowed for "
-            "captions: a policy with fixed thresholds"
-        )
-    if policy.needs_all_labels and not policy.is_calibrated:
-        raise ConfigurationError(
-            f"model.exit_policy: found {policy.registered_name} with parameters that are not set; it reads the "
-            "probabilities of the whole vocabulary, which a trace of captions does not store; allowed: all parameters "
-            "set in the config, or a policy that reads only the most probable token, such as beem or max_probability"
-        )
