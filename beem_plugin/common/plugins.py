@@ -18,6 +18,7 @@ logger = logging.getLogger(__name__)
 
 LOCAL_PLUGINS = Path(".allennlp_plugins")
 GLOBAL_PLUGINS = Path("~/.allennlp/plugins")
+_OWN = __name__.partition(".")[0]
 _deferred: list[str] = []
 
 
@@ -53,6 +54,9 @@ def import_package(name: str) -> None:
     working_directory_on_path()
     name = _module_name(name)
     module = _import(name)
+    if name == _OWN:
+        defer_import(f"{_OWN}.components")  # its other modules may need packages that are not installed
+        return
     for submodule in pkgutil.iter_modules(getattr(module, "__path__", ())):
         if not submodule.name.startswith(("_", "test")):
             import_package(f"{name}.{submodule.name}")

@@ -19,11 +19,13 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnxruntime
 from tokenizers import Tokenizer
+
+if TYPE_CHECKING:
+    import onnxruntime
 
 META_NAME = "export.json"
 FORMAT = 2
@@ -160,6 +162,8 @@ class Runner:
 
 
 def open_graph(path: Path, threads: int | None = None) -> onnxruntime.InferenceSession:
+    import onnxruntime  # the package has this module too, and works without
+
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads or 0
     # Every session has threads of its own: those of the segment before must not spin while the next one runs.
