@@ -84,10 +84,10 @@ class TokenTrace(ExitTrace):
         num_words: int,
         meta: Mapping[str, Any],
     ) -> TokenTrace:
-        """Of samples that are no tokens of captions: for each batch the summary of each exit, targets and positions."""
+        """Of samples that are no tokens of captions: each batch's summaries by exit, targets, positions, on the CPU."""
         order = torch.cat(list(indices)).argsort()
         columns: dict[str, Any] = {
-            name: torch.cat([torch.stack([getattr(one, name) for one in exits], 1).cpu() for exits in summaries])[order]
+            name: torch.cat([torch.stack([getattr(one, name) for one in exits], 1) for exits in summaries])[order]
             for name in SUMMARIES
         }
         index = torch.arange(len(order))

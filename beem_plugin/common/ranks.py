@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -68,16 +67,13 @@ def share(items: Iterable[Item]) -> Iterator[Item]:
 
 
 def gathered(items: Sequence[Item]) -> list[Item]:
-    """The items of all processes, one process's after another's, tensors on the CPU; every process must call it."""
+    """
+    The items of all processes, one process's after another's; every process must call it. Tensors must be on the CPU.
+    """
     if not _joined:
         return list(items)
-    import torch
     import torch.distributed as distributed
 
-    own = io.BytesIO()
-    torch.save(list(items), own)
-    parts = [b""] * processes()
-    distributed.all_gather_object(parts, own.getvalue())
-    # Written by these very processes, so it may hold any class.
-    found = (torch.load(io.BytesIO(part), map_location="cpu", weights_only=False) for part in parts)
-    return list(chain.from_iterable(found))
+    parts: list[list[Item]] = [[] for _ in range(processes())]
+    distributed.all_gather_object(parts, list(items))
+    return list(chain.from_iterable(parts))

@@ -13,6 +13,7 @@ from beem_plugin.calibration.token_trace import TokenTrace
 from beem_plugin.common.ranks import gathered
 from beem_plugin.data.instance import Instance
 from beem_plugin.dataset_readers.conll import words_of
+from beem_plugin.exits.token_signals import SUMMARIES, TokenSummary
 from beem_plugin.models.multi_exit_model import MultiExitModel
 from beem_plugin.models.multi_exit_trace import all_exits, trace_meta
 from beem_plugin.tasks.classification import Classification, Measured, text_model
@@ -68,7 +69,8 @@ class TokenClassification(Classification):
             right = torch.stack([(one.output.cpu() == batch["label"]).all(1) for one in exits], 1)
             # The number of the tags; 0 if no exit predicts them, -1 if they are unknown.
             targets.append(torch.where(right.any(1), right.int().argmax(1) + 1, (batch["label"] >= 0).any(1).int() - 1))
-            summaries.append([one.summary for one in exits])
+            found = [one.summary for one in exits]
+            summaries.append([TokenSummary(*(getattr(one, name).cpu() for name in SUMMARIES)) for one in found])
             indices.append(batch["index"])
         summaries, targets, indices = gathered(summaries), gathered(targets), gathered(indices)
         meta = trace_meta(model, source)

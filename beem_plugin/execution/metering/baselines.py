@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from beem_plugin.backbones import BackboneState
 from beem_plugin.execution.stepped_network import SteppedNetwork
+from beem_plugin.exits.policies.wrapped import WrappedPolicy
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.signals import ExitSignals
 from beem_plugin.exits.state import ExitState
@@ -49,41 +48,20 @@ class FullDepth:
         return self.network.exit_signals(self.network.num_exits, state)
 
 
-class NeverExits(ExitPolicy):
+class NeverExits(WrappedPolicy):
     """Steps another policy at every exit, and no sample exits: the cost of unused exits."""
 
     def __init__(self, policy: ExitPolicy) -> None:
-        self.policy = policy
-        self.required_signals = policy.required_signals  # type: ignore[misc]
+        super().__init__(policy)
         self.serves_regression = policy.serves_regression  # type: ignore[misc]
-
-    def bind(self, exit_layers: Sequence[int], num_labels: int) -> None:
-        super().bind(exit_layers, num_labels)
-        self.policy.bind(exit_layers, num_labels)
-
-    @property
-    def is_calibrated(self) -> bool:
-        return self.policy.is_calibrated
 
     def to_config(self) -> dict[str, Any]:
         """For reports; it cannot be built from a config."""
         return {"never leaves": self.policy.to_config()}
 
-    def start(self, batch_size: int, num_exits: int, device: torch.device | str = "cpu") -> ExitState:
-        return self.policy.start(batch_size, num_exits, device)
-
     def step(self, exit_number: int, signals: ExitSignals, state: ExitState) -> tuple[Tensor, ExitState]:
         _, state = self.policy.step(exit_number, signals, state)
         return signals.flags(False), state
 
-    def can_leave(self, exit_number: int) -> bool:
-        return self.policy.can_leave(exit_number)
-
-    def needs(self, exit_number: int) -> bool:
-        return self.policy.needs(exit_number)
-
-    def output(self, exit_number: int, signals: ExitSignals, state: ExitState) -> Tensor:
-        return self.policy.output(exit_number, signals, state)
-
-    def score(self, state: ExitState) -> Tensor | None:
-        return self.policy.score(state)
+    def observe(self, exits: Tensor, output: Tensor) -> None:
+        """Full depth says nothing about thresholds: the policy does not learn from it."""

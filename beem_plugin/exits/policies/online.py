@@ -19,8 +19,9 @@ from beem_plugin.exits.trace_interface import Trace
 @ExitPolicy.register("online")
 class OnlineThresholds(AdaptingPolicy):
     """
-    CeeBERT (Bajpai and Hanawal 2024) while predicting: one threshold for all exits, chosen anew before each batch from
-    `grid` by a bandit (see `AdaptingPolicy`), at batch size 1 after each sample. The release subtracts the confidence
+    Learns one threshold for all exits while predicting, as CeeBERT (Bajpai and Hanawal 2024). A bandit selects it from
+    `grid` before each batch (see `AdaptingPolicy`); at batch size 1, before each sample.
+    The release subtracts the confidence
     of the first exit from the reward; it is the same for every threshold, and left out here. The strategy `ucb` fits
     the same threshold once, on a trace.
 
