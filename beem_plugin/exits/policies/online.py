@@ -20,10 +20,9 @@ from beem_plugin.exits.trace_interface import Trace
 class OnlineThresholds(AdaptingPolicy):
     """
     Learns one threshold for all exits while predicting, as CeeBERT (Bajpai and Hanawal 2024). A bandit selects it from
-    `grid` before each batch (see `AdaptingPolicy`); at batch size 1, before each sample.
-    The release subtracts the confidence
-    of the first exit from the reward; it is the same for every threshold, and left out here. The strategy `ucb` fits
-    the same threshold once, on a trace.
+    `grid` before each batch (see `AdaptingPolicy`); at batch size 1, before each sample. The release subtracts the
+    confidence of the first exit from the reward; it is the same for every threshold, and left out here. The strategy
+    `ucb` fits the same threshold once, on a trace.
 
     Registered as an `ExitPolicy` with name "online".
 
