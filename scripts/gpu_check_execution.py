@@ -50,8 +50,7 @@ try:
     from beem_plugin.data.ragged_batch import ragged_batches
     from beem_plugin.execution.metering.baselines import FullDepth, NeverExits
 except ImportError:  # release 0.1 takes padded batches
-    from beem_plugin.execution.baselines import FullDepth
-    from beem_plugin.execution.baselines import NeverLeaves as NeverExits
+    from beem_plugin.execution.baselines import FullDepth, NeverLeaves as NeverExits
 
     def ragged_batches(batches: Iterable[dict[str, Tensor]]) -> Any:  # type: ignore[misc]
         return batches

@@ -13,8 +13,13 @@ from torch.nn.modules import module as torch_module
 from beem_plugin.backbones import masks
 from beem_plugin.backbones.backbone import Backbone, BackboneState
 from beem_plugin.backbones.families import FAMILIES
-from beem_plugin.backbones.post_norm import FAMILIES as POST_NORM_FAMILIES
-from beem_plugin.backbones.post_norm import Embeddings, PostNormBlock, UnexpectedModule, find
+from beem_plugin.backbones.post_norm import (
+    FAMILIES as POST_NORM_FAMILIES,
+    Embeddings,
+    PostNormBlock,
+    UnexpectedModule,
+    find,
+)
 from beem_plugin.backbones.transformer import TransformerBackbone
 from beem_plugin.kernels.add_norm import MAX_SIZE, add_norm, add_norm_reference
 from beem_plugin.kernels.attention import HEAD_SIZES, MAX_TOKENS, attention

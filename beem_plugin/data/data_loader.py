@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader as TorchDataLoader
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader as TorchDataLoader, Dataset
 
 from beem_plugin.common.errors import ConfigurationError, DataError
 from beem_plugin.common.registry import Registrable

@@ -1,27 +1,18 @@
-from beem_plugin.objectives.contrastive import Contrastive
-from beem_plugin.objectives.distillation import SelfDistillation, WeightedDistillation
-from beem_plugin.objectives.diverse import Diverse
-from beem_plugin.objectives.exit_sums import Alternating, Annealed, EarlyExits, FinalExit
-from beem_plugin.objectives.imitation import Imitation
-from beem_plugin.objectives.joint_gates import JointGates
-from beem_plugin.objectives.learned_exit import LearnedExit
-from beem_plugin.objectives.mutual_distillation import MutualDistillation
-from beem_plugin.objectives.objective import Objective
-from beem_plugin.objectives.pondering import Pondering
-
-__all__ = [
-    "Alternating",
-    "Annealed",
-    "Contrastive",
-    "Diverse",
-    "EarlyExits",
-    "FinalExit",
-    "Imitation",
-    "JointGates",
-    "LearnedExit",
-    "MutualDistillation",
-    "Objective",
-    "Pondering",
-    "SelfDistillation",
-    "WeightedDistillation",
-]
+from beem_plugin.objectives.contrastive import Contrastive as Contrastive
+from beem_plugin.objectives.distillation import (
+    SelfDistillation as SelfDistillation,
+    WeightedDistillation as WeightedDistillation,
+)
+from beem_plugin.objectives.diverse import Diverse as Diverse
+from beem_plugin.objectives.exit_sums import (
+    Alternating as Alternating,
+    Annealed as Annealed,
+    EarlyExits as EarlyExits,
+    FinalExit as FinalExit,
+)
+from beem_plugin.objectives.imitation import Imitation as Imitation
+from beem_plugin.objectives.joint_gates import JointGates as JointGates
+from beem_plugin.objectives.learned_exit import LearnedExit as LearnedExit
+from beem_plugin.objectives.mutual_distillation import MutualDistillation as MutualDistillation
+from beem_plugin.objectives.objective import Objective as Objective
+from beem_plugin.objectives.pondering import Pondering as Pondering

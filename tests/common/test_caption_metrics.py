@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from beem_plugin.common.caption_metrics import programs as programs_module
-from beem_plugin.common.caption_metrics import score_captions
+from beem_plugin.common.caption_metrics import programs as programs_module, score_captions
 from beem_plugin.common.caption_metrics.meteor import meteor
 from beem_plugin.common.caption_metrics.programs import ScorerError, has_java
 from beem_plugin.common.caption_metrics.spice import JARS, spice

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from beem_plugin.common.errors import ConfigurationError, DataError
 from beem_plugin.data.table_file import TableFormat, read_table, table_format

@@ -9,8 +9,7 @@ import pytest
 import beem_plugin.components  # noqa: F401
 from beem_plugin.common.errors import ConfigurationError
 from tests.objectives.tiny_model import tiny_model
-from tests.training.test_optimization import make_optimizer
-from tests.training.test_optimization import tiny_model as model_without_backbone
+from tests.training.test_optimization import make_optimizer, tiny_model as model_without_backbone
 
 
 def rates(**config: Any) -> dict[str, tuple[float, float]]:
