@@ -1,7 +1,5 @@
 """The contract of confidence calibrations."""
 
-from __future__ import annotations
-
 from typing import Any, TypeVar
 
 import torch

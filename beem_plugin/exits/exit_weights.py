@@ -1,7 +1,5 @@
 """Weights of the exits in BEEM's score."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

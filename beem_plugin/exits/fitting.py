@@ -1,7 +1,5 @@
 """Maximum likelihood fits in numpy."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Combines the gradients of hidden states that both an exit and the next block read."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

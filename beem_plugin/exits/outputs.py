@@ -1,7 +1,5 @@
 """The outputs of all exits for a batch, for the training objective."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import torch

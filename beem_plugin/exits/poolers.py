@@ -1,7 +1,5 @@
 """Poolers that allennlp-light lacks: BERT's, a learned mix of max and mean, and all tokens."""
 
-from __future__ import annotations
-
 import torch
 from allennlp_light.modules.seq2vec_encoders.seq2vec_encoder import Seq2VecEncoder
 from allennlp_light.nn.util import masked_mean

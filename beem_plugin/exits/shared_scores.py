@@ -1,7 +1,5 @@
 """Policies that differ only in their limits, and share a table of scores."""
 
-from __future__ import annotations
-
 import pickle
 
 from beem_plugin.exits.score_table import ScoreTable

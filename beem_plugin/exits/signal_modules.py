@@ -1,7 +1,5 @@
 """Modules that compute signals in addition to logits."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Base class of threshold strategies, and thresholds given in the config."""
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Sequence

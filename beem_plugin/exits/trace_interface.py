@@ -1,7 +1,5 @@
 """What policies, weights and threshold strategies read of a trace; `calibration` implements it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Protocol
 

@@ -1,7 +1,5 @@
 """Exits over a vocabulary, for whole captions and for one token at a time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import cast
 

@@ -1,7 +1,5 @@
 """Runs all exits over reference captions and stores a summary of each exit's distribution for every token."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import torch

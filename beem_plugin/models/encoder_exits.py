@@ -1,7 +1,5 @@
 """Exits over labels: heads, signals, and what exits store for later ones."""
 
-from __future__ import annotations
-
 from typing import cast
 
 import torch

@@ -1,7 +1,5 @@
 """Parts of networks with exits, built from their config blocks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """Tensors that exits store per sample for later exits, in the backbone state, so that engines regroup them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The metrics of the task at the last exit, and of each exit."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """HashEE: an encoder in which tokens exit instead of samples."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """Initial weights from another trained model."""
 
-from __future__ import annotations
-
 import logging
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Base class of models."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Text classification with an exit at every layer."""
 
-from __future__ import annotations
-
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.data.vocabulary import Vocabulary
 from beem_plugin.models.model import Model

@@ -1,7 +1,5 @@
 """A caption decoder with a vocabulary head at its exits."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 import torch

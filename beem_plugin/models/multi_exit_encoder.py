@@ -1,7 +1,5 @@
 """A backbone with exits after some or all layers."""
 
-from __future__ import annotations
-
 import logging
 import random
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """Base class of models with a multi-exit text encoder, a training objective and an exit policy."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from typing import Any, ClassVar

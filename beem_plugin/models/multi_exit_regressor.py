@@ -1,7 +1,5 @@
 """Regression on a text or a pair of texts with an exit at every layer."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import cast
 

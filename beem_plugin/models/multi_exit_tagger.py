@@ -1,7 +1,5 @@
 """Token classification: every exit predicts a tag for every word."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The outputs of all exits of a model on a data set."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import Any
 

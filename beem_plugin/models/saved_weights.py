@@ -1,7 +1,5 @@
 """Loads a weights file into a model and checks its tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

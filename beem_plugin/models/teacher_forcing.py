@@ -1,7 +1,5 @@
 """The outputs of all exits of a caption decoder for the tokens of reference captions."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Depths and multiply-accumulates of samples whose tokens exit one by one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """Tables from token ids to exit layers, independent of context."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Accuracy and perplexity of each exit on the next token."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

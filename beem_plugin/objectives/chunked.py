@@ -1,7 +1,5 @@
 """An objective over a vocabulary, computed in chunks of tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

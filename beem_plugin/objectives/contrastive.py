@@ -1,7 +1,5 @@
 """Supervised contrastive learning across exits."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn import functional

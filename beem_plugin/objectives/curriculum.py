@@ -1,7 +1,5 @@
 """Which exits are trained in a step."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Exits that learn the labels and from the last exit: BEEM's objective, and FastBERT's second stage."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from torch import Tensor

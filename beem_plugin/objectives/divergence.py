@@ -1,7 +1,5 @@
 """Divergences between the exits' distributions, for distillation."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

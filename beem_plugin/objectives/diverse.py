@@ -1,7 +1,5 @@
 """Exits that learn the labels and to differ from earlier exits."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn import functional

@@ -1,7 +1,5 @@
 """The loss of an exit on a sample, for labels and for values, and means over the samples whose label is known."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn import functional

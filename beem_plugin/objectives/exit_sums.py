@@ -1,7 +1,5 @@
 """Sums of the exits' own losses: the last exit, the early ones, both by turns, and early ones whose weights grow."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """Weights of the exits in a sum over exits."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

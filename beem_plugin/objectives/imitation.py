@@ -1,7 +1,5 @@
 """Exits that imitate the states of deeper layers."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn import functional

@@ -1,7 +1,5 @@
 """Alternating training of gates, and of heads on the samples that exit there."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """Learns to predict the errors of exits, beside the objective that trains them."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from beem_plugin.exits.outputs import ExitOutputs

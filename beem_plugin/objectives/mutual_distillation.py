@@ -1,7 +1,5 @@
 """Every exit learns from the labels and from all other exits."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """The expected loss over a learned distribution of halting exits."""
 
-from __future__ import annotations
-
 import math
 
 import torch

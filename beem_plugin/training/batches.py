@@ -1,7 +1,5 @@
 """The batches of an epoch: their order, and their distribution over processes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

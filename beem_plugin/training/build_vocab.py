@@ -1,7 +1,5 @@
 """The vocabulary of a config, and the command `allennlp build-vocab`."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import tarfile

@@ -1,7 +1,5 @@
 """Checkpoints, from which an interrupted run continues with the results of an uninterrupted one."""
 
-from __future__ import annotations
-
 import logging
 import re
 import time

@@ -1,7 +1,5 @@
 """One learning rate scheduler after another."""
 
-from __future__ import annotations
-
 import bisect
 import itertools
 import logging

@@ -1,7 +1,5 @@
 """Held-out losses, and their gradient with respect to the weights of the training loss's terms."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """Distillation from an archived model."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any

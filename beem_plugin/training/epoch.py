@@ -1,7 +1,5 @@
 """One epoch of training: windows of accumulated batches, an optimizer step for each."""
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import math

@@ -1,7 +1,5 @@
 """A model's loss and metrics on a data set; every sample counts once for any number of processes."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """`allennlp find-lr`: the training loss while the learning rate rises (Smith 2017)."""
 
-from __future__ import annotations
-
 import argparse
 import itertools
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """Training by gradient descent: epochs with validation, checkpoints and callbacks."""
 
-from __future__ import annotations
-
 import logging
 import math
 import time

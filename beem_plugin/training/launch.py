@@ -1,7 +1,5 @@
 """Processes of a launcher (torchrun, accelerate launch), and the accelerator."""
 
-from __future__ import annotations
-
 import torch
 from accelerate import Accelerator, PartialState
 from accelerate.state import AcceleratorState

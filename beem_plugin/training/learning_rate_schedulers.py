@@ -1,7 +1,5 @@
 """Learning rate schedulers: the base classes, and torch's own under AllenNLP's names."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeVar

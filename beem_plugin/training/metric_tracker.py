@@ -1,7 +1,5 @@
 """The best epoch by a validation metric, and early stopping."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

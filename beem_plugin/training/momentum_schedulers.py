@@ -1,7 +1,5 @@
 """Schedules of an optimizer's momentum."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

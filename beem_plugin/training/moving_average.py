@@ -1,7 +1,5 @@
 """Averages of weights over the steps of a training."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any

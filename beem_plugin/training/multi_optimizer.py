@@ -1,7 +1,5 @@
 """Several optimizers, each for some of the model's parameters."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """`allennlp new-config`: a config for a table of labelled texts, from its columns, labels and lengths."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

@@ -1,7 +1,5 @@
 """Optimizers of torch and transformers under AllenNLP's names."""
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Callable

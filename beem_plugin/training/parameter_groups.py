@@ -1,7 +1,5 @@
 """Which parameters are trained, with which options and learning rates."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Iterable

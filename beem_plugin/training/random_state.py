@@ -1,7 +1,5 @@
 """Seeds at the start, and the state of every random generator in a checkpoint."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Checkpoints of a training run: saved, and restored in a recovery."""
 
-from __future__ import annotations
-
 import logging
 
 from accelerate.utils import broadcast_object_list, gather_object

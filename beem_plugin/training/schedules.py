@@ -1,7 +1,5 @@
 """Learning rates as functions of the step, under AllenNLP's names."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable

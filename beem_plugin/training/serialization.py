@@ -1,7 +1,5 @@
 """The directory of a training run."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Training in several stages, each with its own objective, trained parameters, optimizer and number of epochs."""
 
-from __future__ import annotations
-
 import datetime
 import logging
 from pathlib import Path

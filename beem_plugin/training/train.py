@@ -1,7 +1,5 @@
 """The command `allennlp train`."""
 
-from __future__ import annotations
-
 import argparse
 import logging
 import tempfile

@@ -1,7 +1,5 @@
 """The top level of a training config."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The base classes of trainers, and the state of a training that callbacks and checkpoints use."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

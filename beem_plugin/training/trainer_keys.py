@@ -1,7 +1,5 @@
 """A constructor whose `**kwargs` stand for the arguments of another function."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import operator

@@ -1,7 +1,5 @@
 """A bottleneck adapter."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -1,7 +1,5 @@
 """Layers of an exit's own, between the backbone and the exit's head."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import ClassVar
 

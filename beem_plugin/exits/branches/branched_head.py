@@ -1,7 +1,5 @@
 """A head that reads the hidden states through a branch."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from torch import Tensor

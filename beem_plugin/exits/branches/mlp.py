@@ -1,7 +1,5 @@
 """The feed-forward half of a narrow transformer block."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from beem_plugin.exits.branches.branch import Branch, FeedForward, check_dropout

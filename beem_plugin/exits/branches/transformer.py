@@ -1,7 +1,5 @@
 """A narrow transformer block."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import torch

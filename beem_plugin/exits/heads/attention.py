@@ -1,7 +1,5 @@
 """A small attention network over the whole sequence: FastBERT's head."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch

@@ -1,7 +1,5 @@
 """Heads that read the logits of the previous head: Zero Time Waste's cascade."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from typing import ClassVar

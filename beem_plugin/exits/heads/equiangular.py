@@ -1,7 +1,5 @@
 """Heads with a fixed classifier: ETFEE's equiangular tight frame."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """The contract of exit heads."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType

@@ -1,7 +1,5 @@
 """Heads that read the states of earlier exits and estimates of later ones: Global Past-Future."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Pooler, dropout, linear classifier: the head of BEEM, PABEE, DeeBERT, ElasticBERT and most others."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch

@@ -1,7 +1,5 @@
 """The base class of policies that learn while predicting, without labels."""
 
-from __future__ import annotations
-
 import logging
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """BEEM: exits as experts whose weighted confidences add up while they agree."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 

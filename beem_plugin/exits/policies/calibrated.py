@@ -1,7 +1,5 @@
 """Any policy, on calibrated confidences."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Exit when the geometric mean of the exits so far is confident."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any, ClassVar

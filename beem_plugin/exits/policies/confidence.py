@@ -1,7 +1,5 @@
 """Exit when the exit's own probabilities are certain: largest probability, margin, entropy."""
 
-from __future__ import annotations
-
 import math
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """Exit when the expected gain in accuracy of further layers is below their cost."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """Policies on a signal of the model besides its logits: predicted errors, gates, halting, similarity."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import torch

@@ -1,7 +1,5 @@
 """A threshold that is learned while predicting, without labels."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """Exit after several exits in a row that agree, or that are confident."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

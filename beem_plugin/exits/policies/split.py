@@ -1,7 +1,5 @@
 """A network that is split between two machines, with the split learned while predicting."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The same exit for every sample."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, ClassVar
 

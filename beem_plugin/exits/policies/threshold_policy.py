@@ -1,7 +1,5 @@
 """The base class of policies that compare a score with a threshold."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

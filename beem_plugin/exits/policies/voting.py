@@ -1,7 +1,5 @@
 """Exit when enough exits have voted for one label."""
 
-from __future__ import annotations
-
 import math
 from typing import Any, ClassVar
 

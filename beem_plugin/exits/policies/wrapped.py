@@ -1,7 +1,5 @@
 """The base class of policies around another policy."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import ClassVar
 

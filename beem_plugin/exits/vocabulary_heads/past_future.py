@@ -1,7 +1,5 @@
 """DeeCap: a head over the states of earlier exits and estimates of the states of later exits."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import ClassVar
 

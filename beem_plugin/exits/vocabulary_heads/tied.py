@@ -1,7 +1,5 @@
 """A layer normalisation before a vocabulary matrix: the decoder's own, or one of the exit's."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

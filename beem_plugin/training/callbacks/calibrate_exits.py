@@ -1,7 +1,5 @@
 """Calibrates the exit policy at the end of training."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass

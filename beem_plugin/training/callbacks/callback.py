@@ -1,7 +1,5 @@
 """The base class of callbacks."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A table of the metrics in the log after every epoch."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

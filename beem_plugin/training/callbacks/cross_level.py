@@ -1,7 +1,5 @@
 """Learns the weights of an objective's terms on a held-out share of the training data."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass

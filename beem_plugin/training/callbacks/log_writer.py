@@ -1,7 +1,5 @@
 """Metrics of steps and epochs for a program that draws them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

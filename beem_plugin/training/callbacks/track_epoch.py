@@ -1,7 +1,5 @@
 """Sets the model's epoch."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from beem_plugin.training.callbacks.callback import TrainerCallback

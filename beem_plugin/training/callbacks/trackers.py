@@ -1,7 +1,5 @@
 """Runs in Weights & Biases and MLflow."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable
 from pathlib import Path
