@@ -59,6 +59,8 @@ def imported(path: Path) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom) and node.module in MODULES and node.level == 0:
             inside = [f"{node.module}.{alias.name}" for alias in node.names]
             yield from (name if name in MODULES else node.module for name in inside)
+        elif isinstance(node, ast.Constant) and str(node.value).rpartition(":")[0] in MODULES:  # `Subcommand.runs`
+            yield str(node.value).rpartition(":")[0]
         assert not (isinstance(node, ast.ImportFrom) and node.level), f"{path}: relative import"
 
 

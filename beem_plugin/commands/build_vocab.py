@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
-
-from beem_plugin.commands.subcommand import Subcommand, add_overrides
+from beem_plugin.commands.subcommand import Argument, Subcommand, overrides
 
 
 @Subcommand.register("build-vocab")
@@ -13,14 +11,10 @@ class BuildVocab(Subcommand):
 
     help = "write the vocabulary of a config"
     reads = ("param_path",)
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("param_path", help="the config of a training run")
-        parser.add_argument("output_path", help="the file to write, a .tar.gz")
-        parser.add_argument("-f", "--force", action="store_true", help="replace the file if it exists")
-        add_overrides(parser)
-
-    def run(self, args: argparse.Namespace) -> None:
-        from beem_plugin.training.build_vocab import build_vocab_from_args
-
-        build_vocab_from_args(args)
+    arguments = (
+        "param_path",
+        Argument("output_path", help="the file to write, a .tar.gz"),
+        Argument("-f", "--force", action="store_true", help="replace the file if it exists"),
+        overrides(),
+    )
+    runs = "beem_plugin.training.build_vocab:build_vocab_from_args"

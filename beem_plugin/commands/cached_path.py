@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from beem_plugin.commands.subcommand import Subcommand
+from beem_plugin.commands.subcommand import Argument, Subcommand
 from beem_plugin.common.errors import ConfigurationError, DataError
 
 
@@ -14,15 +14,16 @@ class CachedPath(Subcommand):
 
     help = "download files to a cache"
     requires_plugins = False
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("resources", nargs="*", help="URLs, hf://OWNER/NAME/FILE or paths; or glob patterns")
-        parser.add_argument("-d", "--cache-dir", metavar="DIR", help="another folder than ~/.cache/cached_path")
-        parser.add_argument("-x", "--extract-archive", action="store_true", help="unpack zip and tar.gz files")
-        parser.add_argument("-f", "--force-extract", action="store_true", help="unpack them again")
-        action = parser.add_mutually_exclusive_group()
-        action.add_argument("--inspect", action="store_true", help="list the cached files that match the patterns")
-        action.add_argument("--remove", action="store_true", help="remove the cached files that match the patterns")
+    arguments = (
+        Argument("resources", nargs="*", help="URLs, hf://OWNER/NAME/FILE or paths; or glob patterns"),
+        Argument("-d", "--cache-dir", metavar="DIR", help="another folder than ~/.cache/cached_path"),
+        Argument("-x", "--extract-archive", action="store_true", help="unpack zip and tar.gz files"),
+        Argument("-f", "--force-extract", action="store_true", help="unpack them again"),
+        [
+            Argument("--inspect", action="store_true", help="list the cached files that match the patterns"),
+            Argument("--remove", action="store_true", help="remove the cached files that match the patterns"),
+        ],
+    )
 
     def run(self, args: argparse.Namespace) -> None:
         if not args.resources and not args.inspect:

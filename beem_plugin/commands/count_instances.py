@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from beem_plugin.commands.subcommand import Subcommand, add_overrides
+from beem_plugin.commands.subcommand import Subcommand, overrides
 from beem_plugin.common.errors import ConfigurationError
 
 
@@ -14,10 +14,10 @@ class CountInstances(Subcommand):
 
     help = "count training instances"
     reads = ("param_path",)
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("param_path", help="the config of a training run")
-        add_overrides(parser)
+    arguments = (
+        "param_path",
+        overrides(),
+    )
 
     def run(self, args: argparse.Namespace) -> None:
         from beem_plugin.common.params import load_config

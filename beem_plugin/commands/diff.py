@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from beem_plugin.commands.subcommand import Subcommand
+from beem_plugin.commands.subcommand import Argument, Subcommand
 
 
 @Subcommand.register("diff")
@@ -16,21 +16,17 @@ class Diff(Subcommand):
 
     help = "compare the weights of two models"
     requires_plugins = False
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        for number in (1, 2):
-            parser.add_argument(f"checkpoint{number}", help="a model.tar.gz, a run's directory, .safetensors or .th")
-        for number in (1, 2):
-            parser.add_argument(
-                f"--strip-prefix-{number}",
-                metavar="TEXT",
-                default="",
-                help=f"to remove from names in checkpoint{number}",
-            )
-        parser.add_argument("--scale", type=float, default=1.0, metavar="X", help="a factor of distances")
-        parser.add_argument(
+    arguments = (
+        *(Argument(f"checkpoint{n}", help="a model.tar.gz, a run's directory, .safetensors or .th") for n in (1, 2)),
+        *(
+            Argument(f"--strip-prefix-{n}", metavar="TEXT", default="", help=f"to remove from names in checkpoint{n}")
+            for n in (1, 2)
+        ),
+        Argument("--scale", type=float, default=1.0, metavar="X", help="a factor of distances"),
+        Argument(
             "--threshold", type=float, default=1e-5, metavar="X", help="tensors at this distance or less are the same"
-        )
+        ),
+    )
 
     def run(self, args: argparse.Namespace) -> None:
         import torch

@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import Any
 
-from beem_plugin.commands.subcommand import Subcommand, add_overrides
+from beem_plugin.commands.subcommand import Argument, Subcommand, overrides
 from beem_plugin.common.errors import ConfigurationError
 
 
@@ -20,11 +20,11 @@ class DiffConfig(Subcommand):
     help = "print what differs between two configs"
     requires_plugins = False
     error_status = 2
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("config_a", metavar="A", help="a config")
-        parser.add_argument("config_b", metavar="B", nargs="?", help="another; if not given, A with the overrides")
-        add_overrides(parser, "B, or to A if there is no B")
+    arguments = (
+        Argument("config_a", metavar="A", help="a config"),
+        Argument("config_b", metavar="B", nargs="?", help="another; if not given, A with the overrides"),
+        overrides("B, or to A if there is no B"),
+    )
 
     def run(self, args: argparse.Namespace) -> int:
         from beem_plugin.common.params import diff_configs, load_config_dict

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from beem_plugin.commands.subcommand import Subcommand, add_shared
+from beem_plugin.commands.subcommand import Argument, Subcommand
 
 
 @Subcommand.register("export")
@@ -19,26 +19,25 @@ class Export(Subcommand):
 
     help = "export a trained model as ONNX"
     reads = ("archive_file", "weights_file", "data")
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        add_shared(parser, "archive_file")
-        parser.add_argument("folder", metavar="DIR", help="where the graphs go; empty, or not there yet")
-        parser.add_argument("-f", "--force", action="store_true", help="delete the export in DIR first")
-        parser.add_argument(
-            "--full-depth", action="store_true", help="also one graph without exits, to compare the speed with"
-        )
-        parser.add_argument(
+    arguments = (
+        "archive_file",
+        Argument("folder", metavar="DIR", help="where the graphs go; empty, or not there yet"),
+        Argument("-f", "--force", action="store_true", help="delete the export in DIR first"),
+        Argument("--full-depth", action="store_true", help="also one graph without exits, to compare the speed with"),
+        Argument(
             "--dtype",
             default="float32",
             choices=["float32", "int8"],
             help="int8: weights of matrix products in 8 bits (dynamic quantization); give --data",
-        )
-        parser.add_argument(
+        ),
+        Argument(
             "--data",
             metavar="FILE",
             help="fit the exit policy again, on these data and the outputs of the exported graphs",
-        )
-        add_shared(parser, "--weights-file", "--overrides")
+        ),
+        "--weights-file",
+        "--overrides",
+    )
 
     def run(self, args: argparse.Namespace) -> Any:
         from beem_plugin.archival import load_archive

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
-from typing import Any
-
-from beem_plugin.commands.subcommand import Subcommand, add_overrides, add_shared, batch_size
+from beem_plugin.commands.subcommand import Argument, Subcommand, batch_size, overrides
 
 
 @Subcommand.register("glue-submission")
@@ -18,17 +15,13 @@ class GlueSubmission(Subcommand):
     help = "write a submission to GLUE's site"
     reads = ("archives", "ax")
     only_predicts = True
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("archives", nargs="+", metavar="ARCHIVE", help="model.tar.gz, or the directory of a run")
-        parser.add_argument("--output", required=True, metavar="DIR", help="where the files and submission.zip go")
-        parser.add_argument("--ax", metavar="FILE", help="GLUE's diagnostic.tsv, predicted by the archive of MNLI")
-        parser.add_argument("--batch-size", type=batch_size, metavar="N", help="instead of 4096 samples at a time")
-        add_shared(parser, "--cuda-device")
-        add_overrides(parser, "the archived configs")
-        add_shared(parser, "--file-friendly-logging")
-
-    def run(self, args: argparse.Namespace) -> Any:
-        from beem_plugin.evaluation.glue_submission import glue_submission_from_args
-
-        return glue_submission_from_args(args)
+    arguments = (
+        Argument("archives", nargs="+", metavar="ARCHIVE", help="model.tar.gz, or the directory of a run"),
+        Argument("--output", required=True, metavar="DIR", help="where the files and submission.zip go"),
+        Argument("--ax", metavar="FILE", help="GLUE's diagnostic.tsv, predicted by the archive of MNLI"),
+        Argument("--batch-size", type=batch_size, metavar="N", help="instead of 4096 samples at a time"),
+        "--cuda-device",
+        overrides("the archived configs"),
+        "--file-friendly-logging",
+    )
+    runs = "beem_plugin.evaluation.glue_submission:glue_submission_from_args"

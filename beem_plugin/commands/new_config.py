@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
-
-from beem_plugin.commands.subcommand import Subcommand
+from beem_plugin.commands.subcommand import Argument, Subcommand
 
 
 @Subcommand.register("new-config")
@@ -13,18 +11,14 @@ class NewConfig(Subcommand):
 
     help = "write a config for data of one's own"
     requires_plugins = False
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--data", required=True, metavar="FILE", help="CSV, TSV or JSON lines, gzipped or not")
-        parser.add_argument("--output", default="my_data.jsonnet", metavar="FILE", help="the config")
-        parser.add_argument("--text", action="append", metavar="COLUMN", help="the text; twice for pairs")
-        parser.add_argument("--label", metavar="COLUMN", help="the column of the classes")
-        parser.add_argument(
+    arguments = (
+        Argument("--data", required=True, metavar="FILE", help="CSV, TSV or JSON lines, gzipped or not"),
+        Argument("--output", default="my_data.jsonnet", metavar="FILE", help="the config"),
+        Argument("--text", action="append", metavar="COLUMN", help="the text; twice for pairs"),
+        Argument("--label", metavar="COLUMN", help="the column of the classes"),
+        Argument(
             "--encoder", default="microsoft/mpnet-base", metavar="NAME", help="a hub name, a folder, or package:minilm"
-        )
-        parser.add_argument("-f", "--force", action="store_true", help="replace the config if it exists")
-
-    def run(self, args: argparse.Namespace) -> None:
-        from beem_plugin.training.new_config import new_config_from_args
-
-        new_config_from_args(args)
+        ),
+        Argument("-f", "--force", action="store_true", help="replace the config if it exists"),
+    )
+    runs = "beem_plugin.training.new_config:new_config_from_args"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import Any
 
-from beem_plugin.commands.subcommand import Subcommand, add_shared, batch_size
+from beem_plugin.commands.subcommand import Argument, Subcommand, batch_size
 from beem_plugin.common.errors import DataError
 from beem_plugin.common.outputs import IMAGE_SUFFIXES, check_outputs, check_writable
 
@@ -21,53 +20,48 @@ class Predict(Subcommand):
     help = "predict with a trained model"
     reads = ("archive_file", "input_file", "weights_file")
     only_predicts = True
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        add_shared(parser, "archive_file")
-        parser.add_argument(
+    arguments = (
+        "archive_file",
+        Argument(
             "input_file",
             help="JSON lines, CSV, TSV or text, gzipped or not; - is standard input; captions: an image, or a folder",
-        )
-        parser.add_argument("--output-file", metavar="FILE", help="where predictions go, as JSON lines")
-        parser.add_argument(
+        ),
+        Argument("--output-file", metavar="FILE", help="where predictions go, as JSON lines"),
+        Argument(
             "--html",
             metavar="FILE",
             help="also a page: what each exit gives for a text, at any speed; captions in colours of depth",
-        )
-        add_shared(parser, "--weights-file")
-        parser.add_argument("--batch-size", type=batch_size, default=32, metavar="N", help="how many inputs at once")
-        parser.add_argument(
-            "--silent", action="store_true", help="do not print predictions; with --output-file none are printed"
-        )
-        add_shared(parser, "--cuda-device", "--dtype")
-        parser.add_argument(
-            "--use-dataset-reader", action="store_true", help="read the input with the archive's dataset reader"
-        )
-        parser.add_argument(
+        ),
+        "--weights-file",
+        Argument("--batch-size", type=batch_size, default=32, metavar="N", help="how many inputs at once"),
+        Argument("--silent", action="store_true", help="do not print predictions; with --output-file none are printed"),
+        "--cuda-device",
+        "--dtype",
+        Argument("--use-dataset-reader", action="store_true", help="read the input with the archive's dataset reader"),
+        Argument(
             "--dataset-reader-choice",
             default="validation",
             choices=["train", "validation"],
             help="which reader, with --use-dataset-reader",
-        )
-        parser.add_argument(
+        ),
+        Argument(
             "--format",
             choices=["jsonl", "csv", "tsv", "text"],
             help="of the input; if not given, from the name of the file or the first line",
-        )
-        parser.add_argument(
-            "--input-field", metavar="NAME", help="the reader's field that plain text is, or the column to read"
-        )
-        add_shared(parser, "--engine")
-        parser.add_argument("--multitask-head", metavar="NAME", help="accepted and ignored")
-        add_shared(parser, "--overrides")
-        parser.add_argument("--predictor", metavar="NAME", help="the predictor's registered name")
-        parser.add_argument(
+        ),
+        Argument("--input-field", metavar="NAME", help="the reader's field that plain text is, or the column to read"),
+        "--engine",
+        Argument("--multitask-head", metavar="NAME", help="accepted and ignored"),
+        "--overrides",
+        Argument("--predictor", metavar="NAME", help="the predictor's registered name"),
+        Argument(
             "--predictor-args",
             default="",
             metavar="JSON",
             help="further arguments for it; captions: max_length, num_beams",
-        )
-        add_shared(parser, "--file-friendly-logging")
+        ),
+        "--file-friendly-logging",
+    )
 
     def check(self, args: argparse.Namespace) -> None:
         super().check(args)
@@ -81,7 +75,4 @@ class Predict(Subcommand):
         check_outputs({**outputs, "--output-file (until it is complete)": f"{args.output_file}.part"}, inputs)
         check_writable(outputs)
 
-    def run(self, args: argparse.Namespace) -> Any:
-        from beem_plugin.predictors import predict
-
-        return predict.predict_from_args(args)
+    runs = "beem_plugin.predictors.predict:predict_from_args"

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from beem_plugin.commands.subcommand import Subcommand
+from beem_plugin.commands.subcommand import Argument, Subcommand
 from beem_plugin.common.errors import ConfigurationError, DataError
 
 
@@ -18,15 +18,13 @@ class PrintResults(Subcommand):
 
     help = "print the results of many runs"
     requires_plugins = False
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("path", help="a directory with runs in it")
-        parser.add_argument(
+    arguments = (
+        Argument("path", help="a directory with runs in it"),
+        Argument(
             "-k", "--keys", nargs="+", default=[], metavar="KEY", help="metrics to print; if not given, every number"
-        )
-        parser.add_argument(
-            "-m", "--metrics-filename", default="metrics.json", metavar="NAME", help="the files to look for"
-        )
+        ),
+        Argument("-m", "--metrics-filename", default="metrics.json", metavar="NAME", help="the files to look for"),
+    )
 
     def run(self, args: argparse.Namespace) -> None:
         if not Path(args.path).is_dir():

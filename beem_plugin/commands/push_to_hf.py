@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from beem_plugin.commands.subcommand import Subcommand
+from beem_plugin.commands.subcommand import Argument, Subcommand
 from beem_plugin.common.errors import ConfigurationError
 
 
@@ -17,17 +17,17 @@ class PushToHf(Subcommand):
 
     help = "upload a trained model to the hub"
     reads = ("archive_file", "archive_path", "serialization_dir")
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("archive_file", metavar="ARCHIVE", nargs="?", help="model.tar.gz, or a run's directory")
-        parser.add_argument("-a", "--archive-path", metavar="ARCHIVE", help="another way to give ARCHIVE")
-        parser.add_argument("-s", "--serialization-dir", metavar="DIR", help="another way to give ARCHIVE")
-        parser.add_argument("--repo-id", metavar="OWNER/NAME", help="the repository, made if there is none")
-        parser.add_argument("-n", "--repo-name", metavar="NAME", help="in place of --repo-id")
-        parser.add_argument("-o", "--organization", metavar="OWNER", help="of --repo-name, if not you")
-        parser.add_argument("-c", "--commit-message", default="Update repository", metavar="TEXT", help="of the commit")
-        parser.add_argument("-l", "--local-repo-path", metavar="DIR", help="keep the uploaded files there")
-        parser.add_argument("--private", action="store_true", help="make a new repository private")
+    arguments = (
+        Argument("archive_file", metavar="ARCHIVE", nargs="?", help="model.tar.gz, or a run's directory"),
+        Argument("-a", "--archive-path", metavar="ARCHIVE", help="another way to give ARCHIVE"),
+        Argument("-s", "--serialization-dir", metavar="DIR", help="another way to give ARCHIVE"),
+        Argument("--repo-id", metavar="OWNER/NAME", help="the repository, made if there is none"),
+        Argument("-n", "--repo-name", metavar="NAME", help="in place of --repo-id"),
+        Argument("-o", "--organization", metavar="OWNER", help="of --repo-name, if not you"),
+        Argument("-c", "--commit-message", default="Update repository", metavar="TEXT", help="of the commit"),
+        Argument("-l", "--local-repo-path", metavar="DIR", help="keep the uploaded files there"),
+        Argument("--private", action="store_true", help="make a new repository private"),
+    )
 
     def check(self, args: argparse.Namespace) -> None:
         archives = [path for path in (args.archive_file, args.archive_path, args.serialization_dir) if path]

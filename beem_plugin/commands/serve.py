@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from beem_plugin.commands.subcommand import Subcommand, add_shared
+from beem_plugin.commands.subcommand import Argument, Subcommand
 
 
 @Subcommand.register("serve")
@@ -19,34 +19,34 @@ class Serve(Subcommand):
     help = "answer HTTP requests with a model"
     reads = ("archive_file",)
     only_predicts = True
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        add_shared(parser, "archive_file")
-        parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 for all")
-        parser.add_argument("--port", type=int, default=8000, help="0 for any free port, which is printed")
-        parser.add_argument("--engine", metavar="NAME", help="default: the archive's, or else depth_pools")
-        parser.add_argument(
+    arguments = (
+        "archive_file",
+        Argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 for all"),
+        Argument("--port", type=int, default=8000, help="0 for any free port, which is printed"),
+        Argument("--engine", metavar="NAME", help="default: the archive's, or else depth_pools"),
+        Argument(
             "--policy", metavar="P", help="another exit policy: a name, or a file; fitted on the calibration trace"
-        )
-        parser.add_argument(
-            "--speedup", type=float, metavar="X", help="choose thresholds for this layer speed-up, on that trace"
-        )
-        parser.add_argument(
+        ),
+        Argument("--speedup", type=float, metavar="X", help="choose thresholds for this layer speed-up, on that trace"),
+        Argument(
             "--latency-budget-ms",
             type=float,
             default=5.0,
             metavar="MS",
             help="how long a request may wait for others to be computed with; a single client does not wait",
-        )
-        parser.add_argument(
+        ),
+        Argument(
             "--max-batch", type=int, default=256, metavar="N", help="inputs of a request, and of a run of the engine"
-        )
-        parser.add_argument(
+        ),
+        Argument(
             "--max-queue", type=int, default=4096, metavar="N", help="inputs that may wait; then requests get 503"
-        )
-        parser.add_argument("--max-body-mb", type=float, default=4.0, metavar="MB", help="larger bodies get 413")
-        parser.add_argument("--timeout-s", type=float, default=30.0, metavar="S", help="then a request gets 408 or 504")
-        add_shared(parser, "--cuda-device", "--dtype", "--overrides")
+        ),
+        Argument("--max-body-mb", type=float, default=4.0, metavar="MB", help="larger bodies get 413"),
+        Argument("--timeout-s", type=float, default=30.0, metavar="S", help="then a request gets 408 or 504"),
+        "--cuda-device",
+        "--dtype",
+        "--overrides",
+    )
 
     def run(self, args: argparse.Namespace) -> Any:
         from beem_plugin.common.errors import ConfigurationError

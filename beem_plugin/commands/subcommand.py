@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from beem_plugin.common.errors import ConfigurationError
@@ -13,6 +14,13 @@ from beem_plugin.common.inputs import check_inputs
 MAX_BATCH_SIZE = 1_000_000
 
 S = TypeVar("S", bound="type[Subcommand]")
+
+
+class Argument:
+    """What a parser's `add_argument` is called with."""
+
+    def __init__(self, *names: str, **options: Any) -> None:
+        self.names, self.options = names, options
 
 
 class Subcommand:
@@ -30,6 +38,10 @@ class Subcommand:
     requires_plugins: bool = True
     only_predicts: bool = False
     reads: tuple[str, ...] = ()
+    arguments: Sequence[str | Argument | list[Argument]] = ()
+    """A string names an argument of `SHARED`; a list holds alternatives, of which one is allowed."""
+    runs: str = ""
+    """`module:function` of the function that runs the parsed arguments; imported when it is called."""
     error_status: int = 1
     after_interrupt: str = ""
     """How an interrupted call goes on."""
@@ -69,7 +81,8 @@ class Subcommand:
     def add_subparser(self, parser: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
         """
         Adds a parser of its own, whose default `func` takes the parsed arguments, runs, and may return an exit status.
-        A subclass defines this, or `help`, `add_arguments` and `run`; its docstring is the description.
+        A subclass defines this, or `help`, `arguments` (or `add_arguments`) and `runs` (or `run`); its docstring is the
+        description.
 
         # Parameters
 
@@ -84,20 +97,23 @@ class Subcommand:
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Adds the arguments to the subcommand's parser."""
+        for given in self.arguments:
+            target: Any = parser.add_mutually_exclusive_group() if isinstance(given, list) else parser
+            for one in given if isinstance(given, list) else [SHARED[given] if isinstance(given, str) else given]:
+                target.add_argument(*one.names, **one.options)
 
     def check(self, args: argparse.Namespace) -> None:
         """Raises an error for wrong paths, before components are imported."""
         check_inputs(args, self.reads)
 
     def run(self, args: argparse.Namespace) -> Any:
-        raise NotImplementedError(f"{type(self).__name__} does not define run")
+        module, _, function = self.runs.partition(":")
+        return getattr(importlib.import_module(module), function)(args)
 
 
-def add_overrides(
-    parser: argparse.ArgumentParser, what: str = "the config", example: str = '{"trainer.num_epochs": 3}'
-) -> None:
+def overrides(what: str = "the config", example: str = '{"trainer.num_epochs": 3}') -> Argument:
     """`-o/--overrides`, which most subcommands have."""
-    parser.add_argument(
+    return Argument(
         "-o",
         "--overrides",
         default="",
@@ -113,33 +129,34 @@ def batch_size(text: str) -> int:
     return int(text)
 
 
-SHARED: dict[str, dict[str, Any]] = {
-    "archive_file": {"metavar": "ARCHIVE", "help": "model.tar.gz, the directory of a run, or OWNER/NAME in the hub"},
-    "--batch-size": {"type": batch_size, "metavar": "N", "help": "instead of the data loader's"},
-    "--cuda-device": {"type": int, "default": -1, "help": "number of the GPU, -1 for the CPU"},
-    "--dtype": {
-        "default": "float32",
-        "choices": ["float32", "bfloat16", "float16", "int8"],
-        "help": "precision of the layers of a text model; exits are decided in double precision",
-    },
-    "--engine": {
-        "metavar": "NAME",
-        "help": "how early exit is executed; default: the archive's, or else depth_pools. One with options of its own "
-        """is an override: -o '{"model.engine": {"type": "compaction", "capture": false}}'""",
-    },
-    "--file-friendly-logging": {
-        "action": "store_true",
-        "help": "progress as few, whole lines, for output that goes to a file",
-    },
-    "--weights-file": {"metavar": "FILE", "help": "weights to use instead of the archive's"},
+SHARED = {
+    argument.names[-1]: argument
+    for argument in (
+        Argument(
+            "archive_file", metavar="ARCHIVE", help="model.tar.gz, the directory of a run, or OWNER/NAME in the hub"
+        ),
+        Argument("param_path", help="the config of a training run"),
+        Argument("--batch-size", type=batch_size, metavar="N", help="instead of the data loader's"),
+        Argument("--cuda-device", type=int, default=-1, help="number of the GPU, -1 for the CPU"),
+        Argument(
+            "--dtype",
+            default="float32",
+            choices=["float32", "bfloat16", "float16", "int8"],
+            help="precision of the layers of a text model; exits are decided in double precision",
+        ),
+        Argument(
+            "--engine",
+            metavar="NAME",
+            help="how early exit is executed; default: the archive's, or else depth_pools. One with options of its own "
+            """is an override: -o '{"model.engine": {"type": "compaction", "capture": false}}'""",
+        ),
+        Argument(
+            "--file-friendly-logging",
+            action="store_true",
+            help="progress as few, whole lines, for output that goes to a file",
+        ),
+        Argument("--weights-file", metavar="FILE", help="weights to use instead of the archive's"),
+        overrides("the archived config", '{"model.exit_policy": "final"}'),
+    )
 }
-"""Arguments of several subcommands."""
-
-
-def add_shared(parser: argparse.ArgumentParser, *names: str) -> None:
-    """Adds arguments of `SHARED`; `--overrides` are those of an archived config."""
-    for name in names:
-        if name == "--overrides":
-            add_overrides(parser, "the archived config", '{"model.exit_policy": "final"}')
-        else:
-            parser.add_argument(name, **SHARED[name])
+"""Arguments of several subcommands, by name."""

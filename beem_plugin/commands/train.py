@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from beem_plugin.commands.subcommand import Subcommand, add_overrides, add_shared
+from beem_plugin.commands.subcommand import Argument, Subcommand, overrides
 from beem_plugin.common.errors import ConfigurationError
 
 RUNS = Path("runs")
@@ -20,29 +20,27 @@ class Train(Subcommand):
     help = "train a model"
     reads = ("param_path",)
     after_interrupt = "the same command with -s DIR --recover goes on"
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("param_path", help="the config: jsonnet, json or yaml")
-        parser.add_argument(
+    arguments = (
+        Argument("param_path", help="the config: jsonnet, json or yaml"),
+        Argument(
             "-s",
             "--serialization-dir",
             metavar="DIR",
             help="where the model, its log and results go; if not given, runs/NAME_OF_CONFIG, numbered if there is one",
-        )
-        parser.add_argument(
+        ),
+        Argument(
             "-r", "--recover", action="store_true", help="continue the interrupted run in the serialization directory"
-        )
-        parser.add_argument(
-            "-f", "--force", action="store_true", help="delete the serialization directory first if it exists"
-        )
-        add_overrides(parser)
-        parser.add_argument("--node-rank", type=int, default=0, help="rank of this node, for training on several nodes")
-        parser.add_argument(
+        ),
+        Argument("-f", "--force", action="store_true", help="delete the serialization directory first if it exists"),
+        overrides(),
+        Argument("--node-rank", type=int, default=0, help="rank of this node, for training on several nodes"),
+        Argument(
             "--dry-run",
             action="store_true",
             help="build everything, show the data's statistics and validate a batch; trains and writes nothing",
-        )
-        add_shared(parser, "--file-friendly-logging")
+        ),
+        "--file-friendly-logging",
+    )
 
     def run(self, args: argparse.Namespace) -> Any:
         if args.serialization_dir is None and not args.dry_run:
