@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from beem_plugin.archival import Archive, load_archive, save_archive
-from beem_plugin.common.errors import ConfigurationError, DataError
+from beem_plugin.common.errors import ConfigurationError, DataError, first_line
 from beem_plugin.common.files import scratch_folder
 from beem_plugin.comparison.calibrate import headline
 from beem_plugin.comparison.evidence import calibration_evidence
@@ -71,5 +71,5 @@ def push_to_hub(
             name = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
             return str(api.upload_folder(repo_id=name, folder_path=place, **options).commit_url)
         except Exception as error:  # of the connection, the token, the name
-            first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            first = first_line(error)
             raise DataError(f"{repo_id}: not uploaded: {first}") from None

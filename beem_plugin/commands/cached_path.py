@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from beem_plugin.commands.subcommand import Argument, Subcommand
-from beem_plugin.common.errors import ConfigurationError, DataError
+from beem_plugin.common.errors import ConfigurationError, DataError, first_line
 
 
 @Subcommand.register("cached-path")
@@ -37,8 +37,7 @@ class CachedPath(Subcommand):
             try:
                 print(cached_path(resource, args.cache_dir, args.extract_archive, args.force_extract))
             except Exception as error:  # of the net, the server or the archive
-                first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-                raise DataError(f"{resource}: {first}") from None
+                raise DataError(f"{resource}: {first_line(error)}") from None
 
 
 def _list_or_remove(args: argparse.Namespace) -> None:

@@ -39,8 +39,18 @@ def not_allowed(what: str, found: object, allowed: Iterable[object]) -> str:
     return f"{what}: found {shown}, allowed: {', '.join(nearest_first(found, allowed))}"
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of a library's error, or its type if it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def check_at_least(least: int, **options: int | None) -> None:
+    """Raises a `ConfigurationError` for an option that is given and smaller."""
+    for name, value in options.items():
+        if value is not None and value < least:
+            raise ConfigurationError(f"{name}: found {value}, allowed: {least} or more")
+
+
 def check_least(args: object, least: int, *names: str) -> None:
     """Raises a `ConfigurationError` for an argument of a command line that is given and below `least`."""
-    for name in names:
-        if (value := getattr(args, name)) is not None and value < least:
-            raise ConfigurationError(f"--{name.replace('_', '-')}: found {value}, allowed: {least} or more")
+    check_at_least(least, **{f"--{name.replace('_', '-')}": getattr(args, name) for name in names})

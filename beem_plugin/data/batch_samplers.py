@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.errors import ConfigurationError, check_at_least
 from beem_plugin.common.registry import Registrable
 
 Batches = list[list[int]]
@@ -152,8 +152,7 @@ class MaxTokensBatchSampler(BatchSampler):
         sorting_keys: list[str] | None = None,
     ) -> None:
         super().__init__(None, shuffle)
-        if max_tokens < 1:
-            raise ConfigurationError(f"max_tokens: found {max_tokens}, allowed: 1 or more")
+        check_at_least(1, max_tokens=max_tokens)
         self.max_tokens = max_tokens
         self.padding_noise = _checked_noise(padding_noise)
 

@@ -75,18 +75,11 @@ class CaptionTokenizer(Registrable):
 
     def encode(self, caption: str) -> list[int]:
         """Start, words, end."""
-        return self.encode_batch([(caption,)])[0]["input_ids"]
-
-    def encode_batch(self, texts: Sequence[tuple[str, ...]]) -> list[dict[str, list[int]]]:
-        """`input_ids` and `attention_mask` of many captions; those of an empty caption are the start token alone."""
-        return self.encode_arrays(texts).rows()
+        return self.encode_arrays([(caption,)]).tokens["input_ids"].tolist()
 
     def encode_arrays(self, texts: Sequence[tuple[str, ...]]) -> TokenArrays:
-        """`encode_batch` in flat arrays."""
-        captions = [caption for (caption,) in texts]
-        if not captions:
-            return TokenArrays.of_rows([])
-        words = self.tokenizer(captions, add_special_tokens=False)["input_ids"]
+        """`encode` of one or more captions; of an empty one it is the start token alone."""
+        words = self.tokenizer([caption for (caption,) in texts], add_special_tokens=False)["input_ids"]
         bos, eos = self.bos_token_id, self.eos_token_id
         rows = [[bos, *ids, eos] if ids else [bos] for ids in words]
         cut = [row if self.max_length is None else row[: self.max_length] for row in rows]

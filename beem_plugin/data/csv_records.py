@@ -15,6 +15,7 @@ SAY_QUOTING = (
     "dataset_reader.quoting must say whether quotation marks enclose cells (true) or belong to the text (false)"
 )
 
+_UP_TO_CLOSING_QUOTE = re.compile(r'[^"]*(?:""[^"]*)*"(?!")')
 _QUOTED = re.compile(r'"([^"]|"")*"')
 _MUST_BE_QUOTED = re.compile(r'""|"[^"\r]*((""|\r)[^"\r]*)+"')
 """A cell that a writer had to quote: empty, or with doubled quotation marks or a carriage return inside."""
@@ -40,13 +41,10 @@ def whole_lines(lines: Iterator[str]) -> Iterator[str]:
         return
     pending = ""
     for line in itertools.chain(head, lines):
-        if line.endswith("\r"):
-            pending += line
-        elif pending:
-            yield pending + line
+        pending += line
+        if not line.endswith("\r"):
+            yield pending
             pending = ""
-        else:
-            yield line
     if pending:
         yield pending
 
@@ -72,10 +70,8 @@ def csv_records(lines: Iterator[str], delimiter: str, quoting: bool, source: str
     `DataError` for a quotation mark that is left open.
     """
     head, line_end = _line_end(lines)
-    lines = itertools.chain(head, lines)
-    number = 0
-    for line in lines:
-        number += 1
+    numbered = enumerate(itertools.chain(head, lines), 1)
+    for number, line in numbered:
         text = _without_end(line, line_end)
         if not text:
             continue
@@ -84,33 +80,26 @@ def csv_records(lines: Iterator[str], delimiter: str, quoting: bool, source: str
             continue
         cells: list[str] = []
         start = 0
-        while True:
-            if not line.startswith('"', start):
-                cell, start = _plain_cell(line, start, delimiter, line_end)
-                cells.append(cell)
-            else:
-                opened, cell_start, at = number, start, start + 1
-                parts: list[str] = []
-                while (end := _closing_quote(line, at)) < 0:
-                    parts.append(line[cell_start + 1 if not parts else 0 :])
-                    following = next(lines, None)
-                    if following is None:
+        while start >= 0:
+            if line.startswith('"', start):
+                parts, opened, start_of_part = list[str](), number, start + 1
+                while (closing := _UP_TO_CLOSING_QUOTE.match(line, start_of_part)) is None:
+                    parts.append(line[start_of_part:])
+                    number, line = next(numbered, (number, ""))
+                    if not line:
                         raise _left_open(source, opened)
-                    line, at = following, 0
-                    number += 1
-                rest = end + 1
-                is_last = not line[rest:].strip("\r\n")
-                if is_last or line.startswith(delimiter, rest):
-                    parts.append(line[cell_start + 1 if not parts else 0 : end])
-                    cells.append("".join(parts).replace('""', '"'))
-                    start = -1 if is_last else rest + len(delimiter)
-                elif parts:
+                    start_of_part = 0
+                end = closing.end()
+                is_last = not line[end:].strip("\r\n")
+                if is_last or line.startswith(delimiter, end):
+                    cells.append("".join([*parts, line[start_of_part : end - 1]]).replace('""', '"'))
+                    start = -1 if is_last else end + len(delimiter)
+                    continue
+                if parts:
                     raise _left_open(source, opened)
-                else:
-                    cell, start = _plain_cell(line, cell_start, delimiter, line_end)
-                    cells.append(cell)
-            if start < 0:
-                break
+            end = line.find(delimiter, start)
+            cells.append(line[start:end] if end >= 0 else _without_end(line[start:], line_end))
+            start = end + len(delimiter) if end >= 0 else -1
         yield number, cells
 
 
@@ -157,23 +146,6 @@ def _quotes_all(first: str, delimiter: str, is_header: bool, source: str) -> boo
 
 def _shown(cell: str) -> str:
     return cell if len(cell) < 40 else f"{cell[:36]} ..."
-
-
-def _plain_cell(line: str, start: int, delimiter: str, line_end: str) -> tuple[str, int]:
-    """A cell without quotes, and where the next one begins: -1 if it is the last."""
-    end = line.find(delimiter, start)
-    if end < 0:
-        return _without_end(line[start:], line_end), -1
-    return line[start:end], end + len(delimiter)
-
-
-def _closing_quote(line: str, at: int) -> int:
-    """The position of the quotation mark that closes a cell, from `at` on; -1 if the cell goes on in the next line."""
-    while (at := line.find('"', at)) >= 0:
-        if not line.startswith('""', at):
-            return at
-        at += 2
-    return -1
 
 
 def _line_end(lines: Iterator[str]) -> tuple[list[str], str]:

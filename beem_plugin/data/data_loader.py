@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -84,16 +85,23 @@ class DataLoader(Registrable):
         self.instances = instances
         self.vocab = vocab
         self.batches = EpochBatches(batch_sampler, token_counts(instances), seed, training, batches_per_epoch)
-        self.torch_loader: TorchDataLoader = TorchDataLoader(
-            _Rows(instances, self.batches.drop_last),
-            batch_sampler=self.batches,  # type: ignore[arg-type]  # any iterable of lists of rows will do
-            collate_fn=_Collate(collator or LabelledTexts(vocab, pad_token_id)),  # type: ignore[arg-type]
-            num_workers=num_workers,
-            multiprocessing_context=start_method if num_workers else None,
+        self._options: dict[str, Any] = {
+            "dataset": _Rows(instances, self.batches.drop_last),
+            "collate_fn": _Collate(collator or LabelledTexts(vocab, pad_token_id)),
+            "num_workers": num_workers,
+            "multiprocessing_context": start_method if num_workers else None,
             # A generator of its own: by default every iteration draws a number from torch's global one, and dropout
             # would differ between a run that was resumed and one that was not.
-            generator=torch.Generator().manual_seed(seed),
-        )
+            "generator": torch.Generator().manual_seed(seed),
+        }
+        self.torch_loader = TorchDataLoader(batch_sampler=self.batches, **self._options)
+
+    def subset(self, rows: Sequence[int]) -> DataLoader:
+        """Some of the rows in batches of the same size; `index` in a batch stays the position among all rows."""
+        subset = copy.copy(self)
+        subset.instances, subset.batches = select(self.instances, rows), self.batches.subset(rows)
+        subset.torch_loader = TorchDataLoader(batch_sampler=subset.batches, **self._options)
+        return subset
 
     def set_epoch(self, epoch: int) -> None:
         self.batches.set_epoch(epoch)

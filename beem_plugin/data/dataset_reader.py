@@ -8,7 +8,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from beem_plugin.common.errors import ConfigurationError, DataError, nearest_first
+from beem_plugin.common.errors import DataError, check_at_least, nearest_first
 from beem_plugin.common.registry import Registrable
 from beem_plugin.data.caption_tokenizer import CaptionTokenizer
 from beem_plugin.data.collate import Collator, LabelledTexts
@@ -72,8 +72,7 @@ class DatasetReader(Registrable):
         max_instances: int | None = None,
         slicing: Slicing | None = None,
     ) -> None:
-        if max_instances is not None and max_instances < 1:
-            raise ConfigurationError(f"max_instances: found {max_instances}, allowed: 1 or more")
+        check_at_least(1, max_instances=max_instances)
         self.tokenizer = tokenizer
         self.max_instances = max_instances
         self.slicing = slicing or Slicing()

@@ -40,10 +40,7 @@ class EpochBatches:
         self.drop_last = training and (sampler.drop_last or self._batches_per_epoch is not None)
         if self._batches_per_epoch is not None and (self.batch_size is None or self._batches_per_epoch < 1):
             raise ConfigurationError("batches_per_epoch: allowed: 1 or more, and a fixed batch_size")
-        if not len(self):
-            raise ConfigurationError(
-                f"drop_last: leaves nothing of {len(lengths)} rows with batch_size {self.batch_size}"
-            )
+        self._check_any()
 
     @property
     def sampler(self) -> EpochBatches:
@@ -56,9 +53,13 @@ class EpochBatches:
         subset._lengths = self._lengths[rows]
         subset._rows = np.asarray(rows if self._rows is None else self._rows[rows])
         subset._cached = None
-        if not len(subset):
-            raise ConfigurationError(f"drop_last: leaves nothing of {len(rows)} rows with batch_size {self.batch_size}")
+        subset._check_any()
         return subset
+
+    def _check_any(self) -> None:
+        if not len(self):
+            rows = len(self._lengths)
+            raise ConfigurationError(f"drop_last: leaves nothing of {rows} rows with batch_size {self.batch_size}")
 
     def set_epoch(self, epoch: int) -> None:
         self._epoch = epoch

@@ -14,7 +14,7 @@ from unittest import mock
 from urllib.parse import urlparse
 
 from beem_plugin.common.archive_files import ARCHIVE_NAME, CONFIG_NAME
-from beem_plugin.common.errors import ConfigurationError, DataError
+from beem_plugin.common.errors import ConfigurationError, DataError, first_line
 from beem_plugin.common.inputs import HUB_ID
 
 _OFFLINE_VARIABLES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
@@ -67,8 +67,7 @@ def hub_folder(name: str, revision: str | None = None) -> Path:
         if not hub_reachable():
             why = "and it is not in the hub's cache; the hub cannot be reached"
         else:
-            first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            why = f"and it could not be loaded from the hub: {first}"
+            why = f"and it could not be loaded from the hub: {first_line(error)}"
         raise DataError(f"{name}: no such file or folder, {why}") from None
 
 
@@ -88,7 +87,7 @@ def hub_error(key: str, name: str, error: BaseException) -> ConfigurationError:
     if not hub_reachable():
         why = "is no local folder and not in the hub's cache, and the hub cannot be reached"
     else:
-        why = f"could not be loaded from the hub: {(str(error).strip().splitlines() or [type(error).__name__])[0]}"
+        why = f"could not be loaded from the hub: {first_line(error)}"
     return ConfigurationError(
         f"{key}: {name!r} {why}{hint}; allowed: a hub name, a local folder with the model's files, 'package:minilm'"
     )

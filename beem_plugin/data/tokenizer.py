@@ -9,16 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.errors import ConfigurationError, first_line
 from beem_plugin.common.registry import FromParams
 from beem_plugin.data.hub import hub_error, hub_options
 from beem_plugin.data.pretrained import resolve_model_name
 from beem_plugin.data.token_arrays import TOKEN_FIELDS, TokenArrays
 
 KEY = "model_name"
-
-_CHUNK = 4096
-"""Texts a call: enough for all threads of the tokenizer, few enough to keep memory flat."""
 
 _NO_LIMIT = 1_000_000
 """transformers gives a tokenizer without a limit an integer of thirty digits."""
@@ -61,28 +58,12 @@ class TextEncoder(FromParams):
         return 1 + max(self.tokenizer.get_vocab().values())
 
     def encode(self, texts: tuple[str, ...]) -> dict[str, list[int]]:
-        """`encode_batch` for one text or pair."""
-        return self.encode_batch([texts])[0]
-
-    def encode_batch(self, texts: Sequence[tuple[str, ...]]) -> list[dict[str, list[int]]]:
-        """
-        # Parameters
-
-        texts : `Sequence[tuple[str, ...]]`
-            Single texts, or pairs.
-
-        # Returns
-
-        `list[dict[str, list[int]]]`
-            For each text or pair `input_ids`, `attention_mask` and, if the model takes them, `token_type_ids`, without
-            padding.
-        """
-        return self.encode_arrays(texts).rows()
+        """`input_ids`, `attention_mask` and, if the model takes them, `token_type_ids` of one text or pair."""
+        return self.encode_arrays([texts]).rows()[0]
 
     def encode_arrays(self, texts: Sequence[tuple[str, ...]]) -> TokenArrays:
-        """`encode_batch` in flat arrays, which is faster."""
-        encode = self._encode_fast if self._is_fast else self._encode_slowly
-        return TokenArrays.join(encode(texts[start : start + _CHUNK]) for start in range(0, len(texts), _CHUNK))
+        """`encode` of one or more single texts, or of pairs."""
+        return self._encode_fast(texts) if self._is_fast else self._encode_slowly(texts)
 
     @cached_property
     def _is_fast(self) -> bool:
@@ -147,6 +128,5 @@ def load_tokenizer(model_name: str) -> Any:
             raise hub_error(KEY, model_name, error) from error
         found = ", ".join(sorted(path.name for path in Path(folder_or_name).iterdir())) or "nothing"
         raise ConfigurationError(
-            f"{KEY}: no tokenizer could be loaded from the folder {folder_or_name} (found {found}): "
-            f"{(str(error).strip().splitlines() or [type(error).__name__])[0]}"
+            f"{KEY}: no tokenizer could be loaded from the folder {folder_or_name} (found {found}): {first_line(error)}"
         ) from error

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from beem_plugin.common.errors import ConfigurationError, DataError
+from beem_plugin.common.errors import ConfigurationError, DataError, first_line
 from beem_plugin.data.hub import offline_if_unreachable
 from beem_plugin.data.table_file import TableFormat, TableRow, first_cells, read_table, table_format
 from beem_plugin.dataset_readers.glue_tasks import GlueTask
@@ -81,11 +81,10 @@ def _hub_rows(name: str, split: str) -> Iterator[TableRow]:
         with offline_if_unreachable():
             data = datasets.load_dataset(HUB_NAME, name, split=split)
     except Exception as error:  # datasets, huggingface_hub and httpx each raise their own
-        why = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ConfigurationError(
             f"{DATA_DIR_KEY}: none given, and {HUB_NAME} ({name}) could not be loaded from the hub or its cache: "
-            f"{why}. Set data_dir to a folder with GLUE's TSV files (the configs here take it from GLUE_DIR in the "
-            "environment)"
+            f"{first_line(error)}. Set data_dir to a folder with GLUE's TSV files (the configs here take it from "
+            "GLUE_DIR in the environment)"
         ) from error
     return _dataset_rows(data, f"{HUB_NAME}/{name}/{split}")
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from beem_plugin.calibration.replay import check_signals
-from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.errors import ConfigurationError, check_at_least
 from beem_plugin.common.registry import FromParams
 from beem_plugin.decoding.beam import beam_search
 from beem_plugin.decoding.cache import DecoderCache
@@ -90,7 +90,7 @@ class CaptionDecoding(FromParams):
         image_exit: ImageExit | None = None,
         capture: bool = True,
     ) -> None:
-        check_positive("decoding.", max_length, num_beams)
+        check_at_least(1, **{"decoding.num_beams": num_beams, "decoding.max_length": max_length})
         self.num_beams = num_beams
         self.max_length = max_length
         self.length_penalty = length_penalty
@@ -133,7 +133,7 @@ class CaptionDecoding(FromParams):
         policy.check_calibrated()
         length = self.max_length if max_length is None else max_length
         beams = self.num_beams if num_beams is None else num_beams
-        check_positive("", length, beams)
+        check_at_least(1, num_beams=beams, max_length=length)
         check_search(network, length, beams)
         decoded = Decoded([], CaptionMacs(), beams=beams)
         states = batch.get("image_states")
@@ -169,12 +169,6 @@ class CaptionDecoding(FromParams):
         decoded.macs.images = found.macs
         decoded.image_blocks, decoded.num_image_blocks = found.blocks.tolist(), found.num_blocks
         return found.states
-
-
-def check_positive(where: str, max_length: int, num_beams: int) -> None:
-    for key, value in (("num_beams", num_beams), ("max_length", max_length)):
-        if value < 1:
-            raise ConfigurationError(f"{where}{key}: found {value}, allowed: 1 or more")
 
 
 def check_search(network: Any, max_length: int, num_beams: int, where: str = "") -> None:

@@ -14,7 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from beem_plugin.backbones.image_blocks import image_stages, intercepted_blocks
-from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.errors import ConfigurationError, check_at_least
 from beem_plugin.common.registry import FromParams
 
 
@@ -45,8 +45,7 @@ class ImageExit(FromParams):
     def __init__(self, threshold: float, min_block: int = 1) -> None:
         if not threshold >= -1:
             raise ConfigurationError(f"decoding.image_exit.threshold: found {threshold}, allowed: -1 or more")
-        if min_block < 1:
-            raise ConfigurationError(f"decoding.image_exit.min_block: found {min_block}, allowed: 1 or more")
+        check_at_least(1, **{"decoding.image_exit.min_block": min_block})
         self.threshold = threshold
         self.min_block = min_block
 

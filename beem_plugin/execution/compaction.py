@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from beem_plugin.calibration.replay import ExitDecisions
+from beem_plugin.common.errors import check_at_least
 from beem_plugin.common.transfer import HostCopy, to_device
 from beem_plugin.data.ragged_batch import RaggedBatch
 from beem_plugin.execution.compiled.network import CompiledNetwork
-from beem_plugin.execution.engine import Engine, ExecutedBatch, check_at_least, check_min_leaving
+from beem_plugin.execution.engine import Engine, ExecutedBatch, check_min_leaving
 from beem_plugin.execution.exit_tracker import ExitTracker
 from beem_plugin.execution.stepped_network import SteppedNetwork
 from beem_plugin.execution.windows import divided

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from beem_plugin.calibration.replay import ExitDecisions
+from beem_plugin.common.errors import check_at_least
 from beem_plugin.data.ragged_batch import RaggedBatch
-from beem_plugin.execution.engine import Engine, ExecutedBatch, check_at_least, check_min_leaving
+from beem_plugin.execution.engine import Engine, ExecutedBatch, check_min_leaving
 from beem_plugin.execution.pool import pool
 from beem_plugin.execution.read_ahead import ReadAhead
 from beem_plugin.execution.stepped_network import SteppedNetwork

@@ -32,13 +32,6 @@ class ExecutedBatch:
     decisions: ExitDecisions
 
 
-def check_at_least(least: int, **options: int | None) -> None:
-    """Raises a `ConfigurationError` for an option that is given and smaller."""
-    for name, value in options.items():
-        if value is not None and value < least:
-            raise ConfigurationError(f"{name}: found {value}, allowed: {least} or more")
-
-
 def check_min_leaving(share: float | None) -> None:
     if share is not None and not 0 <= share < 1:
         raise ConfigurationError(f"min_leaving: found {share}, allowed: 0 up to, not including, 1")

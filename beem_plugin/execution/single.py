@@ -8,13 +8,13 @@ import numpy as np
 import torch
 
 from beem_plugin.calibration.replay import ExitDecisions
-from beem_plugin.common.errors import ConfigurationError, not_allowed
+from beem_plugin.common.errors import ConfigurationError, check_at_least, not_allowed
 from beem_plugin.data.ragged_batch import RaggedBatch
 from beem_plugin.execution.compiled.capture import CudaRecorder, Recorder
 from beem_plugin.execution.compiled.network import CompiledNetwork
 from beem_plugin.execution.compiled.sample_graphs import Result
 from beem_plugin.execution.compiled.sample_runner import SampleRunner
-from beem_plugin.execution.engine import Engine, ExecutedBatch, check_at_least
+from beem_plugin.execution.engine import Engine, ExecutedBatch
 from beem_plugin.execution.stepped_network import SteppedNetwork
 from beem_plugin.exits.policy import ExitPolicy
 

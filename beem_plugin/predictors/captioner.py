@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from beem_plugin.common.errors import ConfigurationError, DataError
+from beem_plugin.common.errors import ConfigurationError, DataError, check_at_least
 from beem_plugin.data import DatasetReader, Instance
 from beem_plugin.data.images import SUFFIXES, BadImageError, image_files, image_problem
 from beem_plugin.decoding.generated import GeneratedCaption, caption_record
@@ -68,8 +68,7 @@ class CaptionerPredictor(Predictor):
         tokenizer = caption_tokenizer_of(dataset_reader)
         if getattr(dataset_reader, "image_processor", None) is None:
             raise ConfigurationError("predictor captioner: allowed: a dataset reader of images with captions")
-        if batch_size < 1:
-            raise ConfigurationError(f"batch size: found {batch_size}, allowed: 1 or more")
+        check_at_least(1, **{"batch size": batch_size})
         self.captioner: Any = model
         self.reader: Any = dataset_reader
         self.tokenizer = tokenizer

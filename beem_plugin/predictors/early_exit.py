@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any
 
 from beem_plugin.calibration.replay import ExitDecisions
-from beem_plugin.common.errors import ConfigurationError, DataError
+from beem_plugin.common.errors import DataError, check_at_least
 from beem_plugin.data.collate import ragged
 from beem_plugin.data.dataset_reader import DatasetReader
 from beem_plugin.data.instance import Instance
@@ -68,8 +68,7 @@ class EarlyExitPredictor(Predictor):
         self, model: Model, dataset_reader: DatasetReader, batch_size: int = 32, engine: Engine | None = None
     ) -> None:
         super().__init__(model, dataset_reader)
-        if batch_size < 1:
-            raise ConfigurationError(f"batch size: found {batch_size}, allowed: 1 or more")
+        check_at_least(1, **{"batch size": batch_size})
         self.classifier = text_model(model)
         self.task: Any = task_of(model)
         self.batch_size = batch_size

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from beem_plugin.common.errors import first_line
 from beem_plugin.decoding.generated import GeneratedCaption
 from beem_plugin.decoding.meter import CaptionMacs
 from beem_plugin.decoding.mixed_depths.linear import allows_tf32
@@ -120,9 +121,8 @@ class CompiledCaptions:
             logger.debug("%s is decoded on the plain path: %s", type(policy).__name__, error)
             return None
         except Exception as error:  # torch, Triton and its compiler fail in many ways
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            self.refused[key] = reason = first_line(error)
             self._drop_decoders()
-            self.refused[key] = reason
             logger.warning("%s: captions are decoded on the plain path from now on: %s", type(policy).__name__, reason)
             return None
         while len(self.decoders) > MAX_DECODERS:

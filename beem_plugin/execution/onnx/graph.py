@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.errors import ConfigurationError, first_line
 
 OPSET = 18
 TOLERANCE = 1e-3
@@ -102,8 +102,3 @@ def compare(module: GraphModule, path: Path, shapes: Sequence[tuple[int, int]]) 
 
 def missing_extra(error: ImportError) -> ConfigurationError:
     return ConfigurationError(f'export: {error}; install the extra: pip install "beem_plugin[export]"')
-
-
-def first_line(error: Exception) -> str:
-    """The first line of an exporter's error, without its report."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -12,7 +12,7 @@ from accelerate.utils import send_to_device
 from torch import Tensor
 
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.data.row_subset import RowSubset
+from beem_plugin.data.data_loader import DataLoader
 from beem_plugin.training.callbacks.callback import TrainerCallback
 from beem_plugin.training.cross_level import (
     HeldOutBatches,
@@ -83,7 +83,7 @@ class CrossLevel(TrainerCallback):
         if self.interval < 1:
             raise ConfigurationError(f"interval: found {self.interval}, allowed: 1 or more")
         self.held_out: HeldOutBatches | None = None
-        self._held_out_loader: RowSubset | None = None
+        self._held_out_loader: DataLoader | None = None
         self._optimizer: torch.optim.Optimizer | None = None
         self._optimizer_state: dict[str, Any] | None = None
 
@@ -93,8 +93,8 @@ class CrossLevel(TrainerCallback):
         if not 0 < held_out < rows:
             raise ConfigurationError(f"cross_level.share: found {self.share}, which is {held_out} of {rows} samples")
         order = np.random.default_rng(self.seed).permutation(rows)
-        self._held_out_loader = RowSubset(data_loader, sorted(order[:held_out].tolist()))
-        return data_loader if self.train_on_all else RowSubset(data_loader, sorted(order[held_out:].tolist()))
+        self._held_out_loader = data_loader.subset(sorted(order[:held_out].tolist()))
+        return data_loader if self.train_on_all else data_loader.subset(sorted(order[held_out:].tolist()))
 
     def on_start(self, trainer: RunningTrainer, **kwargs: Any) -> None:
         super().on_start(trainer)
