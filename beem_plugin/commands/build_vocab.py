@@ -1,7 +1,5 @@
 """`allennlp build-vocab`"""
 
-from __future__ import annotations
-
 from beem_plugin.commands.subcommand import Argument, Subcommand, overrides
 
 

@@ -1,7 +1,5 @@
 """`allennlp calibrate`"""
 
-from __future__ import annotations
-
 from beem_plugin.commands.subcommand import Argument, Subcommand, batch_size, overrides
 
 

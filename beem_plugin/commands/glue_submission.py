@@ -1,7 +1,5 @@
 """`allennlp glue-submission`"""
 
-from __future__ import annotations
-
 from beem_plugin.commands.subcommand import Argument, Subcommand, batch_size, overrides
 
 
