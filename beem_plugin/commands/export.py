@@ -41,7 +41,7 @@ class Export(Subcommand):
 
     def run(self, args: argparse.Namespace) -> Any:
         from beem_plugin.archival import load_archive
-        from beem_plugin.common.replaced_folder import replaced_folder, restore_folder
+        from beem_plugin.common.files import replaced_folder, restore_folder
         from beem_plugin.comparison.refit_export import refit_on
         from beem_plugin.execution.onnx.export import export_network
         from beem_plugin.tasks.classification import text_model

@@ -16,12 +16,10 @@ from beem_plugin.data.collate import ragged
 from beem_plugin.data.dataset_reader import DatasetReader
 from beem_plugin.data.instance import Instance
 from beem_plugin.data.ragged_batch import RaggedBatch
-from beem_plugin.execution.engine import Engine
-from beem_plugin.execution.in_order import run_in_order
+from beem_plugin.execution.engine import Engine, run_in_order
 from beem_plugin.execution.read_ahead import ahead
 from beem_plugin.models.model import Model
-from beem_plugin.predictors.chunks import UntilError
-from beem_plugin.predictors.predictor import JsonDict, Predictor
+from beem_plugin.predictors.predictor import JsonDict, Predictor, UntilError
 from beem_plugin.predictors.text_page import TextPage
 from beem_plugin.tasks.classification import text_model
 from beem_plugin.tasks.task import task_of

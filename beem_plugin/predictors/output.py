@@ -16,8 +16,7 @@ from beem_plugin.common.errors import BeemError, ConfigurationError
 from beem_plugin.common.files import write_errors_named
 from beem_plugin.common.progress import progress_bar
 from beem_plugin.common.ranks import launched_rank, processes
-from beem_plugin.predictors.chunks import chunk_sizes
-from beem_plugin.predictors.predictor import JsonDict, Predictor
+from beem_plugin.predictors.predictor import JsonDict, Predictor, chunk_sizes
 
 PAGE_LIMIT = 500
 """Predictions drawn on a page. Browsers do not open a larger one, with its images inside."""

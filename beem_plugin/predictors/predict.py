@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import argparse
 import gc
+import gzip
 import sys
+import zlib
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from tqdm import tqdm
 
 from beem_plugin.archival import load_archive
-from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.errors import ConfigurationError, DataError, nearest_first
 from beem_plugin.common.files import atomic_write
 from beem_plugin.common.ranks import device_of, gathered, is_main, joined, launched_processes, processes
 from beem_plugin.common.strict_json import parse_json
+from beem_plugin.data.dataset_reader import DatasetReader
 from beem_plugin.data.table_file import TableRow
 from beem_plugin.execution.file_engine import check_engine, file_engine
 from beem_plugin.execution.precision import cast_network
 from beem_plugin.models.model import Model
 from beem_plugin.predictors.data_shift import ShiftCheck
-from beem_plugin.predictors.inputs import count_lines, input_rows
 from beem_plugin.predictors.output import join_shares, output, share_path
 from beem_plugin.predictors.predictor import JsonDict, Predictor, check_precision
 from beem_plugin.tasks.task import task_of
@@ -141,3 +144,48 @@ def predictor_arguments(args: argparse.Namespace) -> dict[str, Any]:
         check_engine(args.engine, "--engine")
         extra.setdefault("engine", {"type": args.engine})
     return extra
+
+
+_BLOCK = 1 << 20
+
+
+def input_rows(
+    reader: DatasetReader, source: str, format: str | None = None, input_field: str | None = None
+) -> Iterator[TableRow]:
+    """
+    The rows of a file, or of standard input (`-`), as a stream. `format` is by default the reader's, or by the file's
+    name or first line; `input_field` is a column that is the reader's one text column.
+    """
+    if input_field is None:
+        yield from reader.rows(source, format)
+        return
+    if len(reader.text_fields) != 1:
+        raise ConfigurationError(
+            f"--input-field: found the reader's text columns {', '.join(reader.text_fields)}, allowed: with one"
+        )
+    (name,) = reader.text_fields
+    for row in reader.rows(source, format):
+        # A line of plain text is the reader's column already.
+        if input_field not in row.values and list(row.values) != [name]:
+            found = ", ".join(nearest_first(input_field, row.values))
+            raise DataError(f"{row.place}: no column {input_field!r} (--input-field); found: {found}")
+        values = {name if key == input_field else key: value for key, value in row.values.items()}
+        yield TableRow(row.place, values)
+
+
+def count_lines(reader: DatasetReader, source: str, format: str | None = None) -> int | None:
+    """
+    The number of lines of a file without its header, for a progress bar; `None` for standard input, which is read once.
+    """
+    if not Path(source).is_file():
+        return None
+    table = reader.table.given(format)
+    has_header = table.of(source) in ("csv", "tsv") and table.columns is None
+    with open(source, "rb") as file:
+        is_gzip = file.read(2) == b"\x1f\x8b"
+    opener: Any = gzip.open if is_gzip else open
+    try:
+        with opener(source, "rb") as file:
+            return sum(block.count(b"\n") for block in iter(lambda: file.read(_BLOCK), b"")) - has_header
+    except (OSError, EOFError, zlib.error):  # reported when it is read
+        return None

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.common.replaced_folder import replaced_folder, restore_folder
+from beem_plugin.common.files import replaced_folder, restore_folder
 
 
 def content(folder: Path) -> dict[str, str]:

@@ -10,8 +10,7 @@ import torch
 
 from beem_plugin.calibration.replay import ExitDecisions
 from beem_plugin.data.ragged_batch import RaggedBatch
-from beem_plugin.execution.engine import Engine, ExecutedBatch
-from beem_plugin.execution.in_order import run_in_order
+from beem_plugin.execution.engine import Engine, ExecutedBatch, run_in_order
 from tests.ragged import ragged_of
 
 NETWORK: Any = type("Network", (), {"num_labels": 2})()

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from beem_plugin.common.errors import DataError
-from beem_plugin.predictors.chunks import BATCHES_PER_CHUNK, UntilError, chunks
+from beem_plugin.predictors.predictor import BATCHES_PER_CHUNK, UntilError, chunks
 
 
 def failing(good: int) -> Iterator[int]:
