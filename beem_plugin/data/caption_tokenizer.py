@@ -9,7 +9,7 @@ from typing import Any
 
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.registry import Registrable
-from beem_plugin.data.token_arrays import TokenArrays
+from beem_plugin.data.ragged_batch import RaggedBatch
 from beem_plugin.data.tokenizer import load_tokenizer
 
 logger = logging.getLogger(__name__)
@@ -75,9 +75,9 @@ class CaptionTokenizer(Registrable):
 
     def encode(self, caption: str) -> list[int]:
         """Start, words, end."""
-        return self.encode_arrays([(caption,)]).tokens["input_ids"].tolist()
+        return self.encode_batch([(caption,)]).tokens["input_ids"].tolist()
 
-    def encode_arrays(self, texts: Sequence[tuple[str, ...]]) -> TokenArrays:
+    def encode_batch(self, texts: Sequence[tuple[str, ...]]) -> RaggedBatch:
         """`encode` of one or more captions; of an empty one it is the start token alone."""
         words = self.tokenizer([caption for (caption,) in texts], add_special_tokens=False)["input_ids"]
         bos, eos = self.bos_token_id, self.eos_token_id
@@ -86,7 +86,7 @@ class CaptionTokenizer(Registrable):
         shortened = sum(len(kept) < len(row) for kept, row in zip(cut, rows))
         if shortened:
             logger.info("cut %d of %d captions to %d tokens", shortened, len(rows), self.max_length)
-        return TokenArrays.of_columns({"input_ids": cut}, len(cut))
+        return RaggedBatch.from_columns({"input_ids": cut})
 
     def decode(self, ids: Sequence[int]) -> str:
         """The caption, without special tokens."""

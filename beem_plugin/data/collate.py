@@ -10,8 +10,7 @@ from torch import Tensor
 
 from beem_plugin.data.instance import Instance
 from beem_plugin.data.instance_table import InstanceTable
-from beem_plugin.data.ragged_batch import RaggedBatch
-from beem_plugin.data.token_arrays import TokenArrays
+from beem_plugin.data.ragged_batch import TOKEN_FIELDS, RaggedBatch
 from beem_plugin.data.vocabulary import Vocabulary
 
 Collator = Callable[[Sequence[Instance], Sequence[int]], dict[str, Tensor]]
@@ -51,8 +50,9 @@ def ragged(instances: Sequence[Instance], pad_token_id: int, position: int = 0) 
     """The tokens of `instances` as engines take them; `index` counts from `position`."""
     if isinstance(instances, InstanceTable):
         return instances.ragged(pad_token_id, position)
-    arrays = TokenArrays.of_rows([instance.encoding for instance in instances])
-    return RaggedBatch.from_arrays(arrays, pad_token_id, position)
+    names = [name for name in TOKEN_FIELDS if name in instances[0].encoding]
+    columns = {name: [instance.encoding[name] for instance in instances] for name in names}
+    return RaggedBatch.from_columns(columns, pad_token_id, position)
 
 
 def ragged_parts(instances: Sequence[Instance], pad_token_id: int, size: int) -> Iterator[RaggedBatch]:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from beem_plugin.common.errors import DataError, check_at_least, nearest_first
 from beem_plugin.common.registry import Registrable
@@ -15,9 +18,9 @@ from beem_plugin.data.collate import Collator, LabelledTexts
 from beem_plugin.data.instance import Instance
 from beem_plugin.data.instance_table import InstanceTable, token_counts
 from beem_plugin.data.labels import LabelRules
+from beem_plugin.data.ragged_batch import RaggedBatch
 from beem_plugin.data.slices import PARTS, Slicing, split_source
 from beem_plugin.data.table_file import TableFormat, TableRow, read_table
-from beem_plugin.data.token_arrays import TokenArrays
 from beem_plugin.data.tokenizer import TextEncoder
 from beem_plugin.data.vocabulary import Vocabulary
 
@@ -134,9 +137,11 @@ class DatasetReader(Registrable):
         """`texts_to_instances` without the tokens, which `encode` makes."""
         return [self._instance(dict(row)) for row in rows]
 
-    def encode(self, instances: Sequence[Instance]) -> TokenArrays:
-        """The tokens of instances that are not tokenized yet."""
-        return TokenArrays.join(self._encoded_parts(instances))
+    def encode(self, instances: Sequence[Instance], position: int = 0) -> RaggedBatch:
+        """The tokens of instances that are not tokenized yet; `index` counts from `position`."""
+        found = RaggedBatch.join(list(self._encoded_parts(instances)))
+        index = torch.arange(position, position + len(found))
+        return replace(found, index=index, pad_token_id=self.tokenizer.pad_token_id)
 
     def collator(self, vocab: Vocabulary, pad_token_id: int) -> Collator:
         """What makes batches of this reader's instances."""
@@ -159,12 +164,12 @@ class DatasetReader(Registrable):
         for instance, encoding in zip(instances, rows, strict=True):
             instance.encoding = encoding
 
-    def _encoded_parts(self, instances: Sequence[Instance]) -> Iterator[TokenArrays]:
+    def _encoded_parts(self, instances: Sequence[Instance]) -> Iterator[RaggedBatch]:
         for start in range(0, len(instances), _CHUNK):
             yield self._encode_batch(instances[start : start + _CHUNK])
 
-    def _encode_batch(self, instances: Sequence[Instance]) -> TokenArrays:
-        return self.tokenizer.encode_arrays([self._texts(instance) for instance in instances])
+    def _encode_batch(self, instances: Sequence[Instance]) -> RaggedBatch:
+        return self.tokenizer.encode_batch([self._texts(instance) for instance in instances])
 
     def _part(self, base: str, part: str) -> InstanceTable:
         """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from array import array
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, overload
 
@@ -11,7 +12,6 @@ import numpy as np
 
 from beem_plugin.data.instance import Instance
 from beem_plugin.data.ragged_batch import RaggedBatch
-from beem_plugin.data.token_arrays import TokenArrays
 
 _BLOCK = 4096
 
@@ -52,11 +52,14 @@ class InstanceTable(Sequence[Instance]):
         self._starts = np.zeros(len(codes), dtype=np.int64)
         self.lengths = np.zeros(len(codes), dtype=np.int64)
 
-    def set_tokens(self, encodings: Iterable[TokenArrays]) -> None:
+    def set_tokens(self, encodings: Iterable[RaggedBatch]) -> None:
         """Takes the tokens of all rows in order, in parts as a tokenizer returns them."""
-        found = TokenArrays.join(encodings)
-        self._tokens = {name: narrowed(flat) for name, flat in found.tokens.items()}
-        self.lengths = found.lengths
+        lengths, flat = [], defaultdict(list)
+        for part in encodings:
+            lengths.append(part.lengths.numpy())
+            for name, values in part.tokens.items():
+                flat[name].append(narrowed(values.numpy()))
+        self.lengths, self._tokens = np.concatenate(lengths), {name: np.concatenate(one) for name, one in flat.items()}
         self._starts = self.lengths.cumsum() - self.lengths
 
     def __len__(self) -> int:
@@ -114,8 +117,8 @@ class InstanceTable(Sequence[Instance]):
         lengths = self.lengths
         starts = lengths.cumsum() - lengths
         places = np.arange(int(lengths.sum())) + np.repeat(self._starts - starts, lengths)
-        arrays = TokenArrays(lengths, {name: flat[places] for name, flat in self._tokens.items()})
-        return RaggedBatch.from_arrays(arrays, pad_token_id, position)
+        tokens = {name: flat[places] for name, flat in self._tokens.items()}
+        return RaggedBatch.from_arrays(tokens, lengths, pad_token_id, position)
 
     def _instance(self, first: int, last: int, start: int, length: int, code: int) -> Instance:
         fields, identifier = pickle.loads(self._records[first:last])

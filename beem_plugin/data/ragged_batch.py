@@ -12,7 +12,8 @@ from torch import Tensor
 
 from beem_plugin.common.errors import DataError
 from beem_plugin.common.transfer import all_to_device, to_device
-from beem_plugin.data.token_arrays import TOKEN_FIELDS, TokenArrays
+
+TOKEN_FIELDS = ("input_ids", "token_type_ids", "words")
 
 
 @dataclass
@@ -77,12 +78,26 @@ class RaggedBatch:
         return cls(tokens, lengths.cumsum(0) - lengths, lengths, index, pad_token_id)
 
     @classmethod
-    def from_arrays(cls, arrays: TokenArrays, pad_token_id: int = 0, position: int = 0) -> RaggedBatch:
-        """With a copy of the tokens; `index` counts from `position`."""
-        tokens = {name: torch.from_numpy(values.astype(np.int64)) for name, values in arrays.tokens.items()}
-        lengths = torch.from_numpy(arrays.lengths.copy())
-        index = torch.arange(position, position + len(lengths))
-        return cls(tokens, lengths.cumsum(0) - lengths, lengths, index, pad_token_id)
+    def from_columns(
+        cls, columns: Mapping[str, Sequence[Sequence[int]]], pad_token_id: int = 0, position: int = 0
+    ) -> RaggedBatch:
+        """From a list of ids a sample for `input_ids` and others of `TOKEN_FIELDS`; `index` counts from `position`."""
+        lengths = np.fromiter(map(len, columns["input_ids"]), dtype=np.int64)
+        total = int(lengths.sum())
+        tokens = {
+            name: np.fromiter(itertools.chain.from_iterable(values), dtype=np.int64, count=total)
+            for name, values in columns.items()
+        }
+        return cls.from_arrays(tokens, lengths, pad_token_id, position)
+
+    @classmethod
+    def from_arrays(
+        cls, tokens: Mapping[str, np.ndarray], lengths: np.ndarray, pad_token_id: int = 0, position: int = 0
+    ) -> RaggedBatch:
+        """Samples of these `lengths` that follow each other in `tokens`; `index` counts from `position`."""
+        flat = {name: torch.from_numpy(values.astype(np.int64, copy=False)) for name, values in tokens.items()}
+        found = torch.from_numpy(lengths)
+        return cls(flat, found.cumsum(0) - found, found, torch.arange(position, position + len(found)), pad_token_id)
 
     @classmethod
     def join(cls, parts: Sequence[RaggedBatch], pinned: bool = False) -> RaggedBatch:
@@ -119,6 +134,15 @@ class RaggedBatch:
         begin, end = int(starts.min()), int((starts + lengths).max())
         tokens = {name: value[begin:end] for name, value in self.tokens.items()}
         return RaggedBatch(tokens, starts - begin, lengths, self.index[first:last], self.pad_token_id)
+
+    def rows(self) -> list[dict[str, list[int]]]:
+        """A dictionary a sample: lists of ids, and the `attention_mask`."""
+        spans = list(zip(self.starts.tolist(), (self.starts + self.lengths).tolist(), strict=True))
+        columns = {name: value.tolist() for name, value in self.tokens.items()}
+        return [
+            {name: ids[first:last] for name, ids in columns.items()} | {"attention_mask": [1] * (last - first)}
+            for first, last in spans
+        ]
 
     def to(self, device: torch.device) -> RaggedBatch:
         """The same samples with their tokens on `device`."""

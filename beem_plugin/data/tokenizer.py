@@ -7,13 +7,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import torch
 
 from beem_plugin.common.errors import ConfigurationError, first_line
 from beem_plugin.common.registry import FromParams
 from beem_plugin.data.hub import hub_error, hub_options
 from beem_plugin.data.pretrained import resolve_model_name
-from beem_plugin.data.token_arrays import TOKEN_FIELDS, TokenArrays
+from beem_plugin.data.ragged_batch import TOKEN_FIELDS, RaggedBatch
 
 KEY = "model_name"
 
@@ -59,9 +59,9 @@ class TextEncoder(FromParams):
 
     def encode(self, texts: tuple[str, ...]) -> dict[str, list[int]]:
         """`input_ids`, `attention_mask` and, if the model takes them, `token_type_ids` of one text or pair."""
-        return self.encode_arrays([texts]).rows()[0]
+        return self.encode_batch([texts]).rows()[0]
 
-    def encode_arrays(self, texts: Sequence[tuple[str, ...]]) -> TokenArrays:
+    def encode_batch(self, texts: Sequence[tuple[str, ...]]) -> RaggedBatch:
         """`encode` of one or more single texts, or of pairs."""
         return self._encode_fast(texts) if self._is_fast else self._encode_slowly(texts)
 
@@ -73,7 +73,7 @@ class TextEncoder(FromParams):
         kind = type(self.tokenizer)
         return issubclass(kind, PreTrainedTokenizerFast) and kind._encode_plus is PreTrainedTokenizerFast._encode_plus
 
-    def _encode_fast(self, texts: Sequence[tuple[str, ...]]) -> TokenArrays:
+    def _encode_fast(self, texts: Sequence[tuple[str, ...]]) -> RaggedBatch:
         from transformers.tokenization_utils_base import PaddingStrategy, TruncationStrategy
 
         # transformers' own call builds a `BatchEncoding` with offsets, which takes longer than tokenizing.
@@ -94,19 +94,19 @@ class TextEncoder(FromParams):
         is_zero = has_types and is_single and not any(max(encoded, key=len).type_ids)
         if has_types and not is_zero:
             columns["token_type_ids"] = [one.type_ids for one in encoded]
-        found = TokenArrays.of_columns(columns, len(texts))
+        found = RaggedBatch.from_columns(columns)
         if is_zero:
-            found.tokens["token_type_ids"] = np.zeros_like(found.tokens["input_ids"])
+            found.tokens["token_type_ids"] = torch.zeros_like(found.tokens["input_ids"])
         return found
 
-    def _encode_slowly(self, texts: Sequence[tuple[str, ...]]) -> TokenArrays:
+    def _encode_slowly(self, texts: Sequence[tuple[str, ...]]) -> RaggedBatch:
         batch = self.tokenizer(
             *(list(column) for column in zip(*texts, strict=True)),
             truncation="longest_first" if self.max_length is not None else False,
             max_length=self.max_length,
             padding=False,
         )
-        return TokenArrays.of_columns({name: batch[name] for name in TOKEN_FIELDS if name in batch}, len(texts))
+        return RaggedBatch.from_columns({name: batch[name] for name in TOKEN_FIELDS if name in batch})
 
     def save(self, folder: str | Path) -> None:
         """Everything that `model_name: folder` needs to build this tokenizer again."""

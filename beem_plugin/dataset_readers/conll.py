@@ -9,8 +9,8 @@ from beem_plugin.common.errors import DataError, not_allowed
 from beem_plugin.common.text_input import open_text
 from beem_plugin.data.dataset_reader import DatasetReader
 from beem_plugin.data.instance import Instance
+from beem_plugin.data.ragged_batch import TOKEN_FIELDS, RaggedBatch
 from beem_plugin.data.slices import Slicing
-from beem_plugin.data.token_arrays import TOKEN_FIELDS, TokenArrays
 from beem_plugin.data.tokenizer import TextEncoder
 
 
@@ -72,7 +72,7 @@ class ConllReader(DatasetReader):
     def _texts(self, instance: Instance) -> tuple[str, ...]:
         return (" ".join(words_of(instance.fields)),)
 
-    def _encode_batch(self, instances: Sequence[Instance]) -> TokenArrays:
+    def _encode_batch(self, instances: Sequence[Instance]) -> RaggedBatch:
         """With `words`: 1 at the first token of each word, 0 elsewhere."""
         tokenizer, limit = self.tokenizer.tokenizer, self.tokenizer.max_length
         sentences = [words_of(instance.fields) for instance in instances]
@@ -83,7 +83,7 @@ class ConllReader(DatasetReader):
         places = map(found.word_ids, range(len(texts)))
         firsts = [[int(one not in (None, before)) for before, one in zip([None, *row], row)] for row in places]
         columns = {name: found[name] for name in TOKEN_FIELDS if name in found}
-        return TokenArrays.of_columns({**columns, "words": firsts}, len(texts))
+        return RaggedBatch.from_columns({**columns, "words": firsts})
 
 
 def words_of(fields: Mapping[str, Any]) -> list[str]:

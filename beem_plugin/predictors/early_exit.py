@@ -130,10 +130,9 @@ class EarlyExitPredictor(Predictor):
     def _samples(self, instances: Sequence[Instance], position: int) -> Samples:
         """The fields of each prediction that come from its input, and the tokens of all."""
         fields = [input_fields(instance, self.task.answer) for instance in instances]
-        pad_token_id = self.dataset_reader.tokenizer.pad_token_id
         if instances[0].encoding:
-            return fields, ragged(instances, pad_token_id, position)
-        return fields, RaggedBatch.from_arrays(self.dataset_reader.encode(instances), pad_token_id, position)
+            return fields, ragged(instances, self.dataset_reader.tokenizer.pad_token_id, position)
+        return fields, self.dataset_reader.encode(instances, position)
 
     def _run(self, samples: Iterable[Samples], stopped: threading.Event | None = None) -> Iterator[list[JsonDict]]:
         """The predictions of each part; the engine runs in a thread of its own that `stopped` ends, if it is given."""

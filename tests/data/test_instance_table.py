@@ -11,7 +11,7 @@ from beem_plugin.common.errors import DataError
 from beem_plugin.data import Instance, Vocabulary, collate
 from beem_plugin.data.collate import label_tensor, ragged, ragged_parts
 from beem_plugin.data.instance_table import InstanceTable, labels_of, select, token_counts
-from beem_plugin.data.token_arrays import TokenArrays
+from beem_plugin.data.ragged_batch import RaggedBatch
 
 VOCAB = Vocabulary(["no", "yes"])
 FIELDS: list[dict[str, Any]] = [
@@ -32,7 +32,9 @@ def make(labels: Sequence[Any] = ("yes", None, "no")) -> tuple[list[Instance], I
         for fields, encoding, label, identifier in zip(FIELDS, encodings, labels, (7, "x", None), strict=True)
     ]
     table = InstanceTable(iter(rows))
-    table.set_tokens([TokenArrays.of_rows(encodings[:2]), TokenArrays.of_rows(encodings[2:])])
+    columns = {name: [one[name] for one in encodings] for name in ("input_ids", "token_type_ids")}
+    parts = ({name: values[rows] for name, values in columns.items()} for rows in (slice(0, 2), slice(2, 3)))
+    table.set_tokens(map(RaggedBatch.from_columns, parts))
     return rows, table
 
 

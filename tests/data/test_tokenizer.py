@@ -25,7 +25,7 @@ def test_single_texts_and_pairs(encoder: TextEncoder) -> None:
 
 def test_batches_equal_single_texts_and_are_not_padded(encoder: TextEncoder) -> None:
     texts = [("a good film",), ("",), ("the end of nothing",)]
-    assert encoder.encode_arrays(texts).rows() == [encoder.encode(text) for text in texts]
+    assert encoder.encode_batch(texts).rows() == [encoder.encode(text) for text in texts]
 
 
 def test_of_a_pair_the_longer_text_is_cut(tokenizer_folder: Path) -> None:
