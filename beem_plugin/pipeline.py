@@ -14,7 +14,7 @@ from beem_plugin.comparison.calibrate import at_speed, policy_config, with_polic
 from beem_plugin.data.hub import archive_path
 from beem_plugin.data.table_file import TableRow
 from beem_plugin.evaluation.benchmark import benchmark
-from beem_plugin.execution.file_engine import file_engine
+from beem_plugin.execution.engine import file_engine
 from beem_plugin.execution.precision import cast_network
 from beem_plugin.models.multi_exit_model import MultiExitModel
 from beem_plugin.predictors.early_exit import Text, labelled_instances, row_of

@@ -5,15 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from beem_plugin.backbones import loading
-from beem_plugin.backbones.albert import AlbertBackbone
 from beem_plugin.backbones.backbone import Backbone
-from beem_plugin.backbones.bert import BertBackbone, DistilBertBackbone, ElectraBackbone, RobertaBackbone
+from beem_plugin.backbones.bert import (
+    AlbertBackbone,
+    BertBackbone,
+    DistilBertBackbone,
+    ElectraBackbone,
+    MPNetBackbone,
+    RobertaBackbone,
+)
 from beem_plugin.backbones.deberta_v2 import DebertaV2Backbone
 from beem_plugin.backbones.modernbert import ModernBertBackbone
-from beem_plugin.backbones.mpnet import MPNetBackbone
 from beem_plugin.backbones.transformer import TransformerBackbone
 from beem_plugin.common.errors import ConfigurationError, not_allowed
-from beem_plugin.data.pretrained import resolve_model_name
+from beem_plugin.data.hub import resolve_model_name
 
 FAMILIES: dict[str, type[TransformerBackbone]] = {
     "albert": AlbertBackbone,

@@ -12,11 +12,11 @@ from transformers.models.auto.modeling_auto import MODEL_MAPPING
 
 from beem_plugin.backbones import loading
 from beem_plugin.backbones.gpt2_decoder import Gpt2Decoder
-from beem_plugin.backbones.image_size import named_image_size
+from beem_plugin.backbones.image_blocks import named_image_size
 from beem_plugin.common.errors import ConfigurationError, not_allowed
 from beem_plugin.common.files import atomic_write
 from beem_plugin.common.registry import Registrable
-from beem_plugin.data.pretrained import resolve_model_name
+from beem_plugin.data.hub import resolve_model_name
 
 ENCODERS = ("beit", "deit", "dinov2", "swin", "vit")
 DECODERS = ("gpt2",)

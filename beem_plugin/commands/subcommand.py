@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.common.inputs import check_inputs
+from beem_plugin.common.outputs import check_inputs
 
 MAX_BATCH_SIZE = 1_000_000
 

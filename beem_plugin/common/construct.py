@@ -15,11 +15,10 @@ from typing import Any, TypeVar, Union, get_args, get_origin
 import tango.common
 from tango.common import Params
 
-from beem_plugin.common.config_errors import at, errors_at, join
 from beem_plugin.common.errors import ConfigurationError, nearest_first
 from beem_plugin.common.recipes import Recipe, all_registered_for, resolve
 from beem_plugin.common.signatures import EMPTY, constructor_of, signature_of
-from beem_plugin.common.values import Mismatch, NoneType, bare, describe_type, plan_scalar
+from beem_plugin.common.values import Mismatch, NoneType, at, bare, describe_type, errors_at, join, plan_scalar
 
 T = TypeVar("T")
 Plan = Callable[[], Any]

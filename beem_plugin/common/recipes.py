@@ -10,11 +10,10 @@ from typing import Any
 
 import tango.common
 
-from beem_plugin.common.config_errors import LocatedError, at, join
 from beem_plugin.common.errors import nearest_first, not_allowed
 from beem_plugin.common.plugins import import_deferred
 from beem_plugin.common.signatures import constructor_of, signature_of
-from beem_plugin.common.values import Mismatch
+from beem_plugin.common.values import LocatedError, Mismatch, at, join
 
 #: The classes whose direct subclasses are registries.
 REGISTRY_ROOTS: set[type] = {tango.common.Registrable}

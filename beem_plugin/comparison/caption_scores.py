@@ -10,7 +10,7 @@ from typing import Any
 from beem_plugin.common.caption_metrics import DEFAULT_METRICS, CaptionScores, score_captions
 from beem_plugin.common.errors import DataError
 from beem_plugin.common.strict_json import read_json
-from beem_plugin.decoding.word_depth import WORD_CLASSES
+from beem_plugin.decoding.speed import WORD_CLASSES
 from beem_plugin.evaluation.statistics import mean_and_error
 from beem_plugin.rendering.tables import Column, Estimate, Table
 

@@ -18,7 +18,7 @@ from beem_plugin.comparison.caption_scores import FULL_DEPTH, cider_difference, 
 from beem_plugin.comparison.result import build
 from beem_plugin.decoding import CaptionDecoding, decoded_speed
 from beem_plugin.decoding.generated import caption_record
-from beem_plugin.decoding.word_depth import exits_by_class
+from beem_plugin.decoding.speed import exits_by_class
 from beem_plugin.execution.metering.timing import measure, ratio
 from beem_plugin.exits.policies import Final
 from beem_plugin.exits.policy import ExitPolicy

@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from beem_plugin.data.instance import Instance
-from beem_plugin.data.instance_table import InstanceTable
+from beem_plugin.data.instance import Instance, InstanceTable
 from beem_plugin.data.ragged_batch import TOKEN_FIELDS, RaggedBatch
 from beem_plugin.data.vocabulary import Vocabulary
 

@@ -16,8 +16,7 @@ from beem_plugin.common.registry import Registrable
 from beem_plugin.data.batch_samplers import BatchSampler, BucketBatchSampler, SimpleBatchSampler
 from beem_plugin.data.collate import Collator, LabelledTexts, label_tensor
 from beem_plugin.data.epoch_batches import EpochBatches
-from beem_plugin.data.instance import Instance
-from beem_plugin.data.instance_table import select, token_counts
+from beem_plugin.data.instance import Instance, select, token_counts
 from beem_plugin.data.vocabulary import Vocabulary
 
 logger = logging.getLogger(__name__)

@@ -15,8 +15,7 @@ from beem_plugin.common.errors import DataError, check_at_least, nearest_first
 from beem_plugin.common.registry import Registrable
 from beem_plugin.data.caption_tokenizer import CaptionTokenizer
 from beem_plugin.data.collate import Collator, LabelledTexts
-from beem_plugin.data.instance import Instance
-from beem_plugin.data.instance_table import InstanceTable, token_counts
+from beem_plugin.data.instance import Instance, InstanceTable, token_counts
 from beem_plugin.data.labels import LabelRules
 from beem_plugin.data.ragged_batch import RaggedBatch
 from beem_plugin.data.slices import PARTS, Slicing, split_source

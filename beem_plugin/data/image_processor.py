@@ -13,9 +13,8 @@ from torch import Tensor
 from beem_plugin.common.errors import ConfigurationError, not_allowed
 from beem_plugin.common.files import write_json
 from beem_plugin.common.registry import FromParams
-from beem_plugin.data.hub import hub_error, hub_options
+from beem_plugin.data.hub import hub_error, hub_options, resolve_model_name
 from beem_plugin.data.images import to_rgb
-from beem_plugin.data.pretrained import resolve_model_name
 
 KEY = "image_processor.model_name"
 CONFIG_NAME = "preprocessor_config.json"

@@ -11,8 +11,7 @@ import torch
 
 from beem_plugin.common.errors import ConfigurationError, first_line
 from beem_plugin.common.registry import FromParams
-from beem_plugin.data.hub import hub_error, hub_options
-from beem_plugin.data.pretrained import resolve_model_name
+from beem_plugin.data.hub import hub_error, hub_options, resolve_model_name
 from beem_plugin.data.ragged_batch import TOKEN_FIELDS, RaggedBatch
 
 KEY = "model_name"

@@ -11,9 +11,9 @@ from typing import Any
 from beem_plugin.common.errors import ConfigurationError, DataError, nearest_first, not_allowed
 from beem_plugin.common.metrics import METRICS
 from beem_plugin.data.dataset_reader import DatasetReader, text_value
+from beem_plugin.data.hub import package_folder
 from beem_plugin.data.instance import Instance
 from beem_plugin.data.labels import LabelRules
-from beem_plugin.data.pretrained import package_folder
 from beem_plugin.data.slices import PARTS, Slicing, split_source
 from beem_plugin.data.table_file import TableFormat, TableRow, read_table
 from beem_plugin.data.tokenizer import TextEncoder

@@ -12,13 +12,12 @@ from torch import Tensor
 from beem_plugin.calibration.replay import check_signals
 from beem_plugin.common.errors import ConfigurationError, check_at_least
 from beem_plugin.common.registry import FromParams
-from beem_plugin.decoding.beam import beam_search
 from beem_plugin.decoding.cache import DecoderCache
 from beem_plugin.decoding.generated import GeneratedCaption
-from beem_plugin.decoding.greedy import greedy
 from beem_plugin.decoding.image_exit import ImageExit, image_macs
 from beem_plugin.decoding.meter import CaptionMacs
 from beem_plugin.decoding.mixed_depths.compiled_captions import CompiledCaptions
+from beem_plugin.decoding.search import beam_search, greedy
 from beem_plugin.decoding.skipped_blocks import Propagate, SkippedBlocks
 from beem_plugin.decoding.stepper import Stepper
 from beem_plugin.exits.policy import ExitPolicy

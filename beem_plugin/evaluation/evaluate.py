@@ -27,7 +27,7 @@ from beem_plugin.evaluation.statistics import (
     speedup_interval,
 )
 from beem_plugin.execution import Engine
-from beem_plugin.execution.file_engine import check_engine
+from beem_plugin.execution.engine import check_engine
 from beem_plugin.execution.metering.macs import exit_costs
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.rendering.pages.evaluation import evaluation_page, shown_figures

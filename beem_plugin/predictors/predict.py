@@ -23,7 +23,7 @@ from beem_plugin.common.ranks import device_of, gathered, is_main, joined, launc
 from beem_plugin.common.strict_json import parse_json
 from beem_plugin.data.dataset_reader import DatasetReader
 from beem_plugin.data.table_file import TableRow
-from beem_plugin.execution.file_engine import check_engine, file_engine
+from beem_plugin.execution.engine import check_engine, file_engine
 from beem_plugin.execution.precision import cast_network
 from beem_plugin.models.model import Model
 from beem_plugin.predictors.data_shift import ShiftCheck

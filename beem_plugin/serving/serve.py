@@ -12,7 +12,7 @@ from dataclasses import fields
 import uvicorn
 
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.execution.file_engine import check_engine
+from beem_plugin.execution.engine import check_engine
 from beem_plugin.pipeline import EarlyExitPipeline
 from beem_plugin.serving.app import create_app
 from beem_plugin.serving.service import ServingOptions

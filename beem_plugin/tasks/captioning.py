@@ -16,8 +16,7 @@ from beem_plugin.common.ranks import is_main
 from beem_plugin.data.caption_tokenizer import CaptionTokenizer
 from beem_plugin.decoding.decoding import Decoded
 from beem_plugin.decoding.generated import GeneratedCaption
-from beem_plugin.decoding.speed import encoder_depth
-from beem_plugin.decoding.word_depth import depths
+from beem_plugin.decoding.speed import depths, encoder_depth
 from beem_plugin.execution import Engine
 from beem_plugin.execution.precision import cast_network
 from beem_plugin.exits.policies import Final

@@ -24,8 +24,7 @@ from beem_plugin.common.strict_json import json_line
 from beem_plugin.data.collate import label_tensor, ragged_parts
 from beem_plugin.data.instance import Instance
 from beem_plugin.execution import Engine
-from beem_plugin.execution.engine import gather_decisions
-from beem_plugin.execution.file_engine import file_engine
+from beem_plugin.execution.engine import file_engine, gather_decisions
 from beem_plugin.execution.metering.baselines import FullDepth
 from beem_plugin.execution.metering.macs import exit_costs
 from beem_plugin.execution.precision import cast_network

@@ -14,8 +14,7 @@ from beem_plugin.common.outputs import check_writable
 from beem_plugin.common.params import load_config
 from beem_plugin.common.registry import Params
 from beem_plugin.data.dataset_reader import DatasetReader
-from beem_plugin.data.instance import Instance
-from beem_plugin.data.instance_table import labels_of
+from beem_plugin.data.instance import Instance, labels_of
 from beem_plugin.data.vocabulary import Vocabulary
 from beem_plugin.training.trainer import test_paths
 

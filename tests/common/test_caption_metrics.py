@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from beem_plugin.common.caption_metrics import programs as programs_module, score_captions
-from beem_plugin.common.caption_metrics.meteor import meteor
-from beem_plugin.common.caption_metrics.programs import ScorerError, has_java
-from beem_plugin.common.caption_metrics.spice import JARS, spice
+from beem_plugin.common.caption_metrics import java_programs as programs_module, score_captions
+from beem_plugin.common.caption_metrics.java_programs import JARS, ScorerError, has_java, meteor, spice
 from beem_plugin.common.caption_metrics.tokens import one_line, simple_tokens, treebank_tokens
 from beem_plugin.common.errors import ConfigurationError, DataError
 

@@ -16,7 +16,7 @@ from beem_plugin.comparison.caption_scores import markdown
 from beem_plugin.comparison.caption_table import caption_table, table_cases
 from beem_plugin.data.caption_tokenizer import CaptionTokenizer
 from beem_plugin.decoding.generated import GeneratedCaption
-from beem_plugin.decoding.word_depth import exits_by_class
+from beem_plugin.decoding.speed import exits_by_class
 from beem_plugin.training.train import train_model
 from tests.tiny_caption_configs import tiny
 from tests.tiny_project import CONFIGS, run_script

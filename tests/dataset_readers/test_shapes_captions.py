@@ -10,8 +10,7 @@ import pytest
 from beem_plugin.common.errors import BeemError
 from beem_plugin.common.registry import Params
 from beem_plugin.data import DatasetReader
-from beem_plugin.dataset_readers.shapes import COLOURS, draw_scene, render_scene, scene_captions
-from beem_plugin.dataset_readers.shapes_captions import write_scenes
+from beem_plugin.dataset_readers.shapes_captions import COLOURS, draw_scene, render_scene, scene_captions, write_scenes
 
 
 def reader(**extra: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.execution.file_engine import FILE_ENGINE, check_engine, file_engine
+from beem_plugin.execution.engine import FILE_ENGINE, check_engine, file_engine
 
 
 def test_the_config_wins() -> None:

@@ -9,9 +9,15 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from beem_plugin.common.caption_metrics.meteor import meteor
-from beem_plugin.common.caption_metrics.programs import INSTALL_JAVA, ScorerError, has_java, package_file
-from beem_plugin.common.caption_metrics.spice import check_spice_jars, spice
+from beem_plugin.common.caption_metrics.java_programs import (
+    INSTALL_JAVA,
+    ScorerError,
+    check_spice_jars,
+    has_java,
+    meteor,
+    package_file,
+    spice,
+)
 from beem_plugin.common.caption_metrics.tokens import simple_tokens, treebank_tokens
 from beem_plugin.common.errors import ConfigurationError, DataError, not_allowed
 

@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 
-from beem_plugin.common.caption_metrics.programs import ScorerError, package_file, run_java
+from beem_plugin.common.caption_metrics.java_programs import ScorerError, package_file, run_java
 
 # Punctuation tokens of the Penn Treebank tokenizer, which pycocoevalcap removes.
 PUNCTUATION = frozenset("'' ' `` ` -LRB- -RRB- -LCB- -RCB- . ? ! , : - -- ... ;".split())  # noqa: SIM905

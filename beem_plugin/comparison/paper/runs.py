@@ -16,7 +16,7 @@ from beem_plugin.comparison.trainings.runs import file_name
 from beem_plugin.comparison.trainings.trained import TrainedRun, judge
 from beem_plugin.comparison.trainings.trainings import Trainings
 from beem_plugin.comparison.trainings.variants import Variant
-from beem_plugin.data.pretrained import resolve_model_name
+from beem_plugin.data.hub import resolve_model_name
 
 DEPTHS = {"large": 24}
 BASE_DEPTH = 12

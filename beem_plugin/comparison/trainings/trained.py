@@ -21,7 +21,7 @@ from beem_plugin.comparison.trainings.runs import TrainingRun, file_name, hash_o
 from beem_plugin.comparison.trainings.variants import Variant, block
 from beem_plugin.data.collate import ragged_parts
 from beem_plugin.evaluation.trace import trace_archive
-from beem_plugin.execution.file_engine import build_file_engine
+from beem_plugin.execution.engine import build_file_engine
 from beem_plugin.execution.metering.baselines import FullDepth
 from beem_plugin.execution.metering.macs import NetworkMacs, count_macs
 from beem_plugin.execution.metering.timing import measure

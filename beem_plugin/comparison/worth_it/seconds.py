@@ -12,7 +12,7 @@ from beem_plugin.comparison.worth_it.verdicts import Costs
 from beem_plugin.data.collate import ragged_parts
 from beem_plugin.data.instance import Instance
 from beem_plugin.execution import Engine
-from beem_plugin.execution.file_engine import build_file_engine
+from beem_plugin.execution.engine import build_file_engine
 from beem_plugin.execution.metering.timing import measure
 from beem_plugin.execution.single import Single
 from beem_plugin.execution.stepped_network import SteppedNetwork

@@ -11,9 +11,16 @@ from torch import Tensor
 from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from beem_plugin.execution.compiled.kernel_source import compile_source, full_row, load
 from beem_plugin.execution.compiled.step_source import Translator
-from beem_plugin.execution.compiled.step_values import UnsupportedStep, Value, kind_of, traced_samples
+from beem_plugin.execution.compiled.step_values import (
+    UnsupportedStep,
+    Value,
+    compile_source,
+    full_row,
+    kind_of,
+    load,
+    traced_samples,
+)
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.state import ExitState
 from beem_plugin.exits.token_signals import SUMMARIES, TokenSignals, TokenSummary

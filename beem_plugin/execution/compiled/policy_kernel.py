@@ -9,9 +9,18 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from beem_plugin.execution.compiled.kernel_source import HEADER, compile_source, full_row, load
 from beem_plugin.execution.compiled.step_source import Translator
-from beem_plugin.execution.compiled.step_values import StepSource, UnsupportedStep, Value, kind_of, traced_samples
+from beem_plugin.execution.compiled.step_values import (
+    HEADER,
+    StepSource,
+    UnsupportedStep,
+    Value,
+    compile_source,
+    full_row,
+    kind_of,
+    load,
+    traced_samples,
+)
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.signals import ExitSignals
 from beem_plugin.exits.state import ExitState
