@@ -10,11 +10,9 @@ from typing import Any
 import numpy as np
 
 from beem_plugin.calibration.outcomes import outcomes_of
-from beem_plugin.calibration.replay import replay
 from beem_plugin.calibration.speed import histogram_summary
 from beem_plugin.calibration.thresholds.path import ThresholdPath
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.common.known_labels import known_labels
 from beem_plugin.common.metrics import count_metric
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.score_table import ScoreTable
@@ -196,20 +194,8 @@ def vector_curve(table: ScoreTable, vectors: Sequence[Sequence[float]]) -> Curve
         accuracy.append(float(found.counts[found.labels == found.predictions].sum() / len(table)))
         speedup.append(histogram_summary(found.exit_histogram, table.exit_layers, table.costs)["layer_speedup"])
     settings = [[native(table, value) for value in vector] for vector in vectors]
-    return _sorted(accuracy, speedup, settings)
-
-
-def policy_curve(policies: Sequence[ExitPolicy], trace: Trace, names: Sequence[Any] | None = None) -> Curve:
-    """One point a policy, for policies whose settings are no thresholds (patience, a fixed exit)."""
-    if trace.num_labels == 1:
-        raise ConfigurationError(f"{REQUIRING}: found a regression, allowed: a classification")
-    accuracy, speedup = [], []
-    known = known_labels(trace.labels)
-    for policy in policies:
-        decisions = replay(policy, trace)
-        accuracy.append(float((decisions.predictions == trace.labels)[known].double().mean()))
-        speedup.append(trace.depth(decisions.exits, policy)["layer_speedup"])
-    return _sorted(accuracy, speedup, list(names) if names is not None else [policy.to_config() for policy in policies])
+    order = np.argsort(speedup, kind="stable").tolist()
+    return Curve(np.array(accuracy), np.array(speedup), settings).take(order)
 
 
 def curve_of(policy: ExitPolicy, trace: Trace, thresholds: Sequence[float | str] | None = None) -> Curve:
@@ -241,8 +227,3 @@ def has_scores(policy: ExitPolicy) -> bool:
 def native(table: ScoreTable, threshold: float) -> float | str:
     """An oriented threshold as in a config."""
     return table.orient(threshold) if np.isfinite(threshold) else NEVER
-
-
-def _sorted(accuracy: list[float], speedup: list[float], settings: list[Any]) -> Curve:
-    order = np.argsort(speedup, kind="stable").tolist()
-    return Curve(np.array(accuracy)[order], np.array(speedup)[order], [settings[index] for index in order])

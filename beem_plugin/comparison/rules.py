@@ -1,71 +1,113 @@
-"""Rules held against each other: what is fitted on calibration data, and what is read off another trace."""
+"""Exit rules on the traces of many trainings, in folders TASK-SEED: fitted on one trace, their curves read off another."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
 
-from beem_plugin.calibration.curves import Curve, policy_curve, threshold_curve
-from beem_plugin.calibration.thresholds import ScoreTable
+from beem_plugin.calibration.curves import Curve, threshold_curve, vector_curve
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.comparison.result import build
+from beem_plugin.evaluation.statistics import mean_and_error, over_tasks
+from beem_plugin.exits.policy import ExitPolicy
+from beem_plugin.exits.score_table import ScoreTable
+from beem_plugin.rendering.tables import Estimate
 
 NEVER = {"thresholds": "never"}
 """A stand-in: the score is fitted, and thresholds are swept afterwards."""
 
-Scored = Callable[[ExitTrace], ScoreTable]
-"""A rule's score, fitted, as a function of a trace."""
+
+def scored(kind: str, **options: Any) -> dict[str, Any]:
+    return {"type": kind, **options, **NEVER}
 
 
-def fitted(config: Mapping[str, Any], trace: ExitTrace) -> Scored:
-    """The rule's score as a function of a trace, fitted on `trace`."""
+RULES: dict[str, list[dict[str, Any]]] = {
+    "max_probability": [scored("max_probability")],
+    "margin": [scored("margin")],
+    "entropy": [scored("entropy")],
+    "max_probability, temperature": [{"type": "calibrated", "policy": scored("max_probability")}],
+    "max_probability, vector": [{"type": "calibrated", "calibration": "vector", "policy": scored("max_probability")}],
+    "beem-a": [scored("beem", weights="accuracy")],
+    "beem-c": [scored("beem", weights="cost")],
+    "voting": [
+        scored("voting", exponent=exponent, min_exit=first) for exponent in (0.0, 0.5, 1.0) for first in (1, 2, 3)
+    ],
+    "cascaded_ensemble": [scored("cascaded_ensemble", weights=kind) for kind in ("uniform", "fit")],
+    "expected_gain": [scored("expected_gain")],
+    "confident_patience": [
+        {"type": "confident_patience", "patience": count, "entropy_threshold": 0.0} for count in range(2, 7)
+    ],
+    "patience": [{"type": "patience", "patience": 1}],
+}
+"""The settings of each rule, of which one is chosen on calibration data."""
+
+
+def fitted(config: Mapping[str, Any], trace: ExitTrace) -> ExitPolicy:
     policy = build(config, trace)
-    policy.calibrate(trace)
-
-    def table(other: ExitTrace) -> ScoreTable:
-        policy.bind(other.exit_layers, other.num_labels)
-        return policy.score_table(other)  # type: ignore[attr-defined]
-
-    return table
+    if not policy.is_calibrated:
+        policy.calibrate(trace)
+    return policy
 
 
-def swept(config: Mapping[str, Any]) -> Callable[[ExitTrace], Scored]:
-    """`fitted`, for later."""
-    return lambda trace: fitted({**config, **NEVER}, trace)
-
-
-def confident_patience(patience: int) -> Callable[[ExitTrace], Scored]:
-    """
-    `patience` exits in a row below an entropy are one exit at which the largest of the last `patience` entropies is: so
-    all of the rule's entropy thresholds are one sweep.
-    """
-
-    def fit(trace: ExitTrace) -> Scored:
-        entropy = fitted({"type": "entropy", **NEVER}, trace)
-
-        def table(other: ExitTrace) -> ScoreTable:
-            found = entropy(other)
-            lacking = torch.full((len(found), patience - 1), -math.inf, dtype=found.scores.dtype)
-            scores = torch.cat([lacking, found.scores], 1).unfold(1, patience, 1).amin(-1)
-            return replace(found, scores=scores)
-
-        return table
-
-    return fit
-
-
-def swept_table(fits: Sequence[Callable[[ExitTrace], Scored]], calibration: ExitTrace, other: ExitTrace) -> ScoreTable:
-    """The scores of `other`, by that of the `fits` whose curve on the calibration data has the largest area."""
-    scored = [fit(calibration) for fit in fits]
-    areas = [threshold_curve(table(calibration)).area() for table in scored] if len(scored) > 1 else [None]
+def rule_scores(settings: Sequence[Mapping[str, Any]], calibration: ExitTrace, trace: ExitTrace) -> ScoreTable:
+    """The scores of `trace`, by the setting whose curve on the calibration data has the largest area."""
+    policies = [fitted(config, calibration) for config in settings]
+    areas = [threshold_curve(one.scores(calibration)).area() for one in policies] if len(policies) > 1 else [None]
     found = [-math.inf if area is None else area for area in areas]
-    return scored[found.index(max(found))](other)
+    best = policies[found.index(max(found))]
+    best.bind(trace.exit_layers, trace.num_labels)
+    return best.scores(trace)
 
 
-def settings_curve(configs: Sequence[Mapping[str, Any]], trace: ExitTrace) -> Curve:
-    """One point a config."""
-    return policy_curve([build(config, trace) for config in configs], trace, [str(dict(config)) for config in configs])
+def patience_curve(table: ScoreTable) -> Curve:
+    """One point for each number of exits in a row."""
+    return vector_curve(table, [[count] * (table.num_exits - 1) for count in range(1, table.num_exits + 1)])
+
+
+def task_and_seed(folder: Path) -> dict[str, str]:
+    task, _, seed = folder.name.rpartition("-")
+    return {"task": task, "seed": seed}
+
+
+def load_traces(folder: Path) -> tuple[ExitTrace, ExitTrace]:
+    """What a rule is fitted on, and what it is judged on."""
+    return ExitTrace.load(folder / "calibration.npz"), ExitTrace.load(folder / "validation.npz")
+
+
+@dataclass
+class Records:
+    """Figures of rules, a record a folder: `key` has the rule's name, beside `task` and `seed`."""
+
+    records: list[dict[str, Any]]
+    key: str
+
+    @property
+    def names(self) -> list[str]:
+        return list(dict.fromkeys(record[self.key] for record in self.records))
+
+    @property
+    def tasks(self) -> list[str]:
+        return sorted({record["task"] for record in self.records})
+
+    def values(self, name: str, task: str, figure: str) -> list[float]:
+        """One number a seed; NaN where there is none."""
+        own = [record for record in self.records if record[self.key] == name and record["task"] == task]
+        return [math.nan if record[figure] is None else record[figure] for record in own]
+
+    def by_task(self, name: str, figure: str) -> dict[str, Sequence[float]]:
+        return {task: self.values(name, task, figure) for task in self.tasks}
+
+    def finite(self) -> list[dict[str, Any]]:
+        """The records with `None` in place of NaN, for JSON."""
+        return [{key: None if value != value else value for key, value in one.items()} for one in self.records]
+
+
+def estimates(values: Mapping[str, Sequence[float]]) -> list[Estimate | None]:
+    """Of each task over its seeds, and of all tasks; `None` where a value is missing."""
+    found = [*map(mean_and_error, values.values()), over_tasks(values)]
+    return [None if np.isnan(mean) else Estimate(mean, error) for mean, error in found]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from beem_plugin.calibration.curves import curve_of, policy_curve
-from beem_plugin.calibration.replay import replay
+from beem_plugin.calibration.curves import curve_of
+from beem_plugin.calibration.replay import replay, replay_many
 from beem_plugin.calibration.speed import depth_summary
 from beem_plugin.calibration.thresholds import RiskControlled
 from beem_plugin.calibration.trace import ExitTrace
@@ -79,8 +79,9 @@ def test_branches_that_are_not_run_cost_nothing() -> None:
         assert trace.depth(exits, policy)["layer_speedup"] == pytest.approx(expected)
     own = [6.0, 5.5, 4.25, 3.25, 2.5, 1.5]
     assert fixed_exits(trace, "accuracy").speedup.tolist() == pytest.approx([FULL / cost for cost in own])
-    curve = policy_curve([FixedExit(number) for number in (6, 2)], trace)
-    assert curve.speedup.tolist() == pytest.approx([1.0, FULL / 2.5])
+    fixed = replay_many([FixedExit(number) for number in (6, 2)], trace)
+    depths = [trace.histogram_depth(found.exit_histogram, FixedExit((6, 2)[place])) for place, found in fixed]
+    assert [depth["layer_speedup"] for depth in depths] == pytest.approx([1.0, FULL / 2.5])
     only_third = ExitPolicy.from_params({"type": "entropy", "thresholds": ["never", "never", 0.3, "never", "never"]})
     report = only_third.calibrate(trace)
     third = report.exit_histogram[2]

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from beem_plugin.calibration.curves import Curve, curve_of, metric_curve, policy_curve, threshold_curve, vector_curve
+from beem_plugin.calibration.curves import Curve, curve_of, metric_curve, threshold_curve, vector_curve
 from beem_plugin.calibration.replay import replay
 from beem_plugin.calibration.speed import depth_summary
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.metrics import compute_metrics
+from beem_plugin.comparison.result import fixed_exits
 from beem_plugin.exits.policies import ExitPolicy
 
 from .thresholds.tables import make_table, make_trace
@@ -72,7 +73,8 @@ def test_settings_of_equal_speed_count_with_their_mean() -> None:
 def test_what_the_curve_promises_can_be_had_by_drawing_a_setting_for_each_sample() -> None:
     trace = make_trace(400)
     slow, fast = (ExitPolicy.from_params({"type": "fixed_exit", "exit": number}) for number in (6, 2))
-    curve = policy_curve([slow, fast], trace)
+    curve = fixed_exits(trace, "accuracy")
+    curve = curve.take([curve.settings.index(number) for number in (6, 2)])
     decisions = [replay(policy, trace) for policy in (slow, fast)]
     takes_fast = torch.rand(20000, 400, generator=torch.Generator().manual_seed(0)) < 0.4
     right = [(found.predictions == trace.labels).double() for found in decisions]
@@ -117,11 +119,9 @@ def test_curves_of_other_metrics() -> None:
 
 def test_policies_without_thresholds() -> None:
     trace = make_trace(100)
-    policies = [ExitPolicy.from_params({"type": "patience", "patience": count}) for count in (1, 3, 5)]
-    curve = policy_curve(policies, trace, [1, 3, 5])
-    assert curve.settings == [5, 3, 1]
+    patience = ExitPolicy.from_params({"type": "patience", "patience": 1})
     with pytest.raises(ConfigurationError, match="no score"):
-        curve_of(policies[0], trace)
+        curve_of(patience, trace)
     wrapped = ExitPolicy.from_params({"type": "calibrated", "policy": {"type": "patience", "patience": 2}})
     with pytest.raises(ConfigurationError, match="no score"):
         curve_of(wrapped, trace)

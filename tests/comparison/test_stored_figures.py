@@ -109,7 +109,7 @@ def test_table_of_policies() -> None:
 
 def test_differences_of_policies_are_paired_by_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     policies = load_script("compare_policies")
-    policies["SWEPT"] = {name: policies["SWEPT"][name] for name in ("max_probability", "entropy", "expected_gain")}
+    policies["SWEPT"] = ["max_probability", "entropy", "expected_gain"]
     folders = [str(FOLDER / "seeds" / name) for name in NAMES[1:]]
     monkeypatch.setattr(sys, "argv", ["", *folders, "--cross-validate", "--output", str(tmp_path / "p")])
     policies["main"]()
