@@ -29,7 +29,7 @@ def save_pretrained(archive: Archive, folder: Path) -> None:
     if trace is not None:
         rule = copy.deepcopy(model.exit_policy)
         report = rule.calibrate(trace)
-        evidence, summary = calibration_evidence(rule, report, trace).to_json(), headline(report)
+        evidence, summary = calibration_evidence(rule, report, trace), headline(report)
     config = archive.config.as_dict(quiet=True)
     card = model_card(config, model, archive.validation_dataset_reader, evidence, summary)
     (folder / "README.md").write_text(card, encoding="utf-8")

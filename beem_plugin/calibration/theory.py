@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -14,37 +13,7 @@ from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.exits.policy import ExitPolicy
 
 
-@dataclass
-class ExitTheory:
-    """Theorem 3.1 at one exit, and the exit's figures; `None` where a number cannot be estimated."""
-
-    exit: int  # i, from 1
-    error: float  # q_i, the exit's error rate on all samples
-    a: float | None  # A_i^1 / A_i^0: A_i^c is the share that exits at i of the samples with c label changes up to i
-    b: float | None  # max(q_1..q_i) / min(q_1..q_i)
-    bound: float | None  # a_i / (a_i + (1/p - 1) b_i^(i-1)), 0 where p is 0
-    holds: bool | None  # q_i is below
-    leaving: int  # samples that exit here
-    leaving_error: float | None  # of these, which the proof bounds by p
-    leaving_final_error: float | None  # of the last exit on the same samples
-    overthinking: float  # share of all samples that are right here and wrong at the last exit
-    underthinking: float  # and the reverse
-
-
-@dataclass
-class TheoryReport:
-    samples: int
-    final_error: float  # p
-    error: float  # of the policy, over all samples
-    condition_holds: bool | None  # at every exit before the last; `None`: violated nowhere, not estimated everywhere
-    better_than_final: bool  # the theorem's claim: the policy's error is below the last exit's
-    exits: list[ExitTheory]
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-def theory_report(policy: ExitPolicy, trace: ExitTrace) -> TheoryReport:
+def theory_report(policy: ExitPolicy, trace: ExitTrace) -> dict[str, Any]:
     """
     Estimates every quantity of Theorem 3.1 on the labelled samples of `trace`: if q_i < a_i / (a_i + (1/p - 1)
     b_i^(i-1)) at all exits i < L, the theorem claims that the error of the calibrated `policy` is below that of the
@@ -57,6 +26,17 @@ def theory_report(policy: ExitPolicy, trace: ExitTrace) -> TheoryReport:
     Limits. The proof bounds probabilities by products of the q_i, as if exits erred independently, and equates "the
     error of early exits is below p" with "the total error is below p". Neither follows, so `condition_holds` and
     `better_than_final` are given side by side.
+
+    # Returns
+
+    `dict[str, Any]`
+        `samples`; `final_error`, p; `error` of the policy; `condition_holds` at every exit before the last (`None`:
+        violated nowhere, not estimated everywhere); `better_than_final`, the theorem's claim; and by exit, `None` where
+        a number cannot be estimated: `error`, q_i; `a`, A_i^1 / A_i^0, where A_i^c is the share that exits at i of the
+        samples with c label changes up to i; `b`, max(q_1..q_i) / min(q_1..q_i); `bound`, 0 where p is 0; `holds`, q_i
+        is below; `leaving`, samples that exit here; their `leaving_error`, which the proof bounds by p, and
+        `leaving_final_error`, the last exit's on them; `overthinking`, the share of all samples that are right here and
+        wrong at the last exit, and `underthinking`, the reverse.
     """
     rows = (trace.labels >= 0).nonzero().flatten()
     if len(rows) == 0:
@@ -70,37 +50,37 @@ def theory_report(policy: ExitPolicy, trace: ExitTrace) -> TheoryReport:
     changes = torch.zeros_like(predictions)
     changes[:, 1:] = (predictions[:, 1:] != predictions[:, :-1]).to(torch.int64).cumsum(1)
     wrong_at_leaving = decisions.predictions != trace.labels
-    exits = []
+    exits: list[dict[str, Any]] = []
     for column in range(trace.num_exits):
         leaves = decisions.exits == column + 1
         a = ratio(share(leaves, changes[:, column] == 1), share(leaves, changes[:, column] == 0))
         b = ratio(float(error[: column + 1].max()), float(error[: column + 1].min()))
         bound = exit_bound(a, b, final_error, column + 1)
         exits.append(
-            ExitTheory(
-                exit=column + 1,
-                error=float(error[column]),
-                a=a,
-                b=b,
-                bound=bound,
-                holds=None if bound is None else float(error[column]) < bound,
-                leaving=int(leaves.sum()),
-                leaving_error=share(wrong_at_leaving, leaves),
-                leaving_final_error=share(wrong[:, -1], leaves),
-                overthinking=float((~wrong[:, column] & wrong[:, -1]).double().mean()),
-                underthinking=float((wrong[:, column] & ~wrong[:, -1]).double().mean()),
-            )
+            {
+                "exit": column + 1,
+                "error": float(error[column]),
+                "a": a,
+                "b": b,
+                "bound": bound,
+                "holds": None if bound is None else float(error[column]) < bound,
+                "leaving": int(leaves.sum()),
+                "leaving_error": share(wrong_at_leaving, leaves),
+                "leaving_final_error": share(wrong[:, -1], leaves),
+                "overthinking": float((~wrong[:, column] & wrong[:, -1]).double().mean()),
+                "underthinking": float((wrong[:, column] & ~wrong[:, -1]).double().mean()),
+            }
         )
-    holds = [entry.holds for entry in exits[:-1]]
+    holds = [entry["holds"] for entry in exits[:-1]]
     reached = float(wrong_at_leaving.double().mean())
-    return TheoryReport(
-        samples=len(trace),
-        final_error=final_error,
-        error=reached,
-        condition_holds=False if False in holds else None if None in holds else True,
-        better_than_final=reached < final_error,
-        exits=exits,
-    )
+    return {
+        "samples": len(trace),
+        "final_error": final_error,
+        "error": reached,
+        "condition_holds": False if False in holds else None if None in holds else True,
+        "better_than_final": reached < final_error,
+        "exits": exits,
+    }
 
 
 def exit_bound(a: float | None, b: float | None, p: float, exit_number: int) -> float | None:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from beem_plugin.calibration.reliability import exit_calibration_errors
+from beem_plugin.calibration.reliability import expected_calibration_error
 from beem_plugin.calibration.report import report_on
 from beem_plugin.calibration.speed import depth_summary, histogram_summary
 from beem_plugin.calibration.token_depth import TokenDepth
@@ -181,7 +181,9 @@ class ExitTrace:
 
     def calibration_errors(self) -> list[float]:
         """The expected calibration error of every exit, over the labelled samples."""
-        return exit_calibration_errors(self)
+        labelled = self.select(self.known)
+        exits = map(labelled.exit_signals, range(1, self.num_exits + 1))
+        return [expected_calibration_error(one.confidence, one.prediction == labelled.labels) for one in exits]
 
     def report_on(self, policy: ExitPolicy, **fitted: Any) -> CalibrationReport:
         return report_on(policy, self, **fitted)

@@ -17,7 +17,7 @@ from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.files import write_json
 from beem_plugin.common.outputs import check_outputs
 from beem_plugin.common.registry import Params
-from beem_plugin.comparison.evidence import CalibrationEvidence, calibration_evidence
+from beem_plugin.comparison.evidence import calibration_evidence
 from beem_plugin.comparison.plain_traces import load_plain
 from beem_plugin.comparison.policy_files import errors_at, policy_block
 from beem_plugin.comparison.result import check_same_network
@@ -32,7 +32,7 @@ from beem_plugin.tasks.classification import text_model
 logger = logging.getLogger(__name__)
 
 
-def calibrate_from_args(args: argparse.Namespace) -> CalibrationEvidence:
+def calibrate_from_args(args: argparse.Namespace) -> CalibrationReport:
     """Runs the command; `args` as `commands/calibrate.py` parses them."""
     if args.archive_file is None and args.trace is None:
         raise ConfigurationError("calibrate: found neither ARCHIVE nor --trace, allowed: one of them, or both")
@@ -40,9 +40,9 @@ def calibrate_from_args(args: argparse.Namespace) -> CalibrationEvidence:
         raise ConfigurationError("--output-archive: allowed with ARCHIVE only; without, use --output-policy")
     if args.dtype != "float32" and args.data is None:
         raise ConfigurationError(f"--dtype: found {args.dtype}, allowed: with --data, on which the model is run")
-    report = Path(args.report_dir) if args.report_dir else None
+    directory = Path(args.report_dir) if args.report_dir else None
     outputs = {"--output-policy": args.output_policy}
-    outputs |= {f"--report-dir ({name})": str(report / name) for name in ("report.json", "report.html") if report}
+    outputs |= {f"--report-dir ({name})": str(directory / name) for name in ("report.json", "report.html") if directory}
     inputs = [args.archive_file, args.policy, args.trace, args.data, *(args.plain or [])]
     check_outputs({**outputs, "--output-archive": args.output_archive}, [args.policy, args.trace, args.data])
     check_outputs(outputs, inputs)  # an archive may be replaced: it has been read by then
@@ -53,22 +53,22 @@ def calibrate_from_args(args: argparse.Namespace) -> CalibrationEvidence:
     with errors_at(args.policy):
         policy = ExitPolicy.from_params(Params(dict(config)))
         plain = load_plain(args.plain or [], trace, args.trace or trace.source)
-        evidence = calibration_evidence(policy, policy.calibrate(trace), trace, plain)
-    content = evidence.to_json()
+        report = policy.calibrate(trace)
+        content = calibration_evidence(policy, report, trace, plain)
     written = [] if not args.output_policy else [args.output_policy]
     if args.output_policy:
         write_json(args.output_policy, content["calibration"]["policy"])
-    if report:
-        written += write_all(report / "report", {".json": content, ".html": calibration_page(content)})
+    if directory:
+        written += write_all(directory / "report", {".json": content, ".html": calibration_page(content)})
     if args.output_archive:
         calibration = Calibration(content["calibration"]["policy"], config, content["calibration"], trace)
         with_calibration(args.archive_file, args.output_archive, calibration)
         written.append(args.output_archive)
     table = exits_table(content["calibration"])
-    warnings = [f"warning: {warning}" for warning in evidence.calibration.warnings]
-    table.notes = [headline(evidence.calibration), *warnings, *(f"wrote {path}" for path in written)]
+    warnings = [f"warning: {warning}" for warning in report.warnings]
+    table.notes = [headline(report), *warnings, *(f"wrote {path}" for path in written)]
     table.print(140)
-    return evidence
+    return report
 
 
 def trace_for(args: argparse.Namespace) -> ExitTrace:

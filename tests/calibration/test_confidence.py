@@ -77,7 +77,7 @@ def test_expected_calibration_error_by_hand() -> None:
     # Ten bins: (0.5, 0.6] holds 0.55, 0.6; (0.9, 1.0] holds 0.95, 0.92, 1.0.
     expected = 2 / 5 * abs(0.575 - 1.0) + 3 / 5 * abs((0.95 + 0.92 + 1.0) / 3 - 2 / 3)
     assert expected_calibration_error(confidence, right, bins=10) == pytest.approx(expected)
-    assert sum(entry.samples for entry in reliability(confidence, right, 10)) == 5
+    assert sum(entry["samples"] for entry in reliability(confidence, right, 10)) == 5
     assert expected_calibration_error(confidence[:0], right[:0]) == 0.0
 
 

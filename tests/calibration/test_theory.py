@@ -36,22 +36,22 @@ def test_by_hand() -> None:
         ],
     )
     report = theory_report(ExitPolicy.from_params({"type": "max_probability", "thresholds": 0.8}), trace)
-    assert report.final_error == pytest.approx(1 / 6)
-    assert [entry.error for entry in report.exits] == pytest.approx([3 / 6, 1 / 6, 1 / 6])
-    second = report.exits[1]
+    assert report["final_error"] == pytest.approx(1 / 6)
+    assert [entry["error"] for entry in report["exits"]] == pytest.approx([3 / 6, 1 / 6, 1 / 6])
+    second = report["exits"][1]
     # Without a change up to exit 2: samples 0, 1, 3, 4, of which 1 leaves there. With one: 2 and 5, of which 2 leaves.
-    assert second.a == pytest.approx((1 / 2) / (1 / 4))
-    assert second.b == pytest.approx(3)
-    assert second.bound == pytest.approx(2 / (2 + 5 * 3))
-    assert second.holds is False
-    assert (second.leaving, second.leaving_error, second.leaving_final_error) == (2, 0.0, 0.0)
-    assert second.overthinking == pytest.approx(1 / 6)
-    assert second.underthinking == pytest.approx(1 / 6)
-    assert report.exits[0].a is None, "there is no label change before exit 2"
-    assert report.condition_holds is False
+    assert second["a"] == pytest.approx((1 / 2) / (1 / 4))
+    assert second["b"] == pytest.approx(3)
+    assert second["bound"] == pytest.approx(2 / (2 + 5 * 3))
+    assert second["holds"] is False
+    assert (second["leaving"], second["leaving_error"], second["leaving_final_error"]) == (2, 0.0, 0.0)
+    assert second["overthinking"] == pytest.approx(1 / 6)
+    assert second["underthinking"] == pytest.approx(1 / 6)
+    assert report["exits"][0]["a"] is None, "there is no label change before exit 2"
+    assert report["condition_holds"] is False
     # Leaves: 0 at 1 right, 1 at 2 right, 2 at 2 right, 3 at 1 wrong, 4 at 3 wrong, 5 at 3 right.
-    assert report.error == pytest.approx(2 / 6)
-    assert not report.better_than_final
+    assert report["error"] == pytest.approx(2 / 6)
+    assert not report["better_than_final"]
 
 
 def test_bound() -> None:
@@ -65,10 +65,10 @@ def test_bound() -> None:
 def test_overthinking_and_its_reverse_make_up_the_difference_in_error() -> None:
     trace = make_trace(500)
     report = theory_report(ExitPolicy.from_params({"type": "beem", "weights": "cost", "thresholds": 0.7}), trace)
-    for entry in report.exits:
-        assert entry.error - report.final_error == pytest.approx(entry.underthinking - entry.overthinking)
-    assert sum(entry.leaving for entry in report.exits) == 500
-    assert report.to_json()["exits"][0]["exit"] == 1
+    for entry in report["exits"]:
+        assert entry["error"] - report["final_error"] == pytest.approx(entry["underthinking"] - entry["overthinking"])
+    assert sum(entry["leaving"] for entry in report["exits"]) == 500
+    assert report["exits"][0]["exit"] == 1
 
 
 def test_unlabelled_samples_do_not_count() -> None:

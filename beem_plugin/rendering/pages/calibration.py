@@ -27,7 +27,7 @@ ANSWERS = {True: "yes", False: "no", None: "-"}
 
 
 def calibration_page(evidence: dict[str, Any]) -> str:
-    """HTML of `CalibrationEvidence.to_json`, or of what `report.json` holds; without matplotlib only tables."""
+    """HTML of `calibration_evidence`, or of what `report.json` holds; without matplotlib only tables."""
     report, rows, theory = evidence["calibration"], evidence["reliability"], evidence["theory"]
     plots, name = plots_available(), policy_name(report["policy"])
     return render_page(

@@ -17,8 +17,7 @@ def model_card(
     config: dict[str, Any], model: MultiExitModel, reader: DatasetReader, evidence: dict[str, Any] | None, headline: str
 ) -> str:
     """
-    Of an archived config; `evidence` is `CalibrationEvidence.to_json` of the model's policy, `headline` its speed and
-    error.
+    Of an archived config; `evidence` is `calibration_evidence` of the model's policy, `headline` its speed and error.
     """
     encoder = config["model"].get("encoder") or {}
     base = (encoder.get("backbone") or {}).get("model_name")

@@ -76,7 +76,7 @@ def test_the_report_tells_squared_errors_in_the_place_of_error_rates() -> None:
     assert [entry.samples for entry in report.evidence] == report.exit_histogram
     assert {entry.errors for entry in report.evidence} == {None}
     assert any("mean squared error" in warning for warning in report.warnings)
-    page = calibration_page(calibration_evidence(policy, report, trace).to_json())
+    page = calibration_page(calibration_evidence(policy, report, trace))
     assert "pearson" in page and "values, which are not right or wrong" in page
 
 
