@@ -29,25 +29,30 @@ def report_on(
     """The report of a policy calibrated on `trace`, with the fitted values: see `CalibrationReport`."""
     decisions = replay(policy, trace)
     depth = trace.depth(decisions.exits, policy)
-    known = known_labels(trace.labels)
-    found, details = list(warnings), dict(details or {})
-    error = final_error = wrong = final_wrong = None
-    if trace.num_labels == 1:
-        details |= squared_errors(trace, decisions.exits)
-        compared = details["mean_squared_error"], details["final_mean_squared_error"]
-        names = "mean squared error", ""
+    known, is_regression = known_labels(trace.labels), trace.num_labels == 1
+    exits = decisions.exits[known]
+    # Of each labelled sample the loss at its exit and at the last one: squared errors, or 1 where the label is wrong.
+    if is_regression:
+        squared = (trace.predictions[known] - trace.labels[known].double().unsqueeze(1)) ** 2
+        own, last = squared.gather(1, (exits - 1).unsqueeze(1)).squeeze(1), squared[:, -1]
     else:
-        wrong = (decisions.predictions != trace.labels) & known
-        final_wrong = (trace.predictions[:, -1] != trace.labels) & known
-        if labelled := int(known.sum()):
-            error, final_error = int(wrong.sum()) / labelled, int(final_wrong.sum()) / labelled
-        compared = error, final_error
-        names = "error", " error"
-    if compared[0] is not None and compared[0] > compared[1]:
+        wrong = decisions.predictions != trace.labels, trace.predictions[:, -1] != trace.labels
+        own, last = (values[known].double() for values in wrong)
+    mean, final_mean = _mean(own), _mean(last)
+    at_exits = [(own[exits == number], last[exits == number]) for number in range(1, trace.num_exits + 1)]
+    found, details = list(warnings), dict(details or {})
+    if mean is not None and final_mean is not None and mean > final_mean:
+        name, of_last = ("mean squared error", "") if is_regression else ("error", " error")
         found.append(
-            f"the calibrated {names[0]} {compared[0]:.4f} exceeds the last exit's{names[1]} {compared[1]:.4f} on the "
-            f"calibration data ({_excess(trace, decisions.exits, wrong, final_wrong)})"
+            f"the calibrated {name} {mean:.4f} exceeds the last exit's{of_last} {final_mean:.4f} on the calibration "
+            f"data ({_excess(own - last, trace.has_independent_samples)})"
         )
+    if is_regression:
+        details |= {"mean_squared_error": mean, "final_mean_squared_error": final_mean}
+        details["squared_errors"] = [
+            {"exit": number, "left": _mean(left), "last_exit": _mean(of_last)}
+            for number, (left, of_last) in enumerate(at_exits, 1)
+        ]
     found += degenerate_exits(trace)
     found += one_sided(policy, depth["exit_histogram"], thresholds)
     none: list[Any] = [None] * (trace.num_exits - 1)
@@ -56,77 +61,36 @@ def report_on(
         policy=policy.to_config(),
         samples=len(trace),
         source=trace.source,
-        final_error=final_error,
-        error=error,
+        final_error=None if is_regression else final_mean,
+        error=None if is_regression else mean,
         layer_speedup=depth["layer_speedup"],
         exit_histogram=depth["exit_histogram"],
         weights=weights,
         thresholds=thresholds,
         evidence=[
-            exit_evidence(number, threshold, known & (decisions.exits == number), wrong, final_wrong)
-            for number, threshold in enumerate(shown, 1)
+            ExitEvidence(number, threshold, len(left), *_error_figures(left, of_last, is_regression))
+            for number, (threshold, (left, of_last)) in enumerate(zip(shown, at_exits, strict=True), 1)
         ],
         warnings=found,
         details=details,
     )
 
 
-def _excess(trace: Trace, exits: Tensor, wrong: Tensor | None, final_wrong: Tensor | None) -> str:
+def _excess(differences: Tensor, are_independent: bool) -> str:
     """By how much the error exceeds that of the last exit, with the standard error of the paired difference."""
-    if wrong is None or final_wrong is None:
-        squared, own = _squared(trace, exits)
-        differences = own - squared[:, -1]
-    else:
-        differences = wrong.double() - final_wrong.double()
-    differences = differences[known_labels(trace.labels)]
     mean = float(differences.mean())
-    if not trace.has_independent_samples or len(differences) < 2:
+    if not are_independent or len(differences) < 2:
         return f"by {mean:.4f}"
     error = float(differences.std() / len(differences) ** 0.5)
     return f"by {mean:.4f}, standard error {error:.4f}" + ("; within noise" if mean < 2 * error else "")
 
 
-def exit_evidence(
-    exit_number: int,
-    threshold: float | str | None,
-    exiting: Tensor,
-    wrong: Tensor | None,
-    final_wrong: Tensor | None,
-) -> ExitEvidence:
-    """The labelled samples that exit here, and how many of them are wrong; all `(samples,)` bool."""
-    samples = int(exiting.sum())
-    if wrong is None or final_wrong is None:  # a regression
-        return ExitEvidence(exit_number, threshold, samples, None, None)
-    errors, final_errors = int((wrong & exiting).sum()), int((final_wrong & exiting).sum())
-    if not samples:
-        return ExitEvidence(exit_number, threshold, samples, errors, final_errors)
-    interval = binomial_interval(errors, samples)
-    return ExitEvidence(exit_number, threshold, samples, errors, final_errors, errors / samples, interval)
-
-
-def _squared(trace: Trace, exits: Tensor) -> tuple[Tensor, Tensor]:
-    """Squared errors of a regression at all exits, `(samples, exits)`, and at the exit of each sample, `(samples,)`."""
-    squared = (trace.predictions - trace.labels.double().unsqueeze(1)) ** 2
-    return squared, squared.gather(1, (exits - 1).unsqueeze(1)).squeeze(1)
-
-
-def squared_errors(trace: Trace, exits: Tensor) -> dict[str, Any]:
-    """
-    Of a regression whose samples exit at `exits`: `mean_squared_error` of the policy, `final_mean_squared_error` of the
-    last exit; and `squared_errors`: for each exit the mean squared error of the samples that exit there, and of the
-    last exit on the same samples. Over labelled samples; `None` where there are none.
-    """
-    known = known_labels(trace.labels)
-    squared, own = _squared(trace, exits)
-    members = [known & (exits == number) for number in range(1, trace.num_exits + 1)]
-    return {
-        "mean_squared_error": _mean(own[known]),
-        "final_mean_squared_error": _mean(squared[known, -1]),
-        "squared_errors": [
-            {"exit": number, "left": _mean(own[exiting]), "last_exit": _mean(squared[exiting, -1])}
-            for number, exiting in enumerate(members, 1)
-        ],
-    }
+def _error_figures(own: Tensor, last: Tensor, is_regression: bool) -> tuple[Any, ...]:
+    """Of the samples that exit at one exit: errors, the last exit's, the error rate and its interval."""
+    if is_regression:
+        return None, None
+    errors, samples = int(own.sum()), len(own)
+    return errors, int(last.sum()), *((errors / samples, binomial_interval(errors, samples)) if samples else ())
 
 
 def _mean(values: Tensor) -> float | None:

@@ -1,4 +1,4 @@
-"""Exit rules on the traces of many trainings, in folders TASK-SEED: fitted on one trace, their curves read off another."""
+"""Exit rules on the traces of trainings, in folders TASK-SEED: fitted on one trace, curves read off another."""
 
 from __future__ import annotations
 
