@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from beem_plugin.calibration.report import CalibrationReport
 from beem_plugin.calibration.thresholds import NEVER
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.params import apply_overrides
 from beem_plugin.comparison.policy_files import NamedPolicy
 from beem_plugin.comparison.policy_grid import Quantiles, Setting, describe
 from beem_plugin.comparison.result import (
@@ -197,7 +199,7 @@ class TraceJudge:
         if not open_keys:
             return [setting]
         key, count = open_keys[0], setting.along[open_keys[0]].count
-        policy = build(_with(setting.config, key, NEVER), self.trace)
+        policy = build(apply_overrides(copy.deepcopy(setting.config), {key: NEVER}), self.trace)
         if self.calibration is not None:
             policy.calibrate(self.calibration)
         policy.check_calibrated()
@@ -208,13 +210,8 @@ class TraceJudge:
             )
         table = policy.scores(self.trace if self.calibration is None else self.calibration)
         candidates = ThresholdGrid(count).candidates(table, table.scores[:, :-1].flatten())
-        values = [native(table, value) for value in candidates]
+        swept = [{key: native(table, value)} for value in candidates]
         return [
-            Setting(_with(setting.config, key, value), {**setting.along, key: value}, setting.apart) for value in values
+            Setting(apply_overrides(copy.deepcopy(setting.config), own), {**setting.along, **own}, setting.apart)
+            for own in swept
         ]
-
-
-def _with(config: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
-    """A copy of `config` with `value` at the dotted `key`."""
-    first, _, rest = key.partition(".")
-    return {**config, first: _with(config[first], rest, value) if rest else value}

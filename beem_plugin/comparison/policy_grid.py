@@ -20,7 +20,7 @@ import itertools
 import json
 import math
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -92,33 +92,26 @@ def _alternatives(value: Any, annotation: Any, path: str, along: bool) -> Iterat
                 swept = {path: found.config}
                 yield Setting(found.config, along=swept) if along else Setting(found.config, apart=swept)
         return
-    if isinstance(value, list) and any(isinstance(item, dict | list) for item in value):
-        places = [list(_alternatives(item, None, f"{path}.{index}", along)) for index, item in enumerate(value)]
-        for combination in itertools.product(*places):
-            yield _joined([found.config for found in combination], combination)
-        return
-    if not isinstance(value, dict):
+    arguments: Mapping[str, Any] = {}
+    speed_keys: tuple[str, ...] | None = ()
+    if isinstance(value, dict) and (found_class := _class_of(value, annotation)) is not None:
+        arguments, kind = signature_of(*found_class).arguments, found_class[1]
+        speed_keys = kind.speed_keys if kind is not None and issubclass(kind, ExitPolicy) else ()
+    elif not isinstance(value, dict | list):
         yield Setting(value)
         return
-    found_class = _class_of(value, annotation)
-    arguments = signature_of(*found_class).arguments if found_class else {}
-    kind = found_class[1] if found_class else None
-    speed_keys = kind.speed_keys if kind is not None and issubclass(kind, ExitPolicy) else ()
     choices = []
-    for key, inner in value.items():
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
         hint = arguments[key].annotation if key in arguments else None
         belongs = along or speed_keys is None or key in speed_keys
         choices.append(list(_alternatives(inner, hint, f"{path}.{key}" if path else key, belongs)))
-    for combination in itertools.product(*choices):
-        yield _joined({key: found.config for key, found in zip(value, combination, strict=True)}, combination)
-
-
-def _joined(config: Any, parts: Sequence[Setting]) -> Setting:
-    return Setting(
-        config,
-        along={name: entry for part in parts for name, entry in part.along.items()},
-        apart={name: entry for part in parts for name, entry in part.apart.items()},
-    )
+    for parts in itertools.product(*choices):
+        configs = [part.config for part in parts]
+        yield Setting(
+            dict(zip(value, configs, strict=True)) if isinstance(value, dict) else configs,
+            along={name: entry for part in parts for name, entry in part.along.items()},
+            apart={name: entry for part in parts for name, entry in part.apart.items()},
+        )
 
 
 def _swept_items(value: Any, annotation: Any, path: str) -> list[Any] | None:

@@ -15,7 +15,7 @@ from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError, not_allowed
 from beem_plugin.common.files import atomic_write, write_json
 from beem_plugin.common.outputs import check_outputs
-from beem_plugin.comparison.operating_curve import CURVE_POINTS, Family, TraceJudge, TraceResult
+from beem_plugin.comparison.operating_curve import CURVE_POINTS, TraceJudge, TraceResult
 from beem_plugin.comparison.plain_traces import plain_of_each, with_plain
 from beem_plugin.comparison.policy_files import NamedPolicy, errors_at, load_policies, shortest_names, trace_paths
 from beem_plugin.comparison.replay_tables import csv_records, curves_table, pairs_table, results_table, speed_panels
@@ -44,15 +44,10 @@ class Replay:
     decisions: dict[str, ExitDecisions] = field(default_factory=dict)
     reference: str | None = None
 
-    @property
-    def families(self) -> list[tuple[TraceResult, Family]]:
-        """Each with its trace."""
-        return [(trace, family) for trace in self.traces for family in trace.families]
-
     def curves(self) -> list[dict[str, Any]]:
         """One entry a curve: `area`, the value `at` each speed-up, that of the last exit, and points if wanted."""
         rows = []
-        for trace, family in self.families:
+        for trace, family in ((trace, family) for trace in self.traces for family in trace.families):
             if family.curve is None:
                 continue
             row = {"name": family.name, **trace.label, "settings": len(family.results), **family.summary(self.metric)}

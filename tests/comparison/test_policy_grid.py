@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import beem_plugin.components  # noqa: F401
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.comparison.policy_files import load_policies
 from beem_plugin.comparison.policy_grid import Quantiles, describe, expand
