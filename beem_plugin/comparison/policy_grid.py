@@ -20,7 +20,7 @@ import itertools
 import json
 import math
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -101,12 +101,13 @@ def _alternatives(value: Any, annotation: Any, path: str, along: bool) -> Iterat
         yield Setting(value)
         return
     choices = []
-    for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+    items_by_key: Iterable[tuple[Any, Any]] = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, inner in items_by_key:
         hint = arguments[key].annotation if key in arguments else None
         belongs = along or speed_keys is None or key in speed_keys
         choices.append(list(_alternatives(inner, hint, f"{path}.{key}" if path else key, belongs)))
     for parts in itertools.product(*choices):
-        configs = [part.config for part in parts]
+        configs: Any = [part.config for part in parts]
         yield Setting(
             dict(zip(value, configs, strict=True)) if isinstance(value, dict) else configs,
             along={name: entry for part in parts for name, entry in part.along.items()},

@@ -47,7 +47,7 @@ class Replay:
     def curves(self) -> list[dict[str, Any]]:
         """One entry a curve: `area`, the value `at` each speed-up, that of the last exit, and points if wanted."""
         rows = []
-        for trace, family in ((trace, family) for trace in self.traces for family in trace.families):
+        for trace, family in ((one, family) for one in self.traces for family in one.families):
             if family.curve is None:
                 continue
             row = {"name": family.name, **trace.label, "settings": len(family.results), **family.summary(self.metric)}
