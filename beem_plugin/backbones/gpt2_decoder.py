@@ -90,29 +90,13 @@ class Gpt2Decoder:
         beams: int = 1,
     ) -> Tensor:
         """
-        The rest of block `number`, after `project`.
+        The rest of block `number`, `(batch, tokens, hidden)`, from its input `hidden`, the `query` `(batch, heads,
+        tokens, size)` of `project`, and the keys and values of all tokens so far. `mask` is bool, true where a query
+        attends, broadcastable to `(batch, heads, queries, keys)`; with `is_causal` instead, queries and keys are the
+        same tokens, and each attends to those up to itself.
 
-        # Parameters
-
-        hidden : `Tensor`
-            `(batch, tokens, hidden)`, the block's input.
-        query : `Tensor`
-            `(batch, heads, tokens, size)`
-        keys_values : `KeysValues`
-            Of all tokens so far.
-        mask : `Tensor`, optional (default = `None`)
-            Bool, true where a query attends, broadcastable to `(batch, heads, queries, keys)`.
-        is_causal : `bool`, optional (default = `False`)
-            Instead of a mask: queries and keys are the same tokens, and each attends to those up to itself.
-        cross : `KeysValues`, optional (default = `None`)
-            Of the images; without, cross-attention is left out, as transformers does without an encoder.
-        beams : `int`, optional (default = `1`)
-            So many consecutive rows of the batch share a row of `cross`.
-
-        # Returns
-
-        `Tensor`
-            `(batch, tokens, hidden)`
+        `cross` are keys and values of the images, of which `beams` consecutive rows of the batch share a row; without,
+        cross-attention is left out, as transformers does without an encoder.
         """
         block = self.blocks[number - 1]
         attended = self._attend(block.attn, number, query, keys_values, mask, is_causal)

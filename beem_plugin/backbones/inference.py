@@ -36,16 +36,10 @@ class InferenceBackbone:
     """
     The blocks of a post-norm encoder in evaluation mode, without modules: transformers' modules spend most of a small
     batch's time in Python, and as many small GPU kernels as matrix products. It has the interface of `Backbone` and, on
-    a GPU in half precision, also takes packed samples.
+    a GPU in half precision, also takes packed samples. Kernels are used by default where `kernels_serve`.
 
-    It is a snapshot: most tensors are those of the backbone, some are copies. After a change of the backbone's weights,
-    modules, hooks, device or precision, make another one.
-
-    # Parameters
-
-    backbone : `TransformerBackbone`
-        On the device and in the precision in which it is to run.
-    use_kernels : `bool`, optional (default = whether `kernels_serve` it)
+    It is a snapshot of a backbone on its device, in its precision: most tensors are those of the backbone, some are
+    copies. After a change of the backbone's weights, modules, hooks, device or precision, make another one.
     """
 
     token_dims = TOKEN_DIMS

@@ -114,19 +114,9 @@ def load_checkpoint(
     kind: Any, path: str, config: Any, key: str, may_lack: tuple[str, ...], **options_: Any
 ) -> tuple[Any, dict[str, Any]]:
     """
-    A model of transformers' class `kind` with the checkpoint's weights in float32, and its loading information.
-
-    # Parameters
-
-    may_lack : `tuple[str, ...]`
-        Parts of the names of weights that the checkpoint may lack. All others must be in it, in the right shape.
-    options_ : `Any`
-        Further arguments of `from_pretrained`.
-
-    # Raises
-
-    `ConfigurationError`
-        If the checkpoint cannot be read, or lacks weights, or has some in another shape.
+    A model of transformers' class `kind` with the checkpoint's weights in float32, and its loading information. Weights
+    whose names contain a part in `may_lack` may be missing; others that are missing, or of another shape, are a
+    `ConfigurationError`, as is a checkpoint that cannot be read. `options_` are arguments of `from_pretrained`.
     """
     try:
         with quiet(path):

@@ -149,21 +149,13 @@ class PostNormBlock:
 @dataclass(frozen=True)
 class Embeddings:
     """
-    The normalised sum of word, position and token type embeddings, and the projection after it.
+    The normalised sum of word, position and token type embeddings, and the projection after it. `words` are
+    `(vocabulary, size)`, `token_types` `(token types, size)`, `positions` `(positions, size)` from the first position
+    that a token can have; `first_type_positions` have the embedding of token type 0 added, for inputs without token
+    types.
 
-    # Parameters
-
-    words, token_types : `Tensor`
-        `(vocabulary, size)` and, optionally, `(token types, size)`.
-    positions : `Tensor`
-        `(positions, size)`, from the first position that a token can have.
-    first_type_positions : `Tensor`
-        `positions` with the embedding of token type 0 added, for inputs without token types.
-    norm : `Norm`
-    projection : `Linear`, optional
-    pad_token_id : `int`, optional
-        Positions count the tokens other than this one, from row 1, and this one has row 0. `None`: they count all
-        tokens, from row 0.
+    Positions count the tokens other than `pad_token_id`, from row 1, and this one has row 0; with `None` they count all
+    tokens, from row 0.
     """
 
     words: Tensor

@@ -16,13 +16,8 @@ SENTENCE_ENCODER = ("modules.json", "config_sentence_transformers.json", "1_Pool
 
 def reads(name: str) -> str:
     """
-    `"cls"` for BERT and ALBERT, `"mean"` for every other encoder; without access to the hub.
-
-    # Parameters
-
-    name : `str`
-        A local folder, whose `config.json` decides; a hub name, whose last part decides (`bert-large-cased`); or
-        `package:...`.
+    `"cls"` for BERT and ALBERT, `"mean"` for every other encoder, without access to the hub. The `config.json` of a
+    local folder decides, or the last part of a hub name (`bert-large-cased`).
     """
     path = Path(os.path.expanduser(name))
     if not path.is_dir():

@@ -22,15 +22,9 @@ SLICE = re.compile(r"\[[^\[\]]*\]$")
 
 def check_outputs(outputs: Mapping[str, str | None], inputs: Sequence[str | None]) -> None:
     """
-    Raises a `ConfigurationError` if two outputs are one file, or if one of them is an input, through any link.
-
-    # Parameters
-
-    outputs : `Mapping[str, str]`
-        By option, for errors.
-    inputs : `Sequence[str]`
-        Files; folders, of which the parts of an archive and images count; sources of a dataset reader, with or without
-        a slice in brackets; `-`. Other values are ignored.
+    Raises a `ConfigurationError` if two outputs, by option, are one file, or if one of them is an input, through any
+    link. Inputs are files; folders, of which the parts of an archive and images count; sources of a dataset reader,
+    with or without a slice in brackets. Other values, such as `-`, are ignored.
     """
     taken = {path: "read as well" for source in inputs for path in _files(source)}
     folders = [os.path.realpath(source) for source in inputs if source is not None and _is_folder_of_images(source)]

@@ -76,13 +76,8 @@ def import_deferred() -> None:
 
 def lazy_names(package: str, modules: dict[str, str]) -> Callable[[str], Any]:
     """
-    A package's `__getattr__` for names whose modules take long to import and are seldom needed.
-
-    # Parameters
-
-    package : `str`
-    modules : `dict[str, str]`
-        The module of the package that defines each name.
+    A package's `__getattr__` for names whose modules take long to import and are seldom needed; `modules` has the
+    module of the package that defines each name.
     """
 
     def get(name: str) -> Any:

@@ -33,12 +33,8 @@ def constructor_of(cls: type) -> Callable[..., Any]:
 
 def signature_of(function: Callable[..., Any], cls: type | None = None) -> Signature:
     """
-    # Parameters
-
-    function : `Callable`
-        An `__init__`, a bound class method used as constructor, or a factory function.
-    cls : `type`, optional
-        The class it constructs; `**kwargs` are followed to its base classes if these can be built from configs.
+    The arguments of an `__init__`, a bound class method used as constructor, or a factory function; `**kwargs` are
+    followed to the base classes of `cls`, which it constructs, if these can be built from configs.
     """
     if function in _WITHOUT_ARGUMENTS:
         return Signature({})

@@ -34,14 +34,7 @@ class BatchSampler(Registrable):
     def batches(self, lengths: np.ndarray, random: np.random.Generator | None, drop_last: bool) -> Batches:
         """
         Row numbers in batches; one that is not full is the last, as accelerate's division among processes requires.
-
-        # Parameters
-
-        lengths : `np.ndarray`
-            `(rows,)` tokens in each row.
-        random : `np.random.Generator | None`
-            `None`: the fixed order.
-        drop_last : `bool`
+        `lengths` `(rows,)` are the tokens in each row; without `random` the order is fixed.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define batches")
 

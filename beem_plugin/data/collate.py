@@ -20,22 +20,10 @@ def collate(
     instances: Sequence[Instance], vocab: Vocabulary, pad_token_id: int, indices: Sequence[int] | None = None
 ) -> dict[str, Tensor]:
     """
-    Padded on the right, to the longest of the batch.
-
-    # Parameters
-
-    instances : `Sequence[Instance]`
-    vocab : `Vocabulary`
-    pad_token_id : `int`
-    indices : `Sequence[int]`, optional (default = 0, 1, 2, ...)
-        The positions of the instances in their data set.
-
-    # Returns
-
-    `input_ids`, `attention_mask` and, if the tokenizer makes them, `token_type_ids`: int64 `(batch, tokens)`;
-    `label`: int64 `(batch,)`, -1 where unknown; for regression float32, NaN where unknown; of tagged words int64
-    `(batch, tokens)`, see `tag_tensor`; `words`, 1 at each word's first token;
-    `index`: int64 `(batch,)`.
+    A batch padded on the right, to its longest sample: `input_ids`, `attention_mask` and, if the tokenizer makes them,
+    `token_type_ids`, int64 `(batch, tokens)`; `label`, int64 `(batch,)`, -1 where unknown, for regression float32, NaN
+    where unknown, of tagged words int64 `(batch, tokens)`, see `tag_tensor`; `words`, 1 at each word's first token; and
+    `index`, int64 `(batch,)`, the positions in the data set, by default 0, 1, 2, ...
     """
     batch = ragged(instances, pad_token_id).padded(always_mask=True)
     batch["attention_mask"] = batch["attention_mask"].to(torch.int64)

@@ -51,23 +51,11 @@ def whole_lines(lines: Iterator[str]) -> Iterator[str]:
 
 def csv_records(lines: Iterator[str], delimiter: str, quoting: bool, source: str) -> Iterator[tuple[int, list[str]]]:
     """
-    The number of the last line of each record, and its cells. Empty lines are skipped.
+    The number of the last line of each record, and its cells. Empty lines are skipped. `lines` are those of
+    `whole_lines`; they end as the first one does, or as all the others do.
 
-    With `quoting`, a cell that begins and ends with a quotation mark is quoted as in RFC 4180; a cell such as
-    `"bad" plot` is text as it stands. Lines end as the first one does, or as all the others do.
-
-    # Parameters
-
-    lines : `Iterator[str]`
-        From `whole_lines`.
-    delimiter : `str`
-    quoting : `bool`
-    source : `str`
-        For messages.
-
-    # Raises
-
-    `DataError` for a quotation mark that is left open.
+    With `quoting`, a cell that begins and ends with a quotation mark is quoted as in RFC 4180; a cell such as `"bad"
+    plot` is text as it stands. A quotation mark that is left open is a `DataError` that names `source`.
     """
     head, line_end = _line_end(lines)
     numbered = enumerate(itertools.chain(head, lines), 1)
@@ -106,11 +94,8 @@ def csv_records(lines: Iterator[str], delimiter: str, quoting: bool, source: str
 def tsv_records(lines: Iterator[str], delimiter: str, source: str, has_header: bool) -> Iterator[tuple[int, list[str]]]:
     """
     `csv_records` without a setting for quotation marks: they are text, as in GLUE's files, except in cells that
-    Python's csv module or pandas must have quoted, and where the header, or all of the first row, is quoted.
-
-    # Raises
-
-    `DataError` where both readings are possible.
+    Python's csv module or pandas must have quoted, and where the header, or all of the first row, is quoted. Where both
+    readings are possible it is a `DataError`.
     """
     first = next(lines, "")
     lines = itertools.chain([first], lines)

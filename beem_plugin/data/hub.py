@@ -40,14 +40,8 @@ PACKAGED_MODELS = {
 
 def resolve_model_name(name: str, key: str = "model_name") -> str:
     """
-    The folder of a local or packaged model; any other name unchanged, as a name in the hub.
-
-    # Parameters
-
-    name : `str`
-        A hub name (`albert-base-v2`), a folder, or `package:minilm`.
-    key : `str`, optional (default = `"model_name"`)
-        The config key that errors name.
+    The folder of a local or packaged model (`package:minilm`); any other name unchanged, as a name in the hub. Errors
+    name the config key `key`.
     """
     if name.startswith("package:"):
         package = name.removeprefix("package:")

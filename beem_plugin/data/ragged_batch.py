@@ -47,19 +47,9 @@ class RaggedBatch:
     @classmethod
     def from_padded(cls, batch: Mapping[str, Tensor], pad_token_id: int = 0, position: int = 0) -> RaggedBatch:
         """
-        # Parameters
-
-        batch : `Mapping[str, Tensor]`
-            As collated: `input_ids (batch, tokens)`, optionally `attention_mask`, `token_type_ids` and `index`. Other
-            entries are ignored.
-        pad_token_id : `int`, optional (default = `0`)
-        position : `int`, optional (default = `0`)
-            The index of the first sample if the batch has no `index`.
-
-        # Raises
-
-        `DataError`
-            If a sample is padded anywhere but on the right, or has no tokens.
+        From a batch as collated: `input_ids (batch, tokens)`, optionally `attention_mask`, `token_type_ids` and
+        `index`, without which samples count from `position`. A sample without tokens, or that is padded anywhere but on
+        the right, is a `DataError`.
         """
         size, longest = batch["input_ids"].shape
         index = batch["index"].cpu() if "index" in batch else torch.arange(position, position + size)
@@ -102,14 +92,8 @@ class RaggedBatch:
     @classmethod
     def join(cls, parts: Sequence[RaggedBatch], pinned: bool = False) -> RaggedBatch:
         """
-        The samples of all `parts`, in their order.
-
-        # Parameters
-
-        parts : `Sequence[RaggedBatch]`
-            One or more, their tokens on the CPU.
-        pinned : `bool`, optional (default = `False`)
-            Whether to put the tokens into pinned memory, from which a GPU copies asynchronously.
+        The samples of all `parts`, one or more, in their order; their tokens are on the CPU, and put into pinned
+        memory, from which a GPU copies asynchronously, if `pinned`.
         """
         if len(parts) == 1 and not pinned:
             return parts[0]
@@ -153,17 +137,9 @@ class RaggedBatch:
         self, first: int = 0, last: int | None = None, length: int | None = None, always_mask: bool = False
     ) -> dict[str, Tensor]:
         """
-        Samples `first` to `last - 1` as a batch that is padded on the right, on the device of the tokens.
-
-        # Parameters
-
-        first : `int`, optional (default = `0`)
-        last : `int`, optional (default = all samples)
-        length : `int`, optional (default = the longest sample)
-            Tokens to pad to.
-        always_mask : `bool`, optional (default = `False`)
-            Return an `attention_mask`, `(samples, length)` bool, also where nothing is padding. Attention is faster
-            without a mask.
+        Samples `first` to `last - 1` as a batch that is padded on the right, by default to its longest sample, on the
+        device of the tokens. Attention is faster without a mask: where nothing is padding there is an `attention_mask`,
+        `(samples, length)` bool, only if `always_mask`.
         """
         lengths, starts = self.lengths[first:last], self.starts[first:last]
         longest = int(lengths.max()) if length is None else length

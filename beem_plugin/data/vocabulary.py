@@ -44,12 +44,8 @@ class Vocabulary:
     @classmethod
     def from_labels(cls, labels: Iterable[str | float | None], label_names: Sequence[str] | None = None) -> Vocabulary:
         """
-        # Parameters
-
-        labels : `Iterable[str | float | None]`
-            Float labels mean regression; `None` is an unknown label.
-        label_names : `Sequence[str]`, optional (default = `None`)
-            The order, where the reader fixes it; otherwise names are sorted, whole numbers by value.
+        The labels that occur, in the order of `label_names`, where the reader fixes it, or sorted, whole numbers by
+        value. Float labels mean regression; `None` is an unknown label.
         """
         if label_names is not None:
             return cls(label_names)

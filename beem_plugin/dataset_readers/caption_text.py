@@ -139,11 +139,7 @@ def captions_of(path: Path) -> Iterator[Caption]:
     """
     All captions in a file: Flickr8k's `name.jpg#0<TAB>caption`; a table with a header, as Kaggle's `image,caption` and
     Flickr30k's `image_name| comment_number| comment`; COCO's annotations; the training part of a Karpathy split; JSON
-    lines or a list of objects with an image and a caption; otherwise a caption a line.
-
-    # Raises
-
-    `DataError`, with file and line, for a file of another form.
+    lines or a list of objects with an image and a caption; otherwise a caption a line. Another form is a `DataError`.
     """
     first = _first_line(path)
     delimiter = next((mark for mark in "|,;\t" if _is_header(first.split(mark))), None)

@@ -17,17 +17,9 @@ class DecoderCache:
     For each block the keys and values of all tokens so far, one row a caption (or beam), and those of the images. The
     host tracks in how many blocks a token has keys and values, so that finding missing ones needs no transfer.
 
-    # Parameters
-
-    decoder : `Gpt2Decoder`
-    image_states : `Tensor`
-        `(images, patches, hidden)`; `(images, 0, hidden)` for text alone.
-    beams : `int`
-        Rows an image.
-    max_tokens : `int`
-        Maximum number of tokens of a row, BOS included.
-    branches : `Mapping[int, TransformerBranch]`, optional (default = none)
-        The exits' branches whose keys and values are stored, too, as those of "layer" minus the exit's number.
+    `image_states` are `(images, patches, hidden)`, with 0 patches for text alone; each image has `beams` rows of at
+    most `max_tokens` tokens, BOS included. The keys and values of the exits' `branches` are stored, too, as those of
+    "layer" minus the exit's number.
     """
 
     def __init__(
@@ -89,13 +81,9 @@ class DecoderCache:
 
     def missing(self, layer: int, host: np.ndarray, position: int) -> tuple[np.ndarray, np.ndarray] | None:
         """
-        Which tokens before `position` in the rows `host` have no keys and values in block `layer`.
-
-        # Returns
-
-        `tuple[ndarray, ndarray] | None`
-            Rows `(r,)`, and positions `(r, n)`, of which a row's first is repeated where it has fewer than others.
-            `None` if nothing is missing.
+        Which tokens before `position` in the rows `host` have no keys and values in block `layer`: rows `(r,)`, and
+        positions `(r, n)`, of which a row's first is repeated where it has fewer than others. `None` if nothing is
+        missing.
         """
         absent = self.filled[host, :position] < layer
         count = absent.sum(1)

@@ -36,12 +36,8 @@ def caption_record(
     caption: GeneratedCaption, tokenizer: CaptionTokenizer, exit_layers: Sequence[int]
 ) -> dict[str, Any]:
     """
-    # Returns
-
-    `dict[str, Any]`
-        `caption`; `words`, each with `word`, `exit` (the deepest of its tokens), `layer` and `log_probability` (the sum
-        over its tokens); `tokens` and `exits`, one entry per token, EOS included; `score`, the
-        caption's log-probability.
+    `caption`; `words`, each with `word`, `exit` (the deepest of its tokens), `layer` and `log_probability` (the sum
+    over its tokens); `tokens` and `exits`, one entry per token, EOS included; `score`, the caption's log-probability.
     """
     words = []
     for word, positions in tokenizer.words(caption.tokens):

@@ -81,18 +81,10 @@ def count_tokens(
 ) -> None:
     """
     Adds the cost of one token of each row, without heads: its blocks; the skipped blocks of earlier tokens that it
-    fills in; and keys and values of images that are needed for the first time.
-
-    # Parameters
-
-    depths : `ndarray`
-        `(rows,)` the blocks that each row's token goes through, 0 for a row without one.
-    position : `int`
-        Position of the tokens in their captions, from 0.
-    filled, image_depths : `ndarray`
-        `(rows, tokens)` and `(images,)`: the blocks in which each token and image has keys and values before this step.
-    skipped_blocks : `SkippedBlocks`
-        `None` if no block is skipped.
+    fills in; and keys and values of images that are needed for the first time. `depths` `(rows,)` are the blocks that
+    each row's token, at `position` from 0, goes through, 0 for a row without one; `filled` `(rows, tokens)` and
+    `image_depths` `(images,)` the blocks in which tokens and images have keys and values before; `skipped_blocks` is
+    `None` if no block is skipped.
     """
     macs.blocks += float(depths.sum()) * block_macs(decoder, position + 1, patches)
     if skipped_blocks is not None:

@@ -90,19 +90,8 @@ def beam_search(
 ) -> list[GeneratedCaption]:
     """
     Beam search as in transformers' `generate` with `num_beams`; at full depth the captions are equal. Every token of
-    every beam has its own exit. Images whose captions cannot improve any more are removed from the batch.
-
-    # Parameters
-
-    stepper : `Stepper`
-        Its cache has the number of beams.
-    bos, eos : `int`
-    max_length : `int`
-        Maximum number of new tokens, including EOS.
-    length_penalty : `float`, optional (default = `1.0`)
-        Finished captions are ranked by their log-probability over their length to this power.
-    early_stopping : `bool`, optional (default = `False`)
-        Whether an image is finished as soon as it has as many finished captions as beams.
+    every beam has its own exit. Images whose captions cannot improve any more are removed from the batch. The stepper's
+    cache has the number of beams; the other parameters are those of `CaptionDecoding`.
     """
     cache = stepper.cache
     beams, device = cache.beams, cache.hidden.device

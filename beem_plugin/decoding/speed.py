@@ -16,21 +16,14 @@ from beem_plugin.decoding.meter import CaptionMacs, full_depth
 
 def decoded_speed(network: Any, decoded: Sequence[Decoded]) -> dict[str, Any]:
     """
-    # Parameters
+    Of batches decoded by `network`: `layer_speedup` and the other keys of `depth_summary`, over tokens, EOS included;
+    `mac_speedup`: multiply-accumulates of full depth with the last head alone, for captions of the same lengths, over
+    those spent in total; `decoder_mac_speedup`: the same without the image encoder; `gmacs`: those spent on each part;
+    `words`: the number of tokens. With an `image_exit` also `encoder_layer_speedup`, the encoder's blocks over those
+    run, and `average_encoder_layer`.
 
-    network : `MultiExitDecoder`
-    decoded : `Sequence[Decoded]`
-        Batch by batch, decoded greedily: with beams the multiply-accumulates are those of all beams, the tokens those
-        of the best, and `mac_speedup` is omitted.
-
-    # Returns
-
-    `dict[str, Any]`
-        `layer_speedup` and the other keys of `depth_summary`, over tokens, EOS included; `mac_speedup`:
-        multiply-accumulates of full depth with the last head alone, for captions of the same lengths, over those spent
-        in total; `decoder_mac_speedup`: the same without the image encoder; `gmacs`: those spent on each part;
-        `words`: the number of tokens. With an `image_exit` also `encoder_layer_speedup`, the encoder's blocks over
-        those run, and `average_encoder_layer`.
+    With beams the multiply-accumulates are those of all beams, the tokens those of the best, and `mac_speedup` is
+    omitted.
     """
     captions = [caption for part in decoded for caption in part.captions]
     exits = torch.tensor([number for caption in captions for number in caption.exits], dtype=torch.int64)

@@ -41,17 +41,8 @@ class _Active:
 
 class Stepper:
     """
-    Runs one token of each row through the blocks. The policy decides at each exit which tokens exit.
-
-    # Parameters
-
-    network : `MultiExitDecoder`
-    policy : `ExitPolicy`
-        Bound to the network and calibrated.
-    cache : `DecoderCache`
-    skipped_blocks : `SkippedBlocks`
-    macs : `CaptionMacs`
-        Multiply-accumulates are added to it.
+    Runs one token of each row through the blocks. The policy, bound to the network and calibrated, decides at each exit
+    which tokens exit. Multiply-accumulates are added to `macs`.
     """
 
     def __init__(

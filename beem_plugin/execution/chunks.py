@@ -15,15 +15,7 @@ from beem_plugin.data.ragged_batch import RaggedBatch
 
 @dataclass
 class Chunk:
-    """
-    Samples that are computed together.
-
-    # Parameters
-
-    state : `BackboneState`
-    lengths : `Tensor`
-        `(chunk,)` int64 on the CPU, ascending.
-    """
+    """Samples that are computed together; `lengths` `(chunk,)` int64 on the CPU ascend."""
 
     state: BackboneState
     lengths: Tensor
@@ -36,12 +28,7 @@ class Layout(Protocol):
     """How the samples of a window are divided into chunks. Chunks are made when they are iterated."""
 
     def first(self, samples: RaggedBatch) -> Iterator[Chunk]:
-        """
-        # Parameters
-
-        samples : `RaggedBatch`
-            Sorted by length, tokens on the network's device.
-        """
+        """Chunks of samples that are sorted by length, with their tokens on the network's device."""
 
     def repack(self, chunks: Sequence[Chunk], kept: Tensor, kept_on_device: Tensor) -> Iterator[Chunk]:
         """New chunks of the samples `kept`, `(kept,)` int64, ascending: positions among the samples of all chunks."""
@@ -50,15 +37,8 @@ class Layout(Protocol):
 @dataclass
 class Piece:
     """
-    The kept samples of one chunk.
-
-    # Parameters
-
-    chunk : `Chunk`
-    first, last : `int`
-        The first of them among all kept samples, and the one after the last.
-    rows : `Tensor`
-        `(last - first,)` int64 on the device: their positions in the chunk.
+    The kept samples of one chunk: `first` to `last - 1` among all kept samples; `rows` `(last - first,)` int64 on the
+    device are their positions in the chunk.
     """
 
     chunk: Chunk

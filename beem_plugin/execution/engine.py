@@ -84,21 +84,8 @@ def gather_decisions(
     runs: Iterable[ExecutedBatch], num_labels: int, total: int | None = None
 ) -> tuple[Tensor, ExitDecisions]:
     """
-    The results of an engine in the order of the input.
-
-    # Parameters
-
-    runs : `Iterable[ExecutedBatch]`
-        What `Engine.run` returns.
-    num_labels : `int`
-        For the shape of the result when there are no samples.
-    total : `int`, optional (default = `None`)
-        Expected number of samples. Another number, or a duplicate, is an error.
-
-    # Returns
-
-    `tuple[Tensor, ExitDecisions]`
-        `(samples,)` int64, the sorted indices, and their decisions.
+    What `Engine.run` returns, in the order of the input: the sorted indices `(samples,)` int64, and their decisions.
+    Another number of samples than `total`, or a duplicate, is an error; `num_labels` is for the shape without samples.
     """
     done = list(runs)
     if not done:
@@ -168,17 +155,7 @@ FILE_ENGINE = {"type": "depth_pools"}
 
 
 def file_engine(config: Mapping[str, Any]) -> dict[str, Any] | None:
-    """
-    # Parameters
-
-    config : `Mapping[str, Any]`
-        An archive's.
-
-    # Returns
-
-    `dict[str, Any]`, optional
-        `FILE_ENGINE`, or `None` if the config names the model's engine.
-    """
+    """`FILE_ENGINE`, or `None` if an archive's config names the model's engine."""
     model = config.get("model")
     is_given = isinstance(model, Mapping) and model.get("engine") is not None
     return None if is_given else dict(FILE_ENGINE)

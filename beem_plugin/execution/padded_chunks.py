@@ -64,22 +64,10 @@ class PaddedLayout:
 
 def plan(lengths: Tensor, tokens_per_chunk: int, call_tokens: int = 0) -> list[tuple[int, int]]:
     """
-    Divides samples, sorted by length, where that costs least: a chunk costs its tokens, padding included, and a fixed
-    price for each layer call. A few long samples among many short ones get a chunk of their own.
-
-    # Parameters
-
-    lengths : `Tensor`
-        `(samples,)` int64 on the CPU, ascending, one or more.
-    tokens_per_chunk : `int`
-        No chunk has many more tokens.
-    call_tokens : `int`, optional (default = `0`)
-        The fixed price of a layer call, as the number of tokens that are computed in the same time.
-
-    # Returns
-
-    `list[tuple[int, int]]`
-        The first sample of each chunk and the one after its last.
+    Divides samples, sorted by length, where that costs least: a chunk costs its tokens, padding included, and
+    `call_tokens`, the fixed price of a layer call as the number of tokens that are computed in the same time. A few
+    long samples among many short ones get a chunk of their own; none has many more tokens than `tokens_per_chunk`.
+    `lengths` `(samples,)` int64 on the CPU ascend. Returns the first sample of each chunk and the one after its last.
     """
     kinds, counts = torch.unique_consecutive(lengths, return_counts=True)
     ends = counts.cumsum(0)

@@ -52,14 +52,8 @@ def divided(batch: RaggedBatch, max_tokens: int) -> Iterator[RaggedBatch]:
 @dataclass
 class SortedWindow:
     """
-    # Parameters
-
-    index : `Tensor`
-        `(samples,)` int64: positions in the input, as the samples were read.
-    order : `Tensor`
-        `(samples,)` int64: which sample of the window each of `samples` is.
-    samples : `RaggedBatch`
-        Sorted by length, tokens on the device.
+    `samples` sorted by length, their tokens on the device; `order` `(samples,)` int64 says which sample of the window
+    each is; `index` `(samples,)` int64 are positions in the input, as the samples were read.
     """
 
     index: Tensor

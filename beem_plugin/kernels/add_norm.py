@@ -35,21 +35,8 @@ def add_norm_kernel(
 def add_norm(hidden_states: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     """
     `LayerNorm(hidden_states + residual)` (Ba et al. 2016), as after every sublayer of a post-norm block.
-
-    # Parameters
-
-    hidden_states : `Tensor`
-        `(batch, tokens, hidden)`, contiguous; float16, bfloat16 or float32. `hidden` is at most `MAX_SIZE`.
-    residual : `Tensor`
-        `(batch, tokens, hidden)` or, the same for every sample, `(tokens, hidden)`; contiguous.
-    weight, bias : `Tensor`
-        `(hidden,)`
-    eps : `float`
-
-    # Returns
-
-    `Tensor`
-        `(batch, tokens, hidden)`
+    `hidden_states` are `(batch, tokens, hidden)`, `residual` the same or, for all samples alike, `(tokens, hidden)`:
+    contiguous; float16, bfloat16 or float32; `hidden` at most `MAX_SIZE`.
     """
     output = torch.empty_like(hidden_states)
     size = hidden_states.shape[-1]

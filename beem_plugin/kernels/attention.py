@@ -82,30 +82,15 @@ def attention(
     packed: Packed | None = None,
 ) -> Tensor:
     """
-    Scaled dot-product attention of every head (Vaswani et al. 2017, Eq. 1), with a bias added to the scores (MPNet).
+    Scaled dot-product attention of every head (Vaswani et al. 2017, Eq. 1), with a bias added to the scores (MPNet);
+    returns `(batch, tokens, hidden)`, contiguous. torch's own attention is made for long sequences: for tens of tokens,
+    with a bias or packed, it takes longer than the matrix products around it.
 
-    torch's own attention is made for long sequences: for tens of tokens, with a bias or packed, it takes longer than
-    the matrix products around it.
-
-    # Parameters
-
-    query, key, value : `Tensor`
-        `(batch, tokens, hidden)` with the heads side by side; float16, bfloat16 or float32. They may be slices of one
-        joined projection: all three have the same strides, and the last dimension is contiguous.
-    num_heads : `int`
-        The size of a head is one of `HEAD_SIZES`.
-    bias : `Tensor`, optional (default = `None`)
-        `(1 or batch, heads, at least tokens, at least tokens)`, contiguous in the last dimension.
-    attention_mask : `Tensor`, optional (default = `None`)
-        `(batch, tokens)` bool, contiguous: the keys that are attended to. `None`: all.
-    packed : `Packed`, optional (default = `None`)
-        The layout of packed samples, whose batch size is 1; `attention_mask` is not used. No sample is longer than
-        `MAX_TOKENS`, packed or not.
-
-    # Returns
-
-    `Tensor`
-        attention_output `(batch, tokens, hidden)`, contiguous.
+    `query`, `key` and `value` are `(batch, tokens, hidden)` with the heads side by side, of a size in `HEAD_SIZES`;
+    they may be slices of one joined projection: all have the same strides, and the last dimension is contiguous. `bias`
+    is `(1 or batch, heads, at least tokens, at least tokens)`, contiguous in the last dimension; `attention_mask`
+    `(batch, tokens)` bool, contiguous, the keys that are attended to. With `packed`, the layout of packed samples, the
+    batch size is 1 and the mask is not used. No sample is longer than `MAX_TOKENS`.
     """
     batch, tokens, hidden = query.shape
     output = torch.empty((batch, tokens, hidden), dtype=query.dtype, device=query.device)

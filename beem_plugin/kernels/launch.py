@@ -29,19 +29,8 @@ def jit(**options: Any) -> Callable[[Any], Any]:
 def launch(kernel: Any, grid: tuple[int, ...], *values: Any, num_warps: int = 4, **constants: Any) -> None:
     """
     `kernel[grid](*values, num_warps=num_warps, **constants)`, with a cache of compiled kernels that is keyed by the
-    properties of the arguments that Triton specialises on.
-
-    # Parameters
-
-    kernel : `triton.JITFunction`
-        Its `tl.constexpr` parameters come last.
-    grid : `tuple[int, ...]`
-        One to three dimensions.
-    values : `Tensor`, `int` or `float`
-        The other arguments, in the order of the kernel's parameters. The first is a tensor.
-    num_warps : `int`, optional (default = `4`)
-    constants : `int` or `bool`
-        The `tl.constexpr` arguments, in the order of the kernel's parameters.
+    properties of the arguments that Triton specialises on. `values`, the first a tensor, and `constants`, the
+    `tl.constexpr` arguments, are in the order of the kernel's parameters, where the constants come last.
     """
     key = (kernel, values[0].device, num_warps, *constants.values(), *map(specialization, values))
     compiled = _compiled.get(key)

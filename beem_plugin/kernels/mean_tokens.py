@@ -51,19 +51,9 @@ def mean_tokens_kernel(
 
 def mean_tokens(hidden_states: Tensor, attention_mask: Tensor | None = None, packed: Packed | None = None) -> Tensor:
     """
-    # Parameters
-
-    hidden_states : `Tensor`
-        `(samples, tokens, hidden)`, or `(1, tokens of all samples, hidden)` with `packed`; contiguous.
-    attention_mask : `Tensor`, optional (default = `None`)
-        `(samples, tokens)` bool, contiguous: the tokens that count. `None`: all.
-    packed : `Packed`, optional (default = `None`)
-        The layout of packed samples; `attention_mask` is not used.
-
-    # Returns
-
-    `Tensor`
-        `(samples, hidden)`, summed in float32; 0 for a sample without tokens.
+    `(samples, hidden)`, summed in float32, of `hidden_states` `(samples, tokens, hidden)` or, with `packed`, their
+    layout, `(1, tokens of all samples, hidden)`. `attention_mask` `(samples, tokens)` bool has the tokens that count;
+    it is not used with `packed`. Inputs are contiguous; the mean of no tokens is 0.
     """
     batch, tokens, size = hidden_states.shape
     samples, longest = (batch, tokens) if packed is None else (len(packed), packed.longest)

@@ -64,15 +64,8 @@ class Packed:
 
     def indices(self, starts: Tensor) -> Tensor:
         """
-        # Parameters
-
-        starts : `Tensor`
-            `(samples,)` int64: position of each sample's first token in another tensor.
-
-        # Returns
-
-        `Tensor`
-            `(tokens,)` int64: position there of each token. `index_select` with it packs the samples.
+        `(tokens,)` int64: the position of each token in another tensor, where samples begin at `starts` `(samples,)`
+        int64. `index_select` with it packs the samples.
         """
         return self.positions + starts[self.sample_of_token]
 

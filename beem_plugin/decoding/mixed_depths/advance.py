@@ -69,18 +69,8 @@ def advance_kernel(
 
 def advance(state: DecodingState, rows: int, leaves: Tensor, exit_of_block: Tensor, eos: int, last_exit: int) -> None:
     """
-    # Parameters
-
-    state : `DecodingState`
-    rows : `int`
-    leaves : `Tensor`
-        `(rows,)` bool: which rows exit, where they are at an exit.
-    exit_of_block : `Tensor`
-        `(blocks,)` int32: the number of the exit after each block, 0 for none that is evaluated.
-    eos : `int`
-        The token that ends a caption.
-    last_exit : `int`
-        The exit at which all rows exit.
+    `leaves` `(rows,)` bool says which rows exit, where they are at an exit; at `last_exit` all do. `exit_of_block`
+    `(blocks,)` int32 is the number of the exit after each block, 0 for none that is evaluated.
     """
     if not state.use_kernels:
         advance_reference(state, rows, leaves, exit_of_block, eos, last_exit)

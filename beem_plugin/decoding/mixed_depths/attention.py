@@ -88,18 +88,9 @@ def attention_kernel(
 
 def mixed_attention(state: DecodingState, rows: int, images: bool, recomputes: bool, copies: bool) -> None:
     """
-    From `query` to `attention_output`.
-
-    # Parameters
-
-    state : `DecodingState`
-    rows : `int`
-    images : `bool`
-        Whether tokens attend to all patches of their image, or to the tokens of their caption up to themselves.
-    recomputes : `bool`
-        Whether tokens that skipped the block are computed, too.
-    copies : `bool`
-        Whether keys and values of a token's last block stand for those of the blocks that it skipped.
+    From `query` to `attention_output`. Tokens attend to all patches of their image if `images`, otherwise to the tokens
+    of their caption up to themselves. `recomputes`: tokens that skipped the block are computed, too; `copies`: keys and
+    values of a token's last block stand for those of the blocks that it skipped.
     """
     keys, values = (state.image_keys, state.image_values) if images else (state.keys, state.values)
     if not state.use_kernels:

@@ -41,14 +41,8 @@ MAX_BYTES = 2**31
 class CompiledCaptions:
     """
     Compiled decoders of the network that was decoded last, by policy and settings. A copy is empty, because compiled
-    decoders belong to one network.
-
-    # Parameters
-
-    use_kernels : `bool`, optional (default = `True`)
-        Whether Triton kernels are used; otherwise slow reference functions in torch, on any device.
-    device_type : `str`, optional (default = `"cuda"`)
-        Decoding is compiled on devices of this type only. For tests.
+    decoders belong to one network. For tests: without `use_kernels` slow reference functions in torch are used, on any
+    device; decoding is compiled on devices of `device_type` only.
     """
 
     def __init__(self, use_kernels: bool = True, device_type: str = "cuda") -> None:
@@ -83,19 +77,9 @@ class CompiledCaptions:
         max_length: int,
     ) -> list[GeneratedCaption] | None:
         """
-        One caption for each image, or `None` if the batch is to be decoded on the plain path; nothing is counted then.
-
-        # Parameters
-
-        network : `MultiExitDecoder`
-        policy : `ExitPolicy`
-            Bound and calibrated.
-        skipped_blocks : `SkippedBlocks`
-        image_states : `Tensor`
-            `(images, patches, hidden)`
-        macs : `CaptionMacs`
-            Multiply-accumulates are added to it.
-        bos, eos, max_length : `int`
+        One caption for each image of `image_states` `(images, patches, hidden)`, or `None` if the batch is to be
+        decoded on the plain path. Multiply-accumulates are added to `macs`, none before the plain path. `policy` is
+        bound and calibrated.
         """
         device, (images, patches) = image_states.device, image_states.shape[:2]
         if device.type != self.device_type or torch.is_autocast_enabled(device.type) or not 0 < images <= MAX_ROWS:

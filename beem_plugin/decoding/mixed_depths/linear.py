@@ -155,23 +155,11 @@ def mixed_linear(
     all_tokens: bool = False,
 ) -> None:
     """
-    # Parameters
-
-    state : `DecodingState`
-        With the lists of tokens.
-    rows : `int`
-        Maximum number of captions, from the first on.
-    kind : `str`
-        `"store"` writes the output of each token's layer to `result` `(places, outputs)`, `"add"` adds it, `"gelu"`
-        writes its activation. `"keys_values"` writes the first third there and the rest to the state's keys and
-        values. `"head"` computes the logits of the listed heads; `result` is `(captions, vocabulary)`.
-    source : `Tensor`
-        `(places, inputs)`
-    linear : `Linear`
-        The state's `vocabulary` for `"head"`.
-    result : `Tensor`
-    all_tokens : `bool`, optional (default = `False`)
-        Whether the tokens that skipped the block are computed, too.
+    A linear layer for the listed tokens of up to `rows` captions, from `source` `(places, inputs)`, by `kind`:
+    `"store"` writes the outputs to `result` `(places, outputs)`, `"add"` adds them, `"gelu"` writes their activation;
+    `"keys_values"` writes the first third there and the rest to the state's keys and values; `"head"` computes the
+    logits of the listed heads by the state's `vocabulary`, and `result` is `(captions, vocabulary)`. With `all_tokens`
+    the tokens that skipped the block are computed, too.
     """
     if not state.use_kernels:
         mixed_linear_reference(state, kind, source, linear, result, all_tokens)

@@ -74,19 +74,8 @@ def list_kernel(
 
 def list_tokens(state: DecodingState, rows: int, fills: bool, skips: bool, marks: bool) -> None:
     """
-    Writes `listed` and `counts`.
-
-    # Parameters
-
-    state : `DecodingState`
-    rows : `int`
-        Number of captions that are looked at, from the first on.
-    fills : `bool`
-        Whether `filled` is written as it is after the launch.
-    skips : `bool`
-        Whether tokens that skipped a block are listed, too.
-    marks : `bool`
-        Whether `recomputed` is written.
+    Writes `listed` and `counts` of the first `rows` captions. `fills`: also writes `filled` as it is after the launch;
+    `skips`: lists tokens that skipped a block, too; `marks`: writes `recomputed`.
     """
     if not state.use_kernels:
         list_tokens_reference(state, rows, fills, skips, marks)

@@ -40,27 +40,9 @@ LAUNCHES = 4
 
 class MixedGreedy:
     """
-    A network, a policy and the settings of decoding, compiled for up to `rows` captions. Immutable: changes
-    of the network or the policy after construction have no effect.
-
-    # Parameters
-
-    network : `MultiExitDecoder`
-        One that `DecoderWeights` supports.
-    policy : `ExitPolicy`
-        Bound and calibrated.
-    skipped_blocks : `SkippedBlocks`
-    state : `DecodingState`
-    rows : `int`
-        At most the state's capacity.
-    eos : `int`
-        The end token.
-    recorder : `Recorder`
-
-    # Raises
-
-    `UnsupportedStep`
-        If the policy or `skipped_blocks` is not supported.
+    A network, a bound and calibrated policy and the settings of decoding, compiled for up to `rows` captions.
+    Immutable: changes of the network or the policy after construction have no effect. The network is one that
+    `DecoderWeights` supports; raises `UnsupportedStep` for a policy or `skipped_blocks` that are not supported.
     """
 
     def __init__(

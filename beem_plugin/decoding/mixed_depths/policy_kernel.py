@@ -38,28 +38,14 @@ def policy_step({signals}at_exit, variants, numbers, state, leaves, width_of_num
 
 class TokenPolicyKernel:
     """
-    The steps of a policy at all exits, for rows of which each is at an exit of its own: a program runs the step of its
-    row's exit. The kernel is generated from a trace of the policy's own `step`, a user's included. It serves policies
-    that read the most probable token, its probability, the margin, the entropy, `position` and signals of hidden
-    states only. Exits whose steps differ only in numbers share a part of it.
+    The steps of a policy, bound and calibrated, at all exits, for rows of which each is at an exit of its own: a
+    program runs the step of its row's exit. The kernel is generated from a trace of the policy's own `step`, a user's
+    included. It serves policies that read the most probable token, its probability, the margin, the entropy, `position`
+    and signals of hidden states only; others raise `UnsupportedStep`. Exits whose steps differ only in numbers share a
+    part of it. The policy is copied: one that is calibrated or changed needs a new object.
 
-    The policy is copied: one that is calibrated or changed needs a new object.
-
-    # Parameters
-
-    policy : `ExitPolicy`
-        Bound and calibrated.
-    exits : `Sequence[int]`
-        The numbers of the exits that are evaluated, the last one included, where all rows exit.
-    signals : `dict[str, Tensor]`
-        Static tensors `(rows,)`: those of `TokenSummary`, and further signals by name.
-    use_kernel : `bool`
-        Whether to run the kernel rather than the policy's own `step`.
-
-    # Raises
-
-    `UnsupportedStep`
-        If a step reads logits or values on the host, or contains an operation without translation.
+    `exits` are evaluated, the last one included, where all rows exit; `signals` are static tensors `(rows,)`, those of
+    `TokenSummary` and further ones by name. Without `use_kernel` the policy's own `step` is run.
     """
 
     def __init__(self, policy: ExitPolicy, exits: Sequence[int], signals: dict[str, Tensor], use_kernel: bool) -> None:
@@ -110,15 +96,8 @@ class TokenPolicyKernel:
 
     def __call__(self, at_exit: Tensor) -> Tensor:
         """
-        # Parameters
-
-        at_exit : `Tensor`
-            `(rows,)` int64: the exit that each row is at, 0 for none.
-
-        # Returns
-
-        `Tensor`
-            `(rows,)` bool: which rows exit; static, and meaningless for rows at no exit or at `last_exit`.
+        `(rows,)` bool: which rows exit; static, and meaningless for rows at no exit or at `last_exit`. `at_exit`
+        `(rows,)` int64 is the exit that each row is at, 0 for none.
         """
         if not self.use_kernel:
             return self.reference(at_exit)

@@ -16,20 +16,10 @@ class DecodingState:
     """
     Buffers that keep their addresses, so that captured graphs can read and write them. A *place* is the index of a
     token: row times `max_tokens` plus position. Kernels name their parameters after the buffers, and each kernel has a
-    reference function in torch beside it.
+    reference function in torch beside it, which computes without `use_kernels`.
 
-    # Parameters
-
-    network : `MultiExitDecoder`
-        One that `DecoderWeights` supports; its weights are copied.
-    capacity : `int`
-        Maximum number of captions, one an image.
-    max_tokens : `int`
-        Maximum number of new tokens of a caption, including EOS and excluding BOS.
-    patches : `int`
-        Patches of an image; 0 for text alone.
-    use_kernels : `bool`
-        Whether Triton kernels compute; otherwise their references.
+    `network` is one that `DecoderWeights` supports; its weights are copied. There are up to `capacity` captions, one an
+    image, of at most `max_tokens` new tokens, EOS included; `patches` of an image are 0 for text alone.
     """
 
     def __init__(self, network: Any, capacity: int, max_tokens: int, patches: int, use_kernels: bool) -> None:

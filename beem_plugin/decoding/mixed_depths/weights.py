@@ -34,30 +34,16 @@ CROSS_PARTS = {
 @dataclass
 class Linear:
     """
-    A linear layer of every block. After layer normalisations `(x - mean) / std * gain + shift` (if `normed`), gain and
-    shift are folded into `weight` and `bias`, and the inputs' weights of each output sum to 0, which subtracts the
-    mean: the output is `weight @ x / std + bias`. A kernel can then multiply while it still sums up the variance.
+    A linear layer of every block: `weight` `(blocks, outputs, inputs)` and `bias` `(blocks, outputs)`. After layer
+    normalisations `(x - mean) / std * gain + shift` (if `normed`), gain and shift are folded into `weight` and `bias`,
+    and the inputs' weights of each output sum to 0, which subtracts the mean: the output is `weight @ x / std + bias`.
+    A kernel can then multiply while it still sums up the variance. The outputs of one input are contiguous: a kernel
+    that transposes float32 matrices is half as fast.
 
-    Gains cannot be folded into the vocabulary matrix that exits share; with `gain` the output is
-    `boost / std * (weight @ (x * gain) - mean * slope) + bias`. `boost` is a power of 2 that keeps `gain` small,
-    without which half precision might overflow.
-
-    # Parameters
-
-    weight : `Tensor`
-        `(blocks, outputs, inputs)`; for the vocabulary one matrix, or one an exit. Without `gain`, the outputs of one
-        input are contiguous: a kernel that transposes float32 matrices is half as fast.
-    bias : `Tensor`
-        `(blocks, outputs)`; `(exits, vocabulary)` for the vocabulary.
-    normed : `bool`
-    eps : `float`
-        Added to the variance.
-    gain : `Tensor`, optional
-        `(exits, inputs)`
-    slope : `Tensor`, optional
-        `(exits, vocabulary)` float32
-    boost : `Tensor`, optional
-        `(exits,)` float32
+    Gains cannot be folded into the vocabulary matrix that exits share; with `gain` `(exits, inputs)`, `slope` `(exits,
+    vocabulary)` float32 and `boost` `(exits,)` float32 the output is `boost / std * (weight @ (x * gain) - mean *
+    slope) + bias`. `boost` is a power of 2 that keeps `gain` small, without which half precision might overflow.
+    `weight` is then one matrix, and `bias` `(exits, vocabulary)`.
     """
 
     weight: Tensor
@@ -89,14 +75,7 @@ class Linear:
 
 
 class DecoderWeights:
-    """
-    Copies of the weights of a decoder that `unsupported` accepts.
-
-    # Parameters
-
-    network : `MultiExitDecoder`
-    sees_images : `bool`
-    """
+    """Copies of the weights of a decoder that `unsupported` accepts."""
 
     def __init__(self, network: Any, sees_images: bool) -> None:
         decoder: Gpt2Decoder = network.backbone.decoder

@@ -36,23 +36,12 @@ BLOCK = 32
 
 class PolicyKernel:
     """
-    The steps of a policy at all exits of a network: `step`, `output` and `score` of each exit in one kernel launch for
-    any number of samples, in float64. The kernels are generated from a trace of the policy's own methods, so that
-    every policy made of supported tensor operations has one, a user's included.
+    The steps of a policy, bound and calibrated, at all exits of a network: `step`, `output` and `score` of each exit in
+    one kernel launch for any number of samples, in float64. The kernels are generated from a trace of the policy's own
+    methods, so that every policy made of supported tensor operations has one, a user's included. An operation without
+    translation raises `UnsupportedStep`, as without Triton: the policy is then stepped with torch operations.
 
     The policy's numbers are copied: a policy that is calibrated or changed needs a new object.
-
-    # Parameters
-
-    policy : `ExitPolicy`
-        Bound and calibrated.
-    device : `torch.device`
-
-    # Raises
-
-    `UnsupportedStep`
-        If a step contains an operation without translation, or Triton is not installed. The policy is then stepped
-        with torch operations.
     """
 
     def __init__(self, policy: ExitPolicy, device: torch.device) -> None:
@@ -106,28 +95,14 @@ class PolicyKernel:
         classifier: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
         """
-        # Parameters
+        The state for the next exit, from `logits` `(samples, labels)`, contiguous, of any floating type, and `state`
+        `(samples, width)` float64, as `start` or an earlier call returned it. `out` `(samples, 2 + labels)` float64, on
+        the device or in pinned host memory, gets 1 for a sample that exits and 0 for others, the score (0 for a policy
+        without), and the output.
 
-        exit_number : `int`
-        logits : `Tensor`
-            `(samples, labels)`, contiguous, of any floating type. With `classifier`, `(1, size)`: its input.
-        state : `Tensor`
-            `(samples, width)` float64, as `start` or an earlier call returned it.
-        out : `Tensor`
-            `(samples, 2 + labels)` float64, on the device or in pinned host memory: gets 1 for a sample that exits and
-            0 for others, the score (0 for a policy without), and the output.
-        new_state : `Tensor`, optional
-            Where the new state is written to; `state` itself is allowed. By default a new tensor.
-        extra : `dict[str, Tensor]`, optional
-            `(samples,)` each: the policy's `required_signals`.
-        classifier : `tuple[Tensor, Tensor]`, optional
-            Weight `(labels, size)` and bias `(labels,)` of a linear classifier whose logits are computed in the kernel,
-            for one sample; see `takes_classifier`.
-
-        # Returns
-
-        `Tensor`
-            The state for the next exit.
+        The new state is a new tensor, or `new_state`, which may be `state` itself. `extra` holds the policy's
+        `required_signals`, `(samples,)` each. With `classifier`, weight `(labels, size)` and bias `(labels,)`, `logits`
+        is its input `(1, size)`, and they are computed in the kernel; see `takes_classifier`.
         """
         samples = len(logits)
         new_state = torch.empty_like(state) if new_state is None else new_state

@@ -153,14 +153,8 @@ class SampleGraphs:
 @dataclass(frozen=True)
 class Segment:
     """
-    # Parameters
-
-    layers : `range`
-        The exits whose layers are computed.
-    decisions : `range`
-        The exits at which the policy is stepped.
-    awaited : `tuple[int, ...]`
-        The exits among `decisions` whose results the host reads: those where samples can exit, and the last.
+    The exits whose layers are computed, those at which the policy is stepped, and, of these, those whose results the
+    host reads: where samples can exit, and the last.
     """
 
     layers: range

@@ -25,14 +25,8 @@ class UnsupportedStep(Exception):
 @dataclass
 class Value:
     """
-    # Parameters
-
-    text : `str`
-        A variable of the kernel.
-    per_label : `bool`
-        `(block, labels)`, or `(block,)`.
-    kind : `str`
-        `"float"`, `"int"` or `"bool"`.
+    A variable of the kernel, `(block, labels)` if `per_label`, otherwise `(block,)`; `kind` is `"float"`, `"int"` or
+    `"bool"`.
     """
 
     text: str
@@ -48,14 +42,7 @@ class Value:
 
 @dataclass
 class StepSource:
-    """
-    # Parameters
-
-    lines : `list[str]`
-        The body of the kernel, from loads to stores.
-    numbers : `list[float]`
-        What the body reads from `numbers`, in this order.
-    """
+    """The `lines` of a kernel's body, from loads to stores, and the `numbers` that it reads, in this order."""
 
     lines: list[str] = field(default_factory=list)
     numbers: list[float] = field(default_factory=list)
@@ -81,15 +68,8 @@ class Translation:
 
     def run(self, inputs: list[tuple[Value, str]]) -> list[Any]:
         """
-        # Parameters
-
-        inputs : `list[tuple[Value, str]]`
-            The variables of the graph's placeholders, in their order, each with the expression that loads it.
-
-        # Returns
-
-        `list[Value or None]`
-            The graph's outputs.
+        The values of the graph's outputs, `None` for one without. `inputs` are the variables of its placeholders, in
+        their order, each with the expression that loads it.
         """
         waiting = iter(inputs)
         outputs: list[Any] = []

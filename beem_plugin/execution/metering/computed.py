@@ -68,17 +68,9 @@ def checked_decisions(
     engine: str, network: SteppedNetwork, policy: ExitPolicy, batches: Batches
 ) -> tuple[ExitDecisions, float]:
     """
-    # Returns
-
-    `tuple[ExitDecisions, float]`
-        The engine's decisions in the order of the input, and its computed speed-up: layers times tokens, padding
-        included, computed at full depth over those computed under the policy.
-
-    # Raises
-
-    `ConfigurationError`
-        If samples exit early and the engine computes their layers nevertheless: its seconds are not those of early
-        exit.
+    The engine's decisions in the order of the input, and its computed speed-up: layers times tokens, padding included,
+    computed at full depth over those computed under the policy. Raises a `ConfigurationError` if samples exit early and
+    the engine computes their layers nevertheless: its seconds are not those of early exit.
     """
     counted, full = CountedNetwork(network), CountedNetwork(FullDepth(network))  # type: ignore[arg-type]
     decisions = counted.run(engine, policy, batches)

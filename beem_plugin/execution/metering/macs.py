@@ -37,13 +37,8 @@ QUANTIZED = {torch.ops.quantized.linear_dynamic: _quantized_linear}
 @dataclass
 class NetworkMacs:
     """
-    # Parameters
-
-    layers : `Tensor`
-        `(exits, 3)` float64: coefficients of 1, T and T^2 for the layers from one exit to the next, embeddings with
-        the first.
-    heads : `Tensor`
-        `(exits, 3)` float64: the same for each exit's head.
+    Coefficients of 1, T and T^2, `(exits, 3)` float64: for the layers from one exit to the next, embeddings with the
+    first, and for each exit's head.
     """
 
     layers: Tensor

@@ -17,13 +17,8 @@ TOLERANCE = 1e-3
 
 class GraphModule(torch.nn.Module):
     """
-    What is exported: tensors in, a tuple of tensors out; the first dimension of all is the batch.
-
-    # Parameters
-
-    input_names, output_names : `list[str]`
-    token_names : `Sequence[str]`, optional (default = `()`)
-        Inputs and outputs whose second dimension is dynamic too.
+    What is exported: tensors in, a tuple of tensors out; the first dimension of all is the batch. The second dimension
+    of the inputs and outputs in `token_names` is dynamic, too.
     """
 
     input_names: list[str]
@@ -37,20 +32,9 @@ class GraphModule(torch.nn.Module):
 
 def write_graph(module: GraphModule, path: Path, shapes: Sequence[tuple[int, int]]) -> None:
     """
-    Writes `module` to `path`; batch and length are dynamic.
-
-    # Parameters
-
-    module : `GraphModule`
-        In evaluation mode, on the CPU.
-    path : `Path`
-    shapes : `Sequence[tuple[int, int]]`
-        Batch and tokens at which graph and module are compared; it is traced at the first.
-
-    # Raises
-
-    `ConfigurationError`
-        If onnx is not installed, an operation has no ONNX form, or graph and module disagree.
+    Writes `module`, on the CPU, to `path`; batch and length are dynamic. Graph and module are compared at `shapes`,
+    batch and tokens, and the graph is traced at the first. Raises a `ConfigurationError` if onnx is not installed, an
+    operation has no ONNX form, or graph and module disagree.
     """
     module.eval()
     names = [*module.input_names, *module.output_names]

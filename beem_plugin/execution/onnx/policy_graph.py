@@ -29,17 +29,9 @@ class TracedSignals(ExitSignals):
 
 class PolicyStep(GraphModule):
     """
-    One step: `logits`, the policy's further signals and its state in; `exits` (bool), `score` (0 for a policy without),
-    `output` and the next state out. The first step makes the state itself.
-
-    # Parameters
-
-    policy : `ExitPolicy`
-        Bound and calibrated.
-    exit_number : `int`
-    entering : `dict[str, Tensor]`
-        The state at the exit of two samples.
-    is_first : `bool`
+    One step of a policy, bound and calibrated: `logits`, its further signals and its state in; `exits` (bool), `score`
+    (0 for a policy without), `output` and the next state out. `entering` is the state at the exit of two samples; the
+    first step makes the state itself.
     """
 
     def __init__(self, policy: ExitPolicy, exit_number: int, entering: dict[str, Tensor], is_first: bool) -> None:
