@@ -32,7 +32,7 @@ from beem_plugin.execution.precision import cast_network
 from beem_plugin.execution.stepped_network import SteppedNetwork, device_of
 from beem_plugin.exits.policies import Final
 from beem_plugin.exits.policy import ExitPolicy
-from beem_plugin.tasks.engine_cases import PLAIN, Batches, batches_by_size, engine_cases
+from beem_plugin.tasks.engine_cases import PLAIN, batches_by_size, engine_cases
 
 
 @torch.inference_mode()
@@ -55,7 +55,9 @@ def layer_by_layer(
         yield exit_number, policy.output(exit_number, signals, memory).argmax(-1).cpu()
 
 
-def peer_cases(network: SteppedNetwork, policy: ExitPolicy, batches: Batches) -> dict[str, Callable[[], Iterable[Any]]]:
+def peer_cases(
+    network: SteppedNetwork, policy: ExitPolicy, batches: Sequence[dict[str, Tensor]]
+) -> dict[str, Callable[[], Iterable[Any]]]:
     """The public way at full depth and with the policy, to be timed."""
     return {
         "layer by layer, no sample exits": lambda: layer_by_layer(network, Final(), batches),
@@ -99,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         batches = make_batches(size)
         plain, *own = engine_cases(network, policy, batches, [engine])
         counted = next(case for case in own if case.case == "exits").counts()
-        cases = {PLAIN: plain.run, **peer_cases(network, policy, batches)}
+        cases = {PLAIN: plain.run, **peer_cases(network, policy, [one.padded(always_mask=True) for one in batches])}
         cases |= {f"{engine}, {case.case}": case.run for case in own}
         print(
             f"batch size {size}, {args.dtype}, measured, median of {args.repeats}; counted layer speed-up "

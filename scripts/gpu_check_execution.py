@@ -47,13 +47,25 @@ from beem_plugin.exits.policies import Beem, Final
 from beem_plugin.models.multi_exit_encoder import MultiExitEncoder
 
 try:
-    from beem_plugin.data.ragged_batch import ragged_batches
+    from beem_plugin.data.ragged_batch import RaggedBatch
     from beem_plugin.execution.metering.baselines import FullDepth, NeverExits
 except ImportError:  # release 0.1 takes padded batches
     from beem_plugin.execution.baselines import FullDepth, NeverLeaves as NeverExits
 
-    def ragged_batches(batches: Iterable[dict[str, Tensor]]) -> Any:  # type: ignore[misc]
+    RaggedBatch = None  # type: ignore[assignment,misc]
+
+
+def ragged_batches(batches: Iterable[dict[str, Tensor]]) -> Any:
+    """Batches with an index as the engines of the release take them."""
+    if RaggedBatch is None:
         return batches
+    made = []
+    for batch in batches:
+        mask = batch["attention_mask"].bool()
+        lengths = mask.sum(1)
+        tokens = {"input_ids": batch["input_ids"][mask]}
+        made.append(RaggedBatch(tokens, lengths.cumsum(0) - lengths, lengths, batch["index"]))
+    return made
 
 
 ROOT = sys.path[0]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from beem_plugin.common.errors import DataError
 from beem_plugin.common.transfer import all_to_device, to_device
 
 TOKEN_FIELDS = ("input_ids", "token_type_ids", "words")
@@ -43,29 +42,6 @@ class RaggedBatch:
 
     def __len__(self) -> int:
         return len(self.lengths)
-
-    @classmethod
-    def from_padded(cls, batch: Mapping[str, Tensor], pad_token_id: int = 0, position: int = 0) -> RaggedBatch:
-        """
-        From a batch as collated: `input_ids (batch, tokens)`, optionally `attention_mask`, `token_type_ids` and
-        `index`, without which samples count from `position`. A sample without tokens, or that is padded anywhere but on
-        the right, is a `DataError`.
-        """
-        size, longest = batch["input_ids"].shape
-        index = batch["index"].cpu() if "index" in batch else torch.arange(position, position + size)
-        fields = {name: batch[name].cpu() for name in TOKEN_FIELDS if name in batch}
-        starts = torch.arange(size) * longest
-        flat = {name: value.reshape(-1) for name, value in fields.items()}
-        if "attention_mask" not in batch:
-            return cls(flat, starts, torch.full((size,), longest), index, pad_token_id)
-        mask = as_array(batch["attention_mask"])
-        lengths = torch.from_numpy(lengths_of(mask))
-        # Removing padding costs a copy, which only pays off when more than half of the batch is padding.
-        if 2 * int(lengths.sum()) >= mask.size:
-            return cls(flat, starts, lengths, index, pad_token_id)
-        real = torch.from_numpy(mask).bool()
-        tokens = {name: value[real] for name, value in fields.items()}
-        return cls(tokens, lengths.cumsum(0) - lengths, lengths, index, pad_token_id)
 
     @classmethod
     def from_columns(
@@ -160,32 +136,3 @@ class RaggedBatch:
             for name, value in self.tokens.items()
         }
         return {**padded, "attention_mask": real}
-
-
-def ragged_batches(batches: Iterable[Mapping[str, Tensor]], pad_token_id: int = 0) -> Iterator[RaggedBatch]:
-    """Padded batches one by one; batches without an `index` are numbered in the order in which they come."""
-    position = 0
-    for batch in batches:
-        yield RaggedBatch.from_padded(batch, pad_token_id, position)
-        position += len(batch["input_ids"])
-
-
-def as_array(attention_mask: Tensor) -> np.ndarray:
-    """An attention mask of any dtype as int64 or bool. NumPy's calls are cheaper than torch's on small batches."""
-    mask = attention_mask.cpu()
-    # NumPy has no bfloat16, and sums uint8 to a dtype that torch cannot compare.
-    return (mask if mask.dtype in (torch.int64, torch.bool) else mask != 0).numpy()
-
-
-def lengths_of(mask: np.ndarray) -> np.ndarray:
-    """Tokens of each sample, `(batch,)` int64; a `DataError` for other padding than on the right."""
-    lengths: np.ndarray = mask.sum(1)
-    longest = mask.shape[1]
-    if int(lengths.sum()) == mask.size and longest:
-        return lengths
-    first_padding = mask.argmin(1) if mask.size else lengths
-    if (lengths == 0).any() or ((first_padding != lengths) & (lengths < longest)).any():
-        raise DataError(
-            "attention_mask: found padding before a token, or a sample without tokens; allowed: padding on the right"
-        )
-    return lengths

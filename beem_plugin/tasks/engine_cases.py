@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,18 +13,17 @@ from torch import Tensor
 from beem_plugin.archival import Archive
 from beem_plugin.backbones import BackboneState
 from beem_plugin.calibration.speed import depth_summary
-from beem_plugin.data.instance import Instance
-from beem_plugin.data.ragged_batch import ragged_batches
+from beem_plugin.data.collate import ragged
+from beem_plugin.data.instance import Instance, select
 from beem_plugin.execution.engine import Engine
 from beem_plugin.execution.metering.baselines import FullDepth, NeverExits
-from beem_plugin.execution.metering.computed import checked_decisions, lengths_in_order
+from beem_plugin.execution.metering.computed import Batches, checked_decisions, lengths_in_order
 from beem_plugin.execution.metering.macs import count_macs, exit_costs
-from beem_plugin.execution.stepped_network import SteppedNetwork, device_of, pad_token_of
+from beem_plugin.execution.stepped_network import SteppedNetwork, device_of
 from beem_plugin.exits.policies import Final
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.tasks.task import Case, evaluation_loader, read_instances
 
-Batches = Sequence[dict[str, Tensor]]
 PLAIN = "transformers"
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
@@ -40,7 +40,14 @@ def batches_by_size(
     """Makes batches of any size, outside of the timed part."""
     found = read_instances(archive, source) if isinstance(source, str) else source
     instances = found[:max_instances]
-    return lambda size: list(evaluation_loader(archive, instances, size))
+    pad_token_id = archive.validation_dataset_reader.tokenizer.pad_token_id
+
+    def make(size: int) -> Batches:
+        order = evaluation_loader(archive, instances, size).batches
+        parts = [(torch.tensor(rows), ragged(select(instances, rows), pad_token_id)) for rows in order]
+        return [replace(part, index=rows) for rows, part in parts]
+
+    return make
 
 
 def cases_by_size(
@@ -62,9 +69,9 @@ def engine_cases(network: SteppedNetwork, policy: ExitPolicy, batches: Batches, 
     transformers, and each of the `engines` at full depth, with unused exits, and with exits. The network is on its
     device, in its precision. Each case has an engine of its own, with its own captured graphs.
     """
-    samples = {"samples": sum(len(batch["input_ids"]) for batch in batches)}
-    ragged = list(ragged_batches(batches, pad_token_of(network)))
-    cases = [Case(PLAIN, "full_depth", functools.partial(run_plain, network, batches), samples.copy)]
+    samples = {"samples": sum(map(len, batches))}
+    padded = [batch.padded(always_mask=True) for batch in batches]
+    cases = [Case(PLAIN, "full_depth", functools.partial(run_plain, network, padded), samples.copy)]
     for name in engines:
         decisions, computed = checked_decisions(name, network, policy, batches)
         counts = {**count(network, decisions.exits, batches, policy), "computed_layer_speedup": computed}
@@ -74,14 +81,14 @@ def engine_cases(network: SteppedNetwork, policy: ExitPolicy, batches: Batches, 
             "exits": (network, policy),
         }
         for kind, (part, rule) in runs.items():
-            run = functools.partial(Engine.from_params({"type": name}).run, part, rule, ragged)
+            run = functools.partial(Engine.from_params({"type": name}).run, part, rule, batches)
             found = counts if kind == "exits" else samples
             cases.append(Case(name, kind, run, found.copy, reference=name, has_latency=name not in WHOLE_WINDOWS))
     return cases
 
 
 @torch.inference_mode()
-def run_plain(network: SteppedNetwork, batches: Batches) -> Iterator[Tensor]:
+def run_plain(network: SteppedNetwork, batches: Sequence[dict[str, Tensor]]) -> Iterator[Tensor]:
     """The backbone's transformers model as users call it, and the last exit's head."""
     device = device_of(network)
     head = getattr(network, "exit_logits", None) or (lambda number, state: network.exit_signals(number, state).logits)
@@ -104,7 +111,6 @@ def count(network: SteppedNetwork, exits: Tensor, batches: Batches, policy: Exit
 
 
 def tokens_of(batches: Batches) -> Iterator[list[int]]:
-    """Each sample's token ids, without padding."""
+    """Each sample's token ids."""
     for batch in batches:
-        for ids, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True):
-            yield ids[mask.bool()].tolist()
+        yield from (row["input_ids"] for row in batch.rows())

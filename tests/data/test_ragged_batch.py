@@ -7,14 +7,13 @@ import torch
 from torch import Tensor
 
 from beem_plugin.calibration.replay import ExitDecisions
-from beem_plugin.common.errors import DataError
-from beem_plugin.data.ragged_batch import RaggedBatch, ragged_batches
+from beem_plugin.data.ragged_batch import RaggedBatch
 from beem_plugin.execution import Compaction, DepthPools, Engine, Single
 from beem_plugin.execution.engine import gather_decisions
 from beem_plugin.execution.windows import windows
 from beem_plugin.exits.policies import Beem
 from tests.execution.worlds import WEIGHTS, World, make_batches, reference, same
-from tests.ragged import ragged_of
+from tests.ragged import ragged_batches, ragged_of
 
 ENGINES = [Single(), Compaction(), DepthPools(tokens_per_chunk=30)]
 
@@ -23,28 +22,6 @@ def answers(engine: Engine, network: World, batches: list[dict[str, Tensor]]) ->
     total = sum(len(batch["input_ids"]) for batch in batches)
     policy = Beem(thresholds=0.15, weights=WEIGHTS)
     return gather_decisions(engine.run(network, policy, ragged_batches(batches)), 3, total)[1]
-
-
-@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: type(engine).__name__)
-@pytest.mark.parametrize("mask", [[[0, 1, 1], [1, 1, 1]], [[1, 0, 1], [1, 1, 1]], [[0, 0, 0], [1, 1, 1]]])
-def test_padding_before_a_token_and_empty_samples_are_refused(engine: Engine, mask: list[list[int]]) -> None:
-    batch = {"input_ids": torch.tensor([[5, 6, 7], [8, 9, 10]]), "attention_mask": torch.tensor(mask)}
-    for dtype in (torch.int64, torch.bool, torch.uint8):
-        with pytest.raises(DataError, match="attention_mask: found padding before a token"):
-            answers(engine, World(), [{**batch, "attention_mask": batch["attention_mask"].to(dtype)}])
-
-
-@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: type(engine).__name__)
-@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int32, torch.float32, torch.bfloat16])
-def test_a_mask_is_of_any_dtype(engine: Engine, dtype: torch.dtype) -> None:
-    world, batches = World(), make_batches(10, 4)
-    expected = reference(world, Beem(thresholds=0.15, weights=WEIGHTS), batches)
-    for batch in batches:
-        batch["attention_mask"] = batch["attention_mask"].to(dtype)
-    same(answers(engine, world, batches), expected)
-    alone = [{name: value[:1] for name, value in batches[0].items()}]
-    alone[0].update(index=torch.tensor([0]))
-    assert len(answers(engine, world, alone).exits) == 1
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: type(engine).__name__)
@@ -74,7 +51,7 @@ def test_lists_and_padded_batches_give_the_same_samples() -> None:
     padded = made.padded()
     assert padded["input_ids"].tolist() == [[5, 6, 7], [8, 1, 1], [9, 10, 1]]
     assert padded["attention_mask"].tolist() == [[True] * 3, [True, False, False], [True, True, False]]
-    back = RaggedBatch.from_padded(padded, 1)
+    (back,) = ragged_batches([padded], 1)
     assert torch.equal(back.lengths, made.lengths) and torch.equal(back.padded()["input_ids"], padded["input_ids"])
     chosen = made.select(torch.tensor([2, 0]))
     assert chosen.index.tolist() == [6, 4] and chosen.padded(0, 1)["input_ids"].tolist() == [[9, 10]]

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
 
 import beem_plugin.commands.benchmark  # noqa: F401  registers the command
 from beem_plugin.calibration.replay import ExitDecisions
@@ -25,6 +24,7 @@ from beem_plugin.exits.policies import FixedExit, MaxProbability
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.tasks.engine_cases import engine_cases
 from tests.execution.worlds import World, make_batches
+from tests.ragged import ragged_batches
 from tests.tiny_project import run
 
 
@@ -68,7 +68,7 @@ class Simulates(Engine):
 def test_simulated_seconds_are_refused() -> None:
     Engine.register("simulates", exist_ok=True)(Simulates)
     with pytest.raises(ConfigurationError, match="simulates early exit"):
-        engine_cases(World(), MaxProbability(0.9), make_batches(6, 3), ["simulates"])
+        engine_cases(World(), MaxProbability(0.9), list(ragged_batches(make_batches(6, 3))), ["simulates"])
 
 
 class Pretends(Engine):
@@ -88,7 +88,7 @@ class Pretends(Engine):
 @pytest.mark.parametrize("size", [1, 7, 20])
 def test_samples_that_stay_do_not_hide_a_simulation(size: int) -> None:
     Engine.register("pretends", exist_ok=True)(Pretends)
-    world, batches = World(), make_batches(20, size)
+    world, batches = World(), list(ragged_batches(make_batches(20, size)))
     policy = next(policy for policy in MIXED if is_mixed(world, policy, batches))
     with pytest.raises(ConfigurationError, match="'pretends' computes the layers of samples that have left"):
         checked_decisions("pretends", world, policy, batches)
@@ -97,7 +97,7 @@ def test_samples_that_stay_do_not_hide_a_simulation(size: int) -> None:
 MIXED = [MaxProbability(share / 40) for share in range(14, 40)]
 
 
-def is_mixed(world: World, policy: ExitPolicy, batches: list[dict[str, Tensor]]) -> bool:
+def is_mixed(world: World, policy: ExitPolicy, batches: list[RaggedBatch]) -> bool:
     """Whether some samples leave early, and others stay to the end."""
     exits = checked_decisions("compaction", world, policy, batches)[0].exits
     staying = int((exits == world.num_exits).sum())
@@ -109,7 +109,7 @@ def is_mixed(world: World, policy: ExitPolicy, batches: list[dict[str, Tensor]])
 def test_real_engines_are_never_refused(engine: str, exit_layers: list[int]) -> None:
     world = World(exit_layers=exit_layers)
     for seed, (count, size) in enumerate([(1, 1), (2, 2), (9, 4), (30, 7), (30, 30)]):
-        batches = make_batches(count, size, seed)
+        batches = list(ragged_batches(make_batches(count, size, seed)))
         for policy in MIXED[::6]:
             checked_decisions(engine, world, policy, batches)
         policy_of_all: ExitPolicy = FixedExit(1)

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.data.ragged_batch import ragged_batches
 from beem_plugin.execution import Compaction, DepthPools, Engine, Single
 from beem_plugin.execution.engine import gather_decisions
 from beem_plugin.execution.onnx.export import export_network
 from beem_plugin.exits.policies import ExitPolicy
 from tests.execution.worlds import World, make_batches, reference
+from tests.ragged import ragged_batches
 
 GRID = [0.4, 0.5, 0.7, 0.99]
 CONFIGS: list[dict[str, Any]] = [

@@ -9,13 +9,12 @@ import pytest
 import torch
 
 from beem_plugin.calibration.replay import ExitDecisions
-from beem_plugin.data.ragged_batch import ragged_batches
 from beem_plugin.execution.compaction import RunningBatch
 from beem_plugin.execution.compiled.network import CompiledNetwork
 from beem_plugin.execution.depth_pools import take_turns
 from beem_plugin.execution.windows import SortedWindow, sorted_windows
 from tests.execution.worlds import Wanted, World, make_batches, reference, same
-from tests.ragged import ragged_of
+from tests.ragged import ragged_batches, ragged_of
 
 CPU = torch.device("cpu")
 

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from beem_plugin.calibration.replay import ExitDecisions
 from beem_plugin.calibration.trace import ExitTrace
-from beem_plugin.common.errors import ConfigurationError, DataError, NotCalibratedError
-from beem_plugin.data.ragged_batch import ragged_batches
+from beem_plugin.common.errors import ConfigurationError, NotCalibratedError
 from beem_plugin.execution import Compaction, DepthPools, Engine, Single
 from beem_plugin.execution.engine import gather_decisions
 from beem_plugin.execution.precision import cast_network
@@ -22,6 +21,7 @@ from beem_plugin.models.multi_exit_encoder import MultiExitEncoder
 from tests.backbones.tiny_models import CONFIGS
 from tests.execution.worlds import Wanted, World, check, make_batches, random_engine, reference, reference_trace
 from tests.exits.every_policy import every_policy
+from tests.ragged import ragged_batches
 
 ENGINES = {
     "single": Single(),
@@ -133,12 +133,6 @@ def test_uncalibrated_policies_are_refused(engine: Engine, world: World) -> None
 def test_options_out_of_range(config: dict) -> None:
     with pytest.raises(ConfigurationError, match="allowed"):
         Engine.from_params(config)
-
-
-def test_padding_on_the_left_is_refused(world: World) -> None:
-    batch = {"input_ids": torch.ones(1, 3).long(), "attention_mask": torch.tensor([[0, 1, 1]])}
-    with pytest.raises(DataError, match="right"):
-        list(DepthPools().run(world, Wanted(), ragged_batches([batch])))
 
 
 def test_the_mean_over_tokens() -> None:

@@ -16,13 +16,14 @@ from beem_plugin.backbones import BackboneState
 from beem_plugin.calibration.replay import replay
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.data.ragged_batch import RaggedBatch, ragged_batches
+from beem_plugin.data.ragged_batch import RaggedBatch
 from beem_plugin.exits.policies import Beem, Final
 from beem_plugin.exits.signals import ExitSignals
 from beem_plugin.models.multi_exit_encoder import MultiExitEncoder
 from tests.backbones.tiny_models import CONFIGS, tiny
 from tests.execution.worlds import Wanted, World, make_batches, reference, same
 from tests.exits.every_policy import SIGNALS, every_policy
+from tests.ragged import ragged_batches
 from tests.tiny_project import run, sentences
 
 pytest.importorskip("onnx")

@@ -8,7 +8,6 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from beem_plugin.data.ragged_batch import ragged_batches
 from beem_plugin.execution import Compaction, DepthPools, Engine, Single
 from beem_plugin.execution.engine import gather_decisions
 from beem_plugin.exits.policies import MaxProbability
@@ -16,6 +15,7 @@ from beem_plugin.models.multi_exit_encoder import MultiExitEncoder
 from tests.backbones.tiny_models import tiny
 from tests.execution.captured_worlds import GraphsOnHost
 from tests.execution.worlds import make_batches, same
+from tests.ragged import ragged_batches
 
 ENGINES: dict[str, Callable[[], Engine]] = {
     "single": Single,

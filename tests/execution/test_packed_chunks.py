@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from beem_plugin.data.ragged_batch import ragged_batches
 from beem_plugin.execution import Compaction, DepthPools
 from beem_plugin.execution.depth_pools import PackedLayout as UsedLayout
 from beem_plugin.execution.engine import gather_decisions
@@ -18,6 +17,7 @@ from beem_plugin.exits.policies import MaxProbability
 from beem_plugin.models.multi_exit_encoder import MultiExitEncoder
 from tests.backbones.tiny_models import tiny
 from tests.execution.worlds import make_batches, same
+from tests.ragged import ragged_batches
 
 pytest.importorskip("triton")
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.data.ragged_batch import ragged_batches
 from beem_plugin.execution.engine import Engine, gather_decisions
 from beem_plugin.exits.policy import ExitPolicy
 from tests.execution.worlds import World, make_batches, reference
+from tests.ragged import ragged_batches
 
 POLICIES: dict[str, dict[str, Any]] = {
     "patience": {"patience": 1, "tolerance": 0.5},

@@ -8,7 +8,6 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from beem_plugin.data.ragged_batch import ragged_batches
 from beem_plugin.execution.compiled import capture
 from beem_plugin.execution.compiled.capture import await_pinned, without_collection
 from beem_plugin.execution.compiled.sample_graphs import Segment, plan_segments
@@ -16,7 +15,7 @@ from beem_plugin.exits.policies import Beem, FixedExit, MaxProbability
 from beem_plugin.exits.policy import ExitPolicy
 from tests.execution.captured_worlds import CountingRecorder, GraphsOnHost
 from tests.execution.worlds import WEIGHTS, Wanted, World, check, make_batches
-from tests.ragged import ragged_of
+from tests.ragged import ragged_batches, ragged_of
 
 POLICIES: list[ExitPolicy] = [
     Wanted(),

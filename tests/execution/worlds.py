@@ -12,13 +12,13 @@ from torch import Tensor
 from beem_plugin.backbones import BackboneState
 from beem_plugin.calibration.replay import ExitDecisions, replay
 from beem_plugin.calibration.trace import ExitTrace
-from beem_plugin.data.ragged_batch import ragged_batches
 from beem_plugin.execution.engine import Engine, gather_decisions
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.signals import ExitSignals
 from beem_plugin.exits.state import ExitState
 from beem_plugin.models.multi_exit_encoder import MultiExitEncoder
 from tests.backbones.tiny_models import tiny
+from tests.ragged import ragged_batches
 
 WEIGHTS = [0.1, 0.25, 0.3, 0.45]
 SIGNALS = ("wanted", "similarity", "gate", "halt", "predicted_error", "position")

@@ -12,7 +12,6 @@ from torch import Tensor
 import beem_plugin.components  # noqa: F401
 from beem_plugin.calibration.replay import replay
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.data.ragged_batch import ragged_batches
 from beem_plugin.execution import Compaction, DepthPools, Single
 from beem_plugin.execution.engine import gather_decisions
 from beem_plugin.execution.metering.macs import count_macs
@@ -24,6 +23,7 @@ from beem_plugin.models.multi_exit_trace import trace_model
 from tests.backbones.tiny_models import tiny
 from tests.execution.worlds import make_batches
 from tests.objectives.tiny_model import loss_falls, tiny_batch, tiny_model
+from tests.ragged import ragged_batches
 
 KINDS: list[dict[str, Any]] = [
     {"type": "transformer", "width": 8, "num_heads": 2},

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from beem_plugin.calibration.replay import ExitDecisions, replay
 from beem_plugin.calibration.trace import ExitTrace
-from beem_plugin.data.ragged_batch import ragged_batches
 from beem_plugin.execution import Compaction, DepthPools, Engine, Single
 from beem_plugin.execution.engine import gather_decisions
 from beem_plugin.exits.branches import BranchedHead
 from beem_plugin.exits.policy import ExitPolicy
 from tests.execution.worlds import make_batches, same
 from tests.exits.test_branches import KINDS, network
+from tests.ragged import ragged_batches
 
 MEAN = {"pooler": {"type": "bert_pooler", "pooling": "mean"}, "share_pooler": False}
 NETWORKS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {

@@ -16,7 +16,6 @@ from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.archive_files import save_state
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.data import Vocabulary
-from beem_plugin.data.ragged_batch import ragged_batches
 from beem_plugin.execution import Compaction, DepthPools, Engine, Single
 from beem_plugin.execution.engine import gather_decisions
 from beem_plugin.execution.metering.macs import count_macs
@@ -31,6 +30,7 @@ from beem_plugin.models.saved_weights import load_weights
 from tests.backbones.tiny_models import CONFIGS
 from tests.execution.captured_worlds import GraphsOnHost
 from tests.execution.worlds import make_batches, same
+from tests.ragged import ragged_batches
 
 SIGNALS = ["similarity", "predicted_error", {"type": "halt", "num_hidden_layers": 1}, "gate"]
 HEADS: dict[str, Any] = {

@@ -22,7 +22,6 @@ from beem_plugin.comparison.policy_grid import expand
 from beem_plugin.comparison.trainings.trained import judge
 from beem_plugin.comparison.trainings.variants import Variant
 from beem_plugin.data import Instance, Vocabulary
-from beem_plugin.data.ragged_batch import ragged_batches
 from beem_plugin.evaluation.trace import trace_archive
 from beem_plugin.execution import Compaction, DepthPools, Engine, Single
 from beem_plugin.execution.engine import gather_decisions
@@ -39,6 +38,7 @@ from beem_plugin.training.callbacks.calibrate_exits import figures
 from tests.backbones.tiny_models import CONFIGS
 from tests.execution.captured_worlds import GraphsOnHost
 from tests.execution.worlds import make_batches, same
+from tests.ragged import ragged_batches
 
 ENGINES: list[Engine] = [Single(), Compaction(), DepthPools(tokens_per_chunk=24, window_tokens=90)]
 
@@ -251,7 +251,7 @@ def test_a_training_reports_the_speed_up_of_tokens_too() -> None:
     trace = trace_model(model, make_batches(40, 8, seed=9), None, "test")
     found = figures(model, trace)
     batches = make_batches(40, 8, seed=9)
-    tokens = hash_encoder(model).depth_of_tokens(tokens_of(batches))
+    tokens = hash_encoder(model).depth_of_tokens(tokens_of(ragged_batches(batches)))
     assert found["layer_speedup"] == tokens["layer_speedup"] > 1
     assert found["exit_histogram"] == [len(trace)]
 
@@ -330,6 +330,6 @@ def test_an_ablation_reports_the_speed_up_of_tokens_as_evaluate_does() -> None:
         def gmacs(self, source: str, exits: torch.Tensor) -> dict[str, float]:
             return {}
 
-    expected = hash_encoder(model).depth_of_tokens(tokens_of(make_batches(40, 8, seed=9)))
+    expected = hash_encoder(model).depth_of_tokens(tokens_of(ragged_batches(make_batches(40, 8, seed=9))))
     found = judge(variant, Trained())  # type: ignore[arg-type]
     assert found["layer_speedup"] == expected["layer_speedup"] > 1

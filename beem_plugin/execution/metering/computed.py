@@ -11,14 +11,14 @@ from torch import Tensor
 from beem_plugin.backbones import BackboneState
 from beem_plugin.calibration.replay import ExitDecisions
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.data.ragged_batch import ragged_batches
+from beem_plugin.data.ragged_batch import RaggedBatch
 from beem_plugin.execution.engine import Engine, gather_decisions
 from beem_plugin.execution.metering.baselines import FullDepth
-from beem_plugin.execution.stepped_network import SteppedNetwork, device_of, pad_token_of
+from beem_plugin.execution.stepped_network import SteppedNetwork, device_of
 from beem_plugin.exits.policies import Final
 from beem_plugin.exits.policy import ExitPolicy
 
-Batches = Sequence[dict[str, Tensor]]
+Batches = Sequence[RaggedBatch]
 
 MIN_SKIPPED = 0.09
 """Share of the layers, each counted once a token, that the exits must skip before an engine's count is checked."""
@@ -32,8 +32,8 @@ the tokens.
 
 def lengths_in_order(batches: Batches) -> Tensor:
     """`(samples,)` int64: number of tokens of each sample, in the order of the input."""
-    lengths = torch.cat([batch["attention_mask"].sum(1) for batch in batches])
-    return lengths[torch.cat([batch["index"] for batch in batches]).argsort()]
+    samples = RaggedBatch.join(batches)
+    return samples.lengths[samples.index.argsort()]
 
 
 class CountedNetwork:
@@ -59,9 +59,8 @@ class CountedNetwork:
         runner = Engine.from_params({"type": engine})
         if hasattr(runner, "capture"):
             runner.capture = False
-        ragged = list(ragged_batches(batches, pad_token_of(self.network)))
-        runs = runner.run(self, policy, ragged)  # type: ignore[arg-type]
-        return gather_decisions(runs, self.num_labels, sum(len(batch["input_ids"]) for batch in batches))[1]
+        runs = runner.run(self, policy, batches)  # type: ignore[arg-type]
+        return gather_decisions(runs, self.num_labels, sum(map(len, batches)))[1]
 
 
 def checked_decisions(
