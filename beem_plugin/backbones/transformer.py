@@ -18,15 +18,8 @@ from beem_plugin.common.files import atomic_write
 class TransformerBackbone(Backbone):
     """
     An encoder of the transformers library. Block by block it gives the hidden states of the model's full forward pass
-    at every real token; hidden states at padding positions may differ.
-
-    # Parameters
-
-    transformer_model : `PreTrainedModel`
-    model_name : `str`, optional (default = `None`)
-        `None` for random weights.
-    pooler : `tuple[Tensor, Tensor]`, optional (default = `None`)
-        Weight and bias of the pretrained first-token pooler.
+    at every real token; hidden states at padding positions may differ. `model_name` is `None` for random weights;
+    `pooler` has weight and bias of the pretrained first-token pooler.
     """
 
     attn_implementation: ClassVar[str] = "sdpa"

@@ -28,19 +28,11 @@ _SCRATCH_NAME = re.compile(_SCRATCH + "[a-z0-9_]{8}")
 @contextmanager
 def atomic_write(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
     """
-    A file object for `path`. Output goes to a temporary file in the same directory, which is renamed to `path` at the
-    end of the block and removed on an error, so that a reader never sees a partial file. A device or a pipe, such as
-    /dev/null, is written directly; a symbolic link is kept and its target replaced. Temporary files of the same name
-    that killed processes left are removed.
-
-    # Parameters
-
-    path : `str` or `Path`
-        Missing parent directories are created.
-    mode : `str`, optional (default = `"w"`)
-        `"w"` (UTF-8 text) or `"wb"`.
-
-    Raises `OSError` with the path as `filename` if the file cannot be written.
+    A file object for `path`, for UTF-8 text or, with mode `"wb"`, bytes; missing parent directories are created. Output
+    goes to a temporary file in the same directory, which is renamed to `path` at the end of the block and removed on an
+    error, so that a reader never sees a partial file. A device or a pipe, such as /dev/null, is written directly; a
+    symbolic link is kept and its target replaced. Temporary files of the same name that killed processes left are
+    removed. An `OSError` has the path as its `filename`.
     """
     if mode not in ("w", "wb"):
         raise ValueError(f"mode is {mode!r}, not 'w' or 'wb'")

@@ -73,24 +73,12 @@ def count_metrics(name: str, labels: np.ndarray, predictions: np.ndarray, counts
 
 def many_metrics(name: str, labels: np.ndarray, predictions: np.ndarray, counts: np.ndarray) -> dict[str, np.ndarray]:
     """
-    A metric of labels for many confusion matrices at once: `accuracy`, and
+    A metric of labels for many confusion matrices at once: `accuracy`, and for `f1` that of label 1 of two, and
+    `accuracy_f1`, its mean with the accuracy (MRPC, QQP); for `macro_f1` the mean F1 over the labels that occur in
+    labels or predictions; for `matthews` the correlation R_K (Gorodkin, 2004), for two labels Matthews' (CoLA).
 
-    - `f1`: of label 1 of two, and `accuracy_f1`, its mean with the accuracy (MRPC, QQP);
-    - `macro_f1`: the mean F1 over the labels that occur in labels or predictions;
-    - `matthews`: the correlation R_K (Gorodkin, 2004), for two labels Matthews' (CoLA).
-
-    # Parameters
-
-    name : `str`
-    labels, predictions : `np.ndarray`
-        `(cells,)` int64.
-    counts : `np.ndarray`
-        `(matrices, cells)`: the number of samples of each cell, at least one in each matrix.
-
-    # Returns
-
-    `dict[str, np.ndarray]`
-        `(matrices,)` for each number of the metric.
+    `labels` and `predictions` are `(cells,)` int64, `counts` `(matrices, cells)` the number of samples of each cell, at
+    least one in each matrix. Each number of the metric is `(matrices,)`.
     """
     is_right = labels == predictions
     found = {"accuracy": counts[:, is_right].sum(1) / counts.sum(1)}

@@ -45,16 +45,8 @@ def load_config(
     path: str | Path, overrides: str | Mapping[str, Any] = "", ext_vars: Mapping[str, str] | None = None
 ) -> Params:
     """
-    A config as `Params`.
-
-    # Parameters
-
-    path : `str` or `Path`
-        A jsonnet, json or yaml file.
-    overrides : `str` or `dict`, optional
-        AllenNLP's `-o`: see `apply_overrides`.
-    ext_vars : `dict[str, str]`, optional
-        For `std.extVar`, before the environment.
+    A config from a jsonnet, json or yaml file as `Params`, with AllenNLP's `-o` (see `apply_overrides`); `std.extVar`
+    reads `ext_vars` before the environment.
     """
     from beem_plugin.common.registry import Params
 

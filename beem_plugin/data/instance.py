@@ -44,21 +44,9 @@ _BLOCK = 4096
 class InstanceTable(Sequence[Instance]):
     """
     Behaves as a list of instances, which are made when they are read. Fields lie in one buffer of bytes with offsets,
-    labels as codes, and tokens in flat arrays. `select` shares the buffers.
-
-    # Parameters
-
-    instances : `Iterable[Instance]`
-        Consumed one by one; their encodings are ignored, see `set_tokens`.
-
-    # Attributes
-
-    label_codes : `np.ndarray`
-        `(rows,)` int32: the position of each label in `label_values`.
-    label_values : `list[str | float | None]`
-        The labels that occur, each once.
-    lengths : `np.ndarray`
-        `(rows,)` int64 tokens.
+    labels as codes (`label_codes` `(rows,)` int32 are positions in `label_values`, the labels that occur, each once),
+    and tokens in flat arrays; `lengths` `(rows,)` int64 are the tokens of each row. `select` shares the buffers. The
+    instances that a table is made of are consumed one by one; their encodings are ignored, see `set_tokens`.
     """
 
     def __init__(self, instances: Iterable[Instance] = ()) -> None:

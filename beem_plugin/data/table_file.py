@@ -100,22 +100,13 @@ def read_table(
     optional: str | None = None,
 ) -> Iterator[TableRow]:
     """
-    # Parameters
+    The rows of a file, `.gz` or not, or of standard input (`-`). `text_fields` are the columns that a line of plain
+    text is, several separated by tabs: without them plain text is refused; with them, a file whose name does not tell
+    its format is JSON if it begins with a bracket, otherwise text. `optional` is a column that files without a header
+    may lack, such as the labels of a file that is to be predicted.
 
-    path : `str | Path`
-        `.gz` is read transparently; `-` is standard input.
-    table : `TableFormat`, optional
-    text_fields : `Sequence[str]`, optional (default = `None`)
-        The columns that a line of plain text is, several separated by tabs. Without them plain text is refused; with
-        them, a file whose name does not tell its format is JSON if it begins with a bracket, otherwise text.
-    skip_ragged : `bool`, optional (default = `False`)
-        Leave out rows with the wrong number of columns, and log how many, instead of raising.
-    optional : `str`, optional (default = `None`)
-        A column that files without a header may lack, such as the labels of a file that is to be predicted.
-
-    # Raises
-
-    `DataError` for a missing, empty or undecodable file, bad JSON, and rows with the wrong number of columns.
+    A missing, empty or undecodable file, bad JSON, and rows with the wrong number of columns are a `DataError`; with
+    `skip_ragged` such rows are left out, and their number is logged.
     """
     table = table or TableFormat()
     format = table.of(path)

@@ -17,26 +17,15 @@ _TWO_VALIDATIONS = {
 @dataclass(frozen=True)
 class GlueTask:
     """
-    # Parameters
+    `folder` is the task's in GLUE's original layout. `text_fields` are the text columns as the hub names them, which
+    are the names of an instance's fields; `label_names` in the hub's order, so that index 1 is what F1 is about, none
+    for regression; `tsv_text_columns` and `tsv_label_column` the same columns in the TSV files, and
+    `headerless_columns` those of files without a header line (CoLA's train and dev). `metric` is a key of
+    `beem_plugin.common.metrics.METRICS`.
 
-    folder : `str`
-        The task's folder in GLUE's original layout.
-    text_fields : `tuple[str, ...]`
-        The text columns as the hub names them; these are the names of an instance's fields.
-    label_names : `tuple[str, ...]`
-        In the hub's order, so that index 1 is what F1 is about; none for regression.
-    tsv_text_columns, tsv_label_column
-        The same columns in the TSV files.
-    headerless_columns : `tuple[str, ...]`
-        The columns of files without a header line (CoLA's train and dev).
-    metric : `str`
-        A key of `beem_plugin.common.metrics.METRICS`.
-    splits : `dict[str, str]`
-        Split -> TSV file, without suffix.
-    submission : `dict[str, tuple[str, int]]`
-        Test split -> file of a submission to GLUE's site, without suffix, and the rows that the site demands.
-    submits_words : `bool`
-        Whether those files hold `label_names`, or 0 and 1.
+    `splits` has the TSV file of each split, without suffix; `submission` the file of each test split in a submission to
+    GLUE's site, without suffix, and the rows that the site demands; `submits_words` says whether those files hold
+    `label_names`, or 0 and 1.
     """
 
     folder: str

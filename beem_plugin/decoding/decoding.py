@@ -26,21 +26,9 @@ from beem_plugin.exits.policy import ExitPolicy
 @dataclass
 class Decoded:
     """
-    # Parameters
-
-    captions : `list[GeneratedCaption]`
-        One for each image, in their order.
-    macs : `CaptionMacs`
-        Multiply-accumulates of decoding them.
-    patches : `int`, optional (default = `0`)
-        Number of patches of an image.
-    beams : `int`, optional (default = `1`)
-    full_image_macs : `float`, optional (default = `0`)
-        The image encoder's cost without early exits.
-    image_blocks : `list[int]`, optional (default = `None`)
-        Number of blocks of the image encoder that each image went through; `None` without an `image_exit`.
-    num_image_blocks : `int`, optional (default = `0`)
-        Number of blocks of the image encoder.
+    The captions of a batch, one for each image, in their order, and the multiply-accumulates of decoding them.
+    `patches` are those of an image; `full_image_macs` the image encoder's cost without early exits; `image_blocks` the
+    number of its `num_image_blocks` blocks that each image went through, `None` without an `image_exit`.
     """
 
     captions: list[GeneratedCaption]

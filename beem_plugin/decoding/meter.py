@@ -13,21 +13,10 @@ from beem_plugin.backbones.gpt2_decoder import Gpt2Decoder
 @dataclass
 class CaptionMacs:
     """
-    Multiply-accumulates by part of the network. Attention counts as two matrix products; element-wise work and the
-    padding of a batch are not counted.
-
-    # Parameters
-
-    images : `float`
-        The image encoder.
-    cross : `float`
-        Keys and values of the images, for the blocks that tokens have reached.
-    blocks : `float`
-        Blocks run for tokens, including those that `recompute` runs later.
-    skipped : `float`
-        Keys and values that `propagate` projects for skipped blocks.
-    heads : `float`
-        Vocabulary heads, over all tokens or over a shortlist.
+    Multiply-accumulates by part of the network: the image encoder; `cross`, keys and values of the images, for the
+    blocks that tokens have reached; blocks run for tokens, including those that `recompute` runs later; keys and values
+    that `propagate` projects for skipped blocks; and vocabulary heads, over all tokens or over a shortlist. Attention
+    counts as two matrix products; element-wise work and the padding of a batch are not counted.
     """
 
     images: float = 0.0

@@ -13,16 +13,9 @@ POLL_SECONDS = 0.05
 
 class ReadAhead(Generic[Item], Iterator[Item]):
     """
-    Iterates `items` in a thread of its own, and closes them there. Errors are raised where the item would have come.
-
-    # Parameters
-
-    items : `Iterable[Item]`
-    count : `int`, optional (default = `1`)
-        Items that may wait.
-    stopped : `threading.Event`, optional (default = `None`)
-        Ends the iteration once it is set: for the stages of a pipeline, where a stage waits in the thread of the next
-        one and cannot be closed from outside.
+    Iterates `items` in a thread of its own, and closes them there; up to `count` wait. Errors are raised where the item
+    would have come. `stopped` ends the iteration once it is set: for the stages of a pipeline, where a stage waits in
+    the thread of the next one and cannot be closed from outside.
     """
 
     def __init__(self, items: Iterable[Item], count: int = 1, stopped: threading.Event | None = None) -> None:

@@ -20,15 +20,7 @@ BATCH_SIZE = 32
 
 
 class TextPage:
-    """
-    # Parameters
-
-    model : `MultiExitModel`
-        Of one label or value a text, its policy calibrated.
-    reader : `DatasetReader`
-    trace : `ExitTrace`, optional
-        The calibration trace.
-    """
+    """The page for a model of one label or value a text, its policy calibrated, and its calibration trace."""
 
     def __init__(self, model: MultiExitModel, reader: DatasetReader, trace: ExitTrace | None) -> None:
         if getattr(model.encoder, "output_per_token", False):

@@ -63,27 +63,12 @@ def score_captions(
 ) -> CaptionScores:
     """
     Scores a whole split at once: CIDEr weights n-grams by their frequency in the split, and BLEU counts n-grams over
-    the split, so neither is a mean over batches.
+    the split, so neither is a mean over batches. `candidates` has one caption for each image, by the image's name, and
+    `references` its reference captions; `metrics` are of `METRICS`. `spice_jars` is the folder with CoreNLP 3.6.0 for
+    `"spice"`; each Java program may take `timeout` seconds.
 
-    A scorer that fails, or needs Java if Java is not installed, is omitted with a warning.
-
-    # Parameters
-
-    candidates : `Mapping[Hashable, str]`
-        One caption per image, by the name of the image.
-    references : `Mapping[Hashable, Sequence[str]]`
-        The reference captions of the same images.
-    metrics : `Sequence[str]`, optional (default = all but `"spice"`)
-        Of `METRICS`.
-    spice_jars : `str`, optional (default = `None`)
-        For `"spice"`: the folder with CoreNLP 3.6.0.
-    timeout : `float`, optional (default = `1800`)
-        Seconds for each Java program.
-
-    # Raises
-
-    `ConfigurationError` if pycocoevalcap is not installed or a metric is unknown; `DataError` if an image has no
-    reference.
+    A scorer that fails, or needs Java if Java is not installed, is omitted with a warning. An image without a reference
+    is a `DataError`; an unknown metric, or a missing pycocoevalcap, a `ConfigurationError`.
     """
     jars = check_metrics(metrics, spice_jars)
     keys = _checked_keys(candidates, references)

@@ -27,22 +27,15 @@ from beem_plugin.kernels.launch import triton
 class CompiledNetwork:
     """
     A network and a policy, prepared for inference. It has the network's interface, and is immutable: when the network
-    or the policy has changed, which `origin` tells, make a new one.
+    or the policy has changed, which `origin` tells, make a new one. The network is in evaluation mode, on its device;
+    the policy, bound and calibrated, is copied.
 
-    - Blocks are computed by the backbone's inference form where it has one (see `backbones/inference.py`).
-    - A head that reads one vector a sample (the first token, or the mean of all tokens) gets this vector as a sequence
-      of one token.
-    - The policy is stepped by a generated kernel on a GPU.
+    Blocks are computed by the backbone's inference form where it has one (see `backbones/inference.py`). A head that
+    reads one vector a sample (the first token, or the mean of all tokens) gets this vector as a sequence of one token.
+    The policy is stepped by a generated kernel on a GPU.
 
-    # Parameters
-
-    network : `SteppedNetwork`
-        In evaluation mode, on its device.
-    policy : `ExitPolicy`
-        Bound and calibrated; copied.
-    use_kernels : `bool`, optional (default = where they serve, on a GPU)
-        Whether blocks, token means and policy steps run in Triton kernels. With `True` on a CPU, they run in Triton's
-        interpreter.
+    `use_kernels` says whether blocks, token means and policy steps run in Triton kernels; by default where they serve,
+    on a GPU. With `True` on a CPU, they run in Triton's interpreter.
     """
 
     def __init__(self, network: SteppedNetwork, policy: ExitPolicy, use_kernels: bool | None = None) -> None:

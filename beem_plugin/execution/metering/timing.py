@@ -20,14 +20,8 @@ SURE = 0.005
 @dataclass
 class Timing:
     """
-    # Parameters
-
-    seconds : `list[float]`
-        Of each repeat.
-    latencies : `list[float]`
-        Seconds until each answer of the last repeat, from one answer to the next.
-    peak_memory : `int`, optional
-        Bytes allocated on the GPU at most; `None` on a CPU.
+    Seconds of each repeat; seconds until each answer of the last repeat, from one answer to the next; and the bytes
+    allocated on the GPU at most, `None` on a CPU.
     """
 
     seconds: list[float] = field(default_factory=list)
@@ -79,20 +73,11 @@ def measure(
     description: str = "",
 ) -> dict[str, Timing]:
     """
-    # Parameters
-
-    cases : `Mapping[str, Callable[[], Iterable]]`
-        Each gives an iterable that does the work as it is consumed and yields once a result is on the host.
-    repeats : `int`
-        After a warm-up of every case, of two runs on a GPU, where graphs are captured for what comes a second time.
-        Each repeat runs all cases, in an order of its own. There are fewer if all cases are sure (see `SURE`).
-    device : `torch.device`
-    seed : `int`, optional (default = `0`)
-        Of the orders.
-    time_budget : `float`, optional (default = no limit)
-        Seconds after which no further repeat begins; at least one is made.
-    description : `str`, optional (default = `""`)
-        Of the progress bar; without it there is none.
+    Times `cases`, each of which gives an iterable that does the work as it is consumed and yields once a result is on
+    the host. After a warm-up of every case, of two runs on a GPU, where graphs are captured for what comes a second
+    time, each of `repeats` runs all cases, in an order of its own drawn from `seed`. There are fewer if all cases are
+    sure (see `SURE`), or after `time_budget` seconds; at least one is made. Without a `description` there is no
+    progress bar.
     """
     timings = {name: Timing() for name in cases}
     warm_ups = 2 if device.type == "cuda" else 1

@@ -94,32 +94,16 @@ def export_network(
     refit: Refit | None = None,
 ) -> dict[str, Any]:
     """
-    Writes the segments, the policy's graphs, `export.json` and `runner.py` into `folder`, and compares each graph with
-    what it was made from.
+    Writes the segments, the policy's graphs, `export.json` (with `meta`'s entries) and `runner.py` into `folder`, and
+    compares each graph with what it was made from. The network is in evaluation mode, float32, on the CPU, and the
+    policy calibrated; `token_types` says whether the tokenizer makes `token_type_ids`.
 
-    # Parameters
+    `full_depth` also writes `full_depth.onnx`, one graph with the last exit alone, to compare the speed with. With
+    dtype `"int8"` weights of matrix products are in 8 bits, their inputs quantized as they come (dynamic quantization).
+    `refit` gives the policy that is written in place of `policy`, fitted on the outputs of the written segments.
 
-    network : `SteppedNetwork`
-        In evaluation mode, float32, on the CPU.
-    policy : `ExitPolicy`
-        Calibrated.
-    folder : `Path`
-    token_types : `bool`, optional (default = `False`)
-        Whether the tokenizer makes `token_type_ids`.
-    full_depth : `bool`, optional (default = `False`)
-        Also write `full_depth.onnx`, one graph with the last exit alone, to compare the speed with.
-    meta : `dict[str, Any]`, optional
-        Further entries of `export.json`.
-    dtype : `str`, optional (default = `"float32"`)
-        `"int8"`: weights of matrix products in 8 bits, their inputs quantized as they come (dynamic quantization).
-    refit : `Callable`, optional
-        Gives the policy that is written in place of `policy`, fitted on the outputs of the written segments.
-
-    # Raises
-
-    `ConfigurationError`
-        If the policy reads signals that the network does not have, an exit reads outputs of earlier exits, onnx is not
-        installed, or a graph and its origin disagree.
+    Raises a `ConfigurationError` if the policy reads signals that the network does not have, an exit reads outputs of
+    earlier exits, onnx is not installed, or a graph and its origin disagree.
     """
     if dtype not in DTYPES:
         raise ConfigurationError(not_allowed("dtype", dtype, DTYPES))

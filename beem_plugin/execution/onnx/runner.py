@@ -36,14 +36,8 @@ BATCHES = 8
 @dataclass
 class Decisions:
     """
-    # Parameters
-
-    exits : `ndarray`
-        `(samples,)` int64, from 1.
-    scores : `ndarray`
-        `(samples,)` float64.
-    outputs : `ndarray`
-        `(samples, labels)` float64 log-probabilities; of a regression `(samples, 1)`, the values.
+    Exits from 1, `(samples,)` int64; scores, `(samples,)` float64; and outputs, `(samples, labels)` float64
+    log-probabilities, of a regression `(samples, 1)`, the values.
     """
 
     exits: np.ndarray
