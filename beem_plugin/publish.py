@@ -10,8 +10,7 @@ from typing import Any
 from beem_plugin.archival import Archive, load_archive, save_archive
 from beem_plugin.common.errors import ConfigurationError, DataError, first_line
 from beem_plugin.common.files import scratch_folder
-from beem_plugin.comparison.calibrate import headline
-from beem_plugin.comparison.evidence import calibration_evidence
+from beem_plugin.comparison.calibrate import calibration_evidence, headline
 from beem_plugin.data.hub import hub_reachable
 from beem_plugin.execution.precision import INT8, dtype_of
 from beem_plugin.rendering.pages.model_card import model_card

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from beem_plugin.calibration.trace import ExitTrace, rows_of
-from beem_plugin.calibration.trace_checks import check_layers
-from beem_plugin.calibration.trace_file import meta_of, require_arrays, signals_of, write_arrays
+from beem_plugin.calibration.trace_file import check_layers, meta_of, require_arrays, signals_of, write_arrays
 from beem_plugin.common.errors import ConfigurationError, DataError, not_allowed
 from beem_plugin.exits.signals import ExitSignals
 from beem_plugin.exits.token_signals import SUMMARIES, TokenSignals, TokenSummary

@@ -15,8 +15,17 @@ from beem_plugin.calibration.reliability import expected_calibration_error
 from beem_plugin.calibration.report import report_on
 from beem_plugin.calibration.speed import depth_summary, histogram_summary
 from beem_plugin.calibration.token_depth import TokenDepth
-from beem_plugin.calibration.trace_checks import as_labels, check_exits, check_layers, check_samples
-from beem_plugin.calibration.trace_file import meta_of, read_arrays, require_arrays, signals_of, write_arrays
+from beem_plugin.calibration.trace_file import (
+    as_labels,
+    check_exits,
+    check_layers,
+    check_samples,
+    meta_of,
+    read_arrays,
+    require_arrays,
+    signals_of,
+    write_arrays,
+)
 from beem_plugin.common.errors import DataError
 from beem_plugin.common.known_labels import known_labels
 from beem_plugin.exits.calibration_report import CalibrationReport

@@ -1,17 +1,31 @@
-"""Plain networks: the first layers of an encoder with one classifier at their end, trained for themselves."""
+"""Plain networks: the first layers of an encoder with a classifier, trained for themselves; their traces and mixtures."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+
+from beem_plugin.archival import load_archive
 from beem_plugin.backbones.families import read_depth
+from beem_plugin.calibration.curves import Curve
+from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.known_labels import known_labels
 from beem_plugin.common.values import describe_value
+from beem_plugin.comparison.operating_curve import Family, TraceJudge, TraceResult
+from beem_plugin.comparison.result import PolicyResult
+from beem_plugin.evaluation.trace import trace_archive
 
 KEPT = ("backbone", "pooler", "share_pooler", "dropout")
 """Keys of an encoder with exits that mean the same in one without."""
 EXIT_CALLBACKS = ("calibrate_exits", "cross_level")
+NAME = "plain networks"
 
 
 def plain_config(config: dict[str, Any], layers: int) -> dict[str, Any]:
@@ -63,3 +77,125 @@ def encoder_of(config: dict[str, Any]) -> dict[str, Any]:
             "backbone whose layers can be cut, as in multi_exit_classifier"
         )
     return encoder
+
+
+def plain_of_each(paths: Sequence[str], traces: int) -> list[list[str]]:
+    """The files of `--plain` that belong to each trace: of each network one for each trace, in the same order."""
+    if len(paths) % traces:
+        raise ConfigurationError(
+            f"--plain: found {len(paths)} files for {traces} traces, allowed: of each network one for each trace, in "
+            "the same order"
+        )
+    return [list(paths[number::traces]) for number in range(traces)]
+
+
+def with_plain(found: TraceResult, path: str, plain: Sequence[str], metric: str) -> str | None:
+    """
+    Adds plain networks to the result of a trace, as a family whose curve is that of mixing two of them. If the deepest
+    is as deep as the network with exits, all speeds become relative to it, and its name is given as the reference.
+    """
+    traces = load_plain(plain, found.trace, path)
+    depth = max(found.trace.exit_layers[-1], *traces)
+    results = []
+    for layers, trace in traces.items():
+        name = f"plain network of {layers} layers"
+        family, _ = TraceJudge(trace, metrics=[metric]).single({"type": "final"}, name)
+        results.append(scaled(family.results[0], depth / layers))
+    found.scale = depth / found.trace.exit_layers[-1]
+    for one in found.families:
+        one.results = [scaled(result, found.scale) for result in one.results]
+        if one.curve is not None:
+            one.curve = replace(one.curve, speedup=found.scale * one.curve.speedup)
+    curve = Curve(
+        np.array([result.metrics[metric] for result in results]),
+        np.array([result.layer_speedup for result in results]),
+        [result.name for result in results],
+    )
+    found.families.append(Family(NAME, results, family.policy, curve if len(results) > 1 else None))
+    return results[0].name if results[0].layer_speedup == 1 else None
+
+
+def load_plain(paths: Sequence[str], like: ExitTrace, like_path: str) -> dict[int, ExitTrace]:
+    """By depth, the deepest first: stored traces, or archives on the data of the trace `like`; of the same samples."""
+    traces = []
+    for path in paths:
+        if Path(path).suffix == ".npz":
+            traces.append(ExitTrace.load(path))
+        elif like.source:
+            traces.append(trace_archive(load_archive(path), like.source))
+        else:
+            raise ConfigurationError(
+                f"--plain: {path}: {like_path} does not name its data; allowed: a trace of that network"
+            )
+    check_same_samples([like, *traces], [like_path, *paths])
+    found: dict[int, ExitTrace] = {}
+    for trace, path in sorted(zip(traces, paths, strict=True), key=lambda pair: -pair[0].exit_layers[-1]):
+        layers = trace.exit_layers[-1]
+        if layers in found:
+            raise ConfigurationError(f"--plain: {path}: found {layers} layers a second time, allowed: each depth once")
+        found[layers] = trace
+    return found
+
+
+def scaled(result: PolicyResult, factor: float) -> PolicyResult:
+    """The result with speeds relative to a network that is `factor` times as deep."""
+    speedup, intervals = factor * result.layer_speedup, dict(result.intervals)
+    if "layer_speedup" in intervals:
+        low, high = intervals["layer_speedup"]
+        intervals["layer_speedup"] = factor * low, factor * high
+    depth = {**result.depth, "layer_speedup": speedup, "layers_saved": 1 - 1 / speedup}
+    return replace(result, depth=depth, intervals=intervals)
+
+
+def check_same_samples(traces: Sequence[ExitTrace], names: Sequence[str]) -> None:
+    """Raises a `ConfigurationError` unless the traces are of the same samples in the same order."""
+    first = traces[0]
+    for trace, name in zip(traces[1:], names[1:], strict=True):
+        same = len(trace) == len(first) and trace.num_labels == first.num_labels
+        same = same and torch.equal(trace.labels, first.labels)
+        if not same or (None not in (trace.ids, first.ids) and trace.ids != first.ids):
+            raise ConfigurationError(
+                f"{name}: found other samples ({len(trace)}) than in {names[0]} ({len(first)}), allowed: the same "
+                "samples in the same order"
+            )
+
+
+def cascade_trace(traces: Sequence[ExitTrace]) -> ExitTrace:
+    """
+    A cascade of whole networks (CascadeBERT, Li et al. 2021) as a trace: one exit a network, small to large. A sample
+    that goes on has cost all networks so far, so that `exit_costs` are sums of depths. Any rule with a score decides;
+    the published one is `max_probability` with one threshold.
+    """
+    depths = [trace.exit_layers[-1] for trace in traces]
+    if len(depths) < 2 or depths != sorted(set(depths)):
+        raise ConfigurationError(f"cascade: found networks of {depths} layers, allowed: two or more, of rising depth")
+    check_same_samples(traces, [f"network of {depth} layers" for depth in depths])
+    meta = {key: value for key, value in traces[-1].meta.items() if key not in ("exit_layers", "exit_costs")}
+    meta |= {"exit_layers": depths, "exit_costs": np.cumsum(depths).tolist()}
+    logits = torch.cat([trace.logits[:, -1:] for trace in traces], 1)
+    return ExitTrace(logits, traces[-1].labels, traces[-1].ids, meta=meta)
+
+
+def right_of_last_exit(trace: ExitTrace) -> np.ndarray:
+    """`(labelled samples,)` float: 1 where the last exit is right."""
+    known = known_labels(trace.labels)
+    return (trace.predictions[:, -1] == trace.labels)[known].double().numpy()
+
+
+def mixture(costs: Sequence[float] | np.ndarray, right: Callable[[int], np.ndarray], cost: float) -> np.ndarray:
+    """
+    `(samples,)` the probability of being right of networks or settings that share the samples at random such that the
+    mean cost is `cost`: the two nearest take turns. Beyond both ends the cheapest or the dearest alone.
+
+    # Parameters
+
+    costs : `Sequence[float]`
+        `(networks,)` rising.
+    right : `Callable[[int], ndarray]`
+        `(samples,)` of the network at a place of `costs`.
+    """
+    above = int(np.searchsorted(costs, cost))
+    if above in (0, len(costs)):
+        return right(min(above, len(costs) - 1))
+    share = (cost - costs[above - 1]) / (costs[above] - costs[above - 1])
+    return np.asarray((1 - share) * right(above - 1) + share * right(above))

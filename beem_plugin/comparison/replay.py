@@ -16,7 +16,7 @@ from beem_plugin.common.errors import ConfigurationError, not_allowed
 from beem_plugin.common.files import atomic_write, write_json
 from beem_plugin.common.outputs import check_outputs
 from beem_plugin.comparison.operating_curve import CURVE_POINTS, TraceJudge, TraceResult
-from beem_plugin.comparison.plain_traces import plain_of_each, with_plain
+from beem_plugin.comparison.plain_networks import plain_of_each, with_plain
 from beem_plugin.comparison.policy_files import NamedPolicy, errors_at, load_policies, shortest_names, trace_paths
 from beem_plugin.comparison.replay_tables import csv_records, curves_table, pairs_table, results_table, speed_panels
 from beem_plugin.comparison.result import SplitCost, check_same_network

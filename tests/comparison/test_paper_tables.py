@@ -17,7 +17,7 @@ from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.comparison.paper import figures
 from beem_plugin.comparison.paper.methods import CAPTION_METHODS, LAYOUTS, METHODS, Choices, shown_encoder, variants_of
 from beem_plugin.comparison.paper.paper_tables import paper_tables_from_args
-from beem_plugin.comparison.paper.runs import depth_of
+from beem_plugin.comparison.paper.tables import depth_of
 from beem_plugin.rendering.plots import plots_available
 from tests.ablation_in_process import train_in_process
 from tests.tiny_caption_configs import DECODER, ENCODER

@@ -12,8 +12,7 @@ from beem_plugin.calibration.replay import replay
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.params import evaluate_jsonnet
-from beem_plugin.comparison.plain_networks import distilled_config, full_depth, plain_config
-from beem_plugin.comparison.plain_traces import cascade_trace, mixture
+from beem_plugin.comparison.plain_networks import cascade_trace, distilled_config, full_depth, mixture, plain_config
 from beem_plugin.comparison.trainings.variants import Variant
 from beem_plugin.exits.policies import MaxProbability
 from tests.tiny_project import CONFIGS

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from beem_plugin.calibration.thresholds import bounds
-from beem_plugin.calibration.thresholds.family import ThresholdFamily, optimal_family
+from beem_plugin.calibration.thresholds.coordinate_descent import ThresholdFamily, optimal_family
 from beem_plugin.calibration.thresholds.path import ThresholdPath
 from beem_plugin.common.errors import ConfigurationError, not_allowed
 from beem_plugin.exits.score_table import ScoreTable

@@ -12,8 +12,7 @@ from beem_plugin.common.params import apply_overrides
 from beem_plugin.comparison.ablation.ablate import ablate
 from beem_plugin.comparison.ablation.rows import Row
 from beem_plugin.comparison.paper.methods import METHODS
-from beem_plugin.comparison.paper.runs import Plan, depth_of
-from beem_plugin.comparison.paper.tables import TASK_NAMES
+from beem_plugin.comparison.paper.tables import TASK_NAMES, Plan, depth_of
 from beem_plugin.comparison.trainings.variants import Variant
 from beem_plugin.rendering.plots import Series, SpeedPanel, plots_available, save_figure, speed_plot
 from beem_plugin.rendering.tables import write_csv

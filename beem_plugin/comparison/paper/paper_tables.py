@@ -26,10 +26,17 @@ from beem_plugin.comparison.paper.methods import (
     Choices,
     shown_encoder,
 )
-from beem_plugin.comparison.paper.runs import Plan, depth_of, export_traces, run_table
-from beem_plugin.comparison.paper.tables import notes, paper_table, settings_table, write_table
-from beem_plugin.comparison.trainings.costs import cost_table
-from beem_plugin.comparison.trainings.trainings import Trainings, say
+from beem_plugin.comparison.paper.tables import (
+    Plan,
+    depth_of,
+    export_traces,
+    notes,
+    paper_table,
+    run_table,
+    settings_table,
+    write_table,
+)
+from beem_plugin.comparison.trainings.trainings import Trainings, cost_table, say
 from beem_plugin.dataset_readers.glue_sources import HUB_NAME
 
 SECONDS_A_LAYER = {"cpu": 4e-3, "gpu": 4e-5}

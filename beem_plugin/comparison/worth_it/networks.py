@@ -12,7 +12,7 @@ import numpy as np
 from beem_plugin.calibration.thresholds.path import ThresholdPath
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.comparison.plain_traces import cascade_trace, mixture, right_of_last_exit
+from beem_plugin.comparison.plain_networks import cascade_trace, mixture, right_of_last_exit
 from beem_plugin.comparison.result import build
 from beem_plugin.comparison.trainings.trained import TrainedRun
 from beem_plugin.comparison.trainings.variants import Variant

@@ -16,7 +16,7 @@ from beem_plugin.calibration.thresholds import NEVER
 from beem_plugin.calibration.thresholds.budget import BudgetThresholds
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.comparison.calibrate import has_thresholds, with_thresholds
-from beem_plugin.comparison.plain_traces import right_of_last_exit
+from beem_plugin.comparison.plain_networks import right_of_last_exit
 from beem_plugin.comparison.result import build
 from beem_plugin.comparison.worth_it.networks import CASCADE_RULE, Alternative, Networks, Plain, Traces
 from beem_plugin.evaluation.statistics import Difference

@@ -16,12 +16,10 @@ from beem_plugin.common.files import write_json
 from beem_plugin.common.params import load_config_dict
 from beem_plugin.common.registry import Params
 from beem_plugin.comparison.exit_choice import choose_depth, choose_exits
-from beem_plugin.comparison.plain_networks import encoder_of, full_depth, plain_config
-from beem_plugin.comparison.plain_traces import right_of_last_exit
+from beem_plugin.comparison.plain_networks import encoder_of, full_depth, plain_config, right_of_last_exit
 from beem_plugin.comparison.policy_files import errors_at, load_policies
-from beem_plugin.comparison.trainings.costs import cost_table
 from beem_plugin.comparison.trainings.runs import file_name
-from beem_plugin.comparison.trainings.trainings import Trainings, check_directory, say
+from beem_plugin.comparison.trainings.trainings import Trainings, check_directory, cost_table, say
 from beem_plugin.comparison.trainings.variants import Variant, check_variants
 from beem_plugin.comparison.worth_it.networks import Networks, Plain, Traces
 from beem_plugin.comparison.worth_it.options import SPEEDS, choose_options

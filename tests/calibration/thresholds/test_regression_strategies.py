@@ -13,7 +13,7 @@ from beem_plugin.calibration.replay import replay
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.registry import Params
-from beem_plugin.comparison.evidence import calibration_evidence
+from beem_plugin.comparison.calibrate import calibration_evidence
 from beem_plugin.exits.policies import ExitPolicy
 from beem_plugin.rendering.pages.calibration import calibration_page
 
