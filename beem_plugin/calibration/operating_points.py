@@ -48,7 +48,7 @@ def operating_points(
         return [OperatingPoint(policy, True)]
     points = [measured(policy, trace, is_current=True)]
     for speed in (None, *speeds):
-        other = at_speed(policy, trace, speed)
+        other = with_budget(policy, trace, None if speed is None else BudgetThresholds(speedup=speed))
         if other is None:
             continue
         point = measured(other, trace)
@@ -57,17 +57,17 @@ def operating_points(
     return sorted(points, key=lambda point: point.speedup or 0.0)
 
 
-def at_speed(policy: ExitPolicy, trace: ExitTrace, speedup: float | None) -> ExitPolicy | None:
-    """A copy of a calibrated policy with one threshold for all exits; without a speed, no sample exits early."""
+def with_budget(policy: ExitPolicy, trace: ExitTrace, budget: BudgetThresholds | None) -> ExitPolicy | None:
+    """A copy of a calibrated policy with other thresholds, if it has any; without a budget, no sample exits early."""
     found = copy.deepcopy(policy)
     inner = threshold_policy(found)
     if inner is None or trace.num_exits < 2:
         return None
     table = found.score_table(trace)  # type: ignore[attr-defined]
-    if speedup is None:
+    if budget is None:
         inner.values = [inner.never] * (trace.num_exits - 1)
     else:
-        inner.values = [table.orient(value) for value in BudgetThresholds(speedup=speedup).fit(table).thresholds]
+        inner.values = [table.orient(value) for value in budget.fit(table).thresholds]
     inner.strategy = as_strategy(inner.native_thresholds())
     return found
 

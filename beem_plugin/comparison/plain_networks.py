@@ -1,4 +1,4 @@
-"""Plain networks: the first layers of an encoder with a classifier, trained for themselves; their traces and mixtures."""
+"""Plain networks: the first layers of an encoder with a classifier; their traces and mixtures."""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ from beem_plugin.execution.precision import cast_network
 from beem_plugin.exits.policies import Final
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.models.caption_trace import trace_captions
-from beem_plugin.tasks.caption_benchmark import caption_cases
 from beem_plugin.tasks.caption_decoding import (
+    caption_cases,
     captioner_of,
     check_references,
     decode_in_order,

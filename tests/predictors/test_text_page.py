@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from beem_plugin import load
-from beem_plugin.calibration.operating_points import at_speed, operating_points
+from beem_plugin.calibration.operating_points import with_budget, operating_points
 from beem_plugin.calibration.replay import replay
 from beem_plugin.predictors import Predictor
 from tests.tiny_project import run, sentences
@@ -98,7 +98,7 @@ def test_points_are_the_policy_at_other_thresholds(trained: Path) -> None:
         assert point.shares == pytest.approx(histogram)
         assert point.metric == pytest.approx(float((decisions.predictions == trace.labels).float().mean()))
         assert point.thresholds is not None and len(point.thresholds) == 2
-    full = at_speed(policy, trace, None)
+    full = with_budget(policy, trace, None)
     assert full is not None and set(replay(full, trace).exits.tolist()) == {3}
     assert policy.to_config() == predictor.model.exit_policy.to_config()
 

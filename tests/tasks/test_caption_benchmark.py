@@ -15,7 +15,7 @@ from beem_plugin.common.registry import Params
 from beem_plugin.evaluation.benchmark import benchmark_table, run_benchmark
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.models import MultiExitCaptioner
-from beem_plugin.tasks.caption_benchmark import Images, caption_cases
+from beem_plugin.tasks.caption_decoding import Images, caption_cases
 from beem_plugin.tasks.captioning import Captioning
 from beem_plugin.training.train import train_model
 from tests.tiny_caption_configs import tiny

@@ -1,4 +1,4 @@
-"""The paper's tables from judged runs: medians over seeds with their range."""
+"""Trains and judges a table's methods on its tasks, and lays the paper's tables out: medians over seeds with range."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from beem_plugin.calibration.curves import native
+from beem_plugin.calibration.operating_points import with_budget
 from beem_plugin.calibration.replay import replay
 from beem_plugin.calibration.thresholds import NEVER
 from beem_plugin.calibration.thresholds.budget import BudgetThresholds
@@ -85,13 +85,7 @@ def fit_parameters(config: Mapping[str, Any], trace: ExitTrace) -> dict[str, Any
 def decide(config: dict[str, Any], cost: float, fit_on: ExitTrace, trace: ExitTrace) -> Fitted:
     """The policy with thresholds for a mean cost in layers on `fit_on`, and its decisions on `trace`."""
     policy = build(config, fit_on)
-    if has_thresholds(config) and policy.score_key() is None:
-        policy = build(with_thresholds(config, {"type": "budget", "budget": cost}), fit_on)
-        policy.calibrate(fit_on)
-    elif has_thresholds(config):
-        table = policy.scores(fit_on)
-        limits = BudgetThresholds(budget=cost).fit(table).thresholds
-        policy = build(with_thresholds(config, [native(table, limit) for limit in limits]), fit_on)
+    policy = with_budget(policy, fit_on, BudgetThresholds(budget=cost)) or policy
     decisions = replay(policy, trace)
     costs = torch.tensor(trace.costs_under(policy), dtype=torch.float64)[decisions.exits - 1]
     right = (decisions.predictions == trace.labels).double().numpy()
