@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from beem_plugin.calibration.reliability import expected_calibration_error
+from beem_plugin.calibration.confidence import expected_calibration_error
 from beem_plugin.calibration.report import report_on
 from beem_plugin.calibration.speed import depth_summary, histogram_summary
 from beem_plugin.calibration.token_depth import TokenDepth

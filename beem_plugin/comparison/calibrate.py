@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from beem_plugin.archival import Archive, load_archive, with_calibration
+from beem_plugin.calibration.confidence import expected_calibration_error, reliability
 from beem_plugin.calibration.curves import curve_of, has_scores
-from beem_plugin.calibration.reliability import expected_calibration_error, reliability
 from beem_plugin.calibration.replay import replay
 from beem_plugin.calibration.report import CalibrationReport
 from beem_plugin.calibration.stored_calibration import Calibration

@@ -13,11 +13,12 @@ from scipy.optimize import minimize_scalar
 from beem_plugin.calibration.confidence import (
     TemperatureScaling,
     VectorScaling,
+    expected_calibration_error,
     fit_temperature,
     fit_vector,
     negative_log_likelihood,
+    reliability,
 )
-from beem_plugin.calibration.reliability import expected_calibration_error, reliability
 from beem_plugin.calibration.replay import replay
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError, NotCalibratedError

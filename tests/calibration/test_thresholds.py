@@ -15,7 +15,10 @@ from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.registry import Params
 from beem_plugin.exits.policies import Beem, Entropy, ExitPolicy, MaxProbability
+from beem_plugin.exits.threshold_grid import ThresholdGrid
 from tests.exits.random_traces import random_trace
+
+from .thresholds.tables import make_trace
 
 
 def random_table(rng: random.Random, **fields: Any) -> ScoreTable:
@@ -157,6 +160,9 @@ def test_quantiles_of_the_scores_are_scores_that_were_seen():
     for column, value in enumerate(fit.thresholds):
         assert value in table.scores[:, column].tolist() or value == math.inf
     assert fit.thresholds[0] == float(table.scores[:, 0].min())  # any error is allowed: all samples exit at exit 1
+    values = ThresholdGrid(5).candidates(table, table.scores[:, 0])
+    assert len(values) <= 6 and values[-1] == math.inf and set(values[:-1]) <= set(table.scores[:, 0].tolist())
+    assert values[0] == table.scores[:, 0].min() and values[-2] == table.scores[:, 0].max()
 
 
 def test_same_samples_never_errs_more_than_the_last_exit():
@@ -355,7 +361,23 @@ def test_the_papers_grid_is_the_default_of_beem():
     assert report.thresholds[0] in (0.3, 0.6, 0.9, 1.2, 1.5)
 
 
-# --- fixed, and what is refused -------------------------------------------------------------------
+def test_only_beem_has_the_papers_grid_by_default() -> None:
+    trace = make_trace(800)
+    beem = ExitPolicy.from_params({"type": "beem", "weights": "cost", "thresholds": {"type": "error_rate"}})
+    allowed = {0.5 * k for k in range(1, 11)} | {"never"}
+    assert set(beem.calibrate(trace).thresholds or []) <= allowed
+    plain = ExitPolicy.from_params({"type": "max_probability", "thresholds": {"type": "error_rate"}})
+    found = plain.calibrate(trace).thresholds or []
+    seen = set(trace.logits.double().softmax(-1).amax(-1).flatten().tolist())
+    assert any(value != "never" for value in found)
+    assert all(value == "never" or min(abs(value - score) for score in seen) < 1e-12 for value in found)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("policy", ["max_probability", "entropy", "margin", "beem"])
+@pytest.mark.parametrize("strategy", ["error_rate", "best_on_validation"])
+def test_every_rule_can_be_calibrated_by_name(policy: str, strategy: str) -> None:
+    report = ExitPolicy.from_params({"type": policy, "thresholds": strategy}).calibrate(make_trace(400))
+    assert report.error is not None and report.layer_speedup >= 1
 
 
 def test_fixed_thresholds_are_resolved_exit_by_exit():

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from beem_plugin import load
-from beem_plugin.calibration.operating_points import with_budget, operating_points
+from beem_plugin.calibration.operating_points import operating_points, with_budget
 from beem_plugin.calibration.replay import replay
 from beem_plugin.predictors import Predictor
 from tests.tiny_project import run, sentences

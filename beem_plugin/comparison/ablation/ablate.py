@@ -11,10 +11,9 @@ from typing import Any
 from beem_plugin.common.errors import BeemError, ConfigurationError, check_least
 from beem_plugin.common.files import write_json
 from beem_plugin.common.params import evaluate_document, load_config_dict
-from beem_plugin.comparison.ablation.difference import differences
 from beem_plugin.comparison.ablation.rows import Row, compare_with_base, find_sweeps, keep_best, reference_of
 from beem_plugin.comparison.ablation.table import ablation_table, csv_record, markdown, write_plots
-from beem_plugin.comparison.ablation.variant_files import read_variants
+from beem_plugin.comparison.ablation.variant_files import differences, read_variants
 from beem_plugin.comparison.trainings.runs import file_name, hash_of
 from beem_plugin.comparison.trainings.trained import TrainedRun, judge
 from beem_plugin.comparison.trainings.trainings import Trainings, check_directory, say

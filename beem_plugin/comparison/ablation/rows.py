@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from beem_plugin.calibration.curves import Curve
-from beem_plugin.comparison.ablation.difference import Difference as ConfigDifference, at, flat, in_one_line, to_json
+from beem_plugin.comparison.ablation.variant_files import Difference as ConfigDifference, at, flat, in_one_line, to_json
 from beem_plugin.comparison.trainings.variants import BASE, Variant
 from beem_plugin.evaluation.statistics import Difference, mcnemar, paired_difference
 from beem_plugin.rendering.tables import Estimate

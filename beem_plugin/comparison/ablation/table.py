@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from beem_plugin.calibration.curves import Curve
-from beem_plugin.comparison.ablation.difference import in_one_line
 from beem_plugin.comparison.ablation.rows import BLOCKS, Row, Sweep, reference_of
+from beem_plugin.comparison.ablation.variant_files import in_one_line
 from beem_plugin.comparison.trainings.runs import file_name
 from beem_plugin.comparison.trainings.variants import BASE
 from beem_plugin.rendering.plots import (
