@@ -41,10 +41,7 @@ def reliability(confidence: Tensor, right: Tensor, bins: int = DEFAULT_BINS) -> 
 
 
 def expected_calibration_error(confidence: Tensor, right: Tensor, bins: int = DEFAULT_BINS) -> float:
-    """
-    The mean difference between confidence and accuracy over bins of equal width, weighted by their samples (Guo et al.
-    2017, Eq. 3); 0 without samples. Parameters as for `reliability`.
-    """
+    """The mean of |confidence - accuracy| over bins, weighted by samples (Guo et al. 2017, Eq. 3); 0 without any."""
     filled = [entry for entry in reliability(confidence, right, bins) if entry["samples"]]
     total = sum(entry["samples"] * abs(entry["confidence"] - entry["accuracy"]) for entry in filled)
     return float(total / max(len(confidence), 1))

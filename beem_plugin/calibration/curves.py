@@ -59,10 +59,7 @@ class Curve:
         return float(between(*self._knots(), np.array([speedup]))[0])
 
     def area(self, low: float = 1.0, high: float = 3.0) -> float | None:
-        """
-        The area under the curve between two layer speed-ups over its width: the mean accuracy in points (0 to 100).
-        `None` if the curve does not reach from `low` to `high`.
-        """
+        """The mean accuracy in points (0 to 100) between two speed-ups; `None` if the curve does not reach both."""
         ends = self.at(low), self.at(high)
         if ends[0] is None or ends[1] is None:
             return None
@@ -81,10 +78,7 @@ class Curve:
         return every, between(speed, accuracy, every)
 
     def with_full_depth(self, accuracy: float) -> Curve:
-        """
-        The curve with full depth as its slow end, which every network can run; unchanged if it has a setting at 1x (a
-        threshold of never).
-        """
+        """The curve with full depth as its slow end, which every network can run; unchanged if it starts at 1x."""
         if len(self) and self.speedup[0] <= 1.0:
             return self
         return Curve(np.append(accuracy, self.accuracy), np.append(1.0, self.speedup), ["full depth", *self.settings])
@@ -119,9 +113,8 @@ def between(speed: np.ndarray, accuracy: np.ndarray, at: np.ndarray) -> np.ndarr
 def integrals(speed: np.ndarray, accuracy: np.ndarray) -> np.ndarray:
     """
     The areas over the speed-up under `between`, one interval at a time: exact, as a line in the depth is a + b / s.
-
-    With r = (s' - s) / s the interval from (s, A) to (s', A') has the area A (s' - s) + b (ln(1 + r) - r), where
-    b = (A - A') / (1/s - 1/s').
+    With r = (s' - s) / s the interval from (s, A) to (s', A') has the area A (s' - s) + b (ln(1 + r) - r), where b = (A
+    - A') / (1/s - 1/s').
     """
     s, following = speed[:-1], speed[1:]
     wide = following > s
@@ -132,14 +125,9 @@ def integrals(speed: np.ndarray, accuracy: np.ndarray) -> np.ndarray:
 
 def threshold_curve(table: ScoreTable, thresholds: Sequence[float | str] | None = None) -> Curve:
     """
-    One threshold for all exits, swept.
-
-    # Parameters
-
-    table : `ScoreTable`
-        From a policy's `score_table`; every sample needs a label.
-    thresholds : `Sequence`, optional (default = all thresholds with different decisions)
-        In the policy's own unit; `"never"` is allowed. By default the curve is exact: it contains every setting.
+    One threshold for all exits, swept over a policy's scores; every sample needs a label. `thresholds` are in the
+    policy's own unit, `"never"` allowed; by default the curve is exact: it contains every setting that makes a
+    difference.
     """
     table.require_labels(REQUIRING)
     return _swept(table, (~table.wrong).numpy(), thresholds)
@@ -160,8 +148,7 @@ def _swept(table: ScoreTable, right: np.ndarray, thresholds: Sequence[float | st
 
 def metric_curve(table: ScoreTable, metric: str, points: int = 400) -> Curve:
     """
-    `threshold_curve` of another metric of `common.metrics`, computed for each of about `points` settings, spread evenly
-    over the depth.
+    `threshold_curve` of another metric, computed for each of about `points` settings, spread evenly over the depth.
     """
     table.require_labels(REQUIRING)
     finite = table.scores[:, :-1][table.scores[:, :-1].isfinite()]
@@ -181,13 +168,7 @@ def metric_curve(table: ScoreTable, metric: str, points: int = 400) -> Curve:
 
 
 def vector_curve(table: ScoreTable, vectors: Sequence[Sequence[float]]) -> Curve:
-    """
-    # Parameters
-
-    table : `ScoreTable`
-    vectors : `Sequence[Sequence[float]]`
-        Oriented thresholds, one list per setting with an entry for every exit but the last.
-    """
+    """One point for each of `vectors`: oriented thresholds, an entry for every exit but the last."""
     table.require_labels(REQUIRING)
     accuracy, speedup = [], []
     for found in outcomes_of(table, np.array(vectors, dtype=np.float64)):
@@ -200,15 +181,8 @@ def vector_curve(table: ScoreTable, vectors: Sequence[Sequence[float]]) -> Curve
 
 def curve_of(policy: ExitPolicy, trace: Trace, thresholds: Sequence[float | str] | None = None) -> Curve:
     """
-    The curve of a policy with thresholds: its score with one threshold for all exits, swept.
-
-    # Parameters
-
-    policy : `ExitPolicy`
-        With a `score_table`; the parameters of its score (weights, temperatures) must be fitted.
-    trace : `Trace`
-    thresholds : `Sequence`, optional
-        See `threshold_curve`.
+    The curve of a policy with thresholds: its score with one threshold for all exits, swept (see `threshold_curve`).
+    The parameters of its score (weights, temperatures) must be fitted.
     """
     if not has_scores(policy):
         raise ConfigurationError(

@@ -57,12 +57,10 @@ class ExitDecisions:
 
 def replay(policy: ExitPolicy, trace: Trace) -> ExitDecisions:
     """
-    Steps `policy` over all exits of `trace`, all samples at once. Samples that have exited are still stepped and
-    the results ignored: a policy processes each sample independently, so this equals removing them. One that adapts
-    starts over, and learns from one sample after the other.
-
-    The policy is bound to the trace's exits. Parameters that are not fitted are a `NotCalibratedError`, a signal that
-    the trace lacks is a `ConfigurationError`.
+    Steps `policy`, which is bound to the trace's exits, over all exits of `trace`, all samples at once. Samples that
+    have exited are still stepped and the results ignored: a policy processes each sample independently, so this equals
+    removing them. One that adapts starts over, and learns from one sample after the other. Parameters that are not
+    fitted are a `NotCalibratedError`, a signal that the trace lacks is a `ConfigurationError`.
     """
     _prepare(policy, trace)
     samples = len(trace)
@@ -93,10 +91,9 @@ def replay(policy: ExitPolicy, trace: Trace) -> ExitDecisions:
 
 def replay_many(policies: Sequence[ExitPolicy], trace: Trace) -> Iterator[tuple[int, Outcome]]:
     """
-    `replay` of each policy, as counts. Policies that differ only in their limits share one pass over the trace; others
-    are replayed one by one, on signals that are computed once.
-
-    Gives each index in `policies` once, in any order, and its outcome. Raises what `replay` raises.
+    `replay` of each policy, as counts: each index in `policies` once, in any order, and its outcome. Policies that
+    differ only in their limits share one pass over the trace; others are replayed one by one, on signals that are
+    computed once.
     """
     groups: dict[bytes | int, list[int]] = {}
     for index, policy in enumerate(policies):

@@ -15,23 +15,13 @@ def depth_summary(
     exits: Tensor, exit_layers: Sequence[int], exit_costs: Sequence[float] | None = None
 ) -> dict[str, Any]:
     """
-    Counts layers, not seconds.
+    The depth of samples that exit at `exits`, `(samples,)` int64 from 1, in layers, not seconds. `exit_layers` are the
+    blocks that the exits read, the last the depth L; `exit_costs` (default: `exit_layers`) the layers up to each exit
+    with the cost in layers of all branches up to there.
 
-    # Parameters
-
-    exits : `Tensor`
-        `(samples,)` int64, the 1-based exit of each sample.
-    exit_layers : `Sequence[int]`
-        The block that each exit reads, 1-based; the last is the depth L of the network.
-    exit_costs : `Sequence[float]`, optional (default = `exit_layers`)
-        The layers up to each exit, and the cost in layers of all branches up to there.
-
-    # Returns
-
-    `dict[str, Any]`
-        `layer_speedup`: L * samples / sum of the layers run (BEEM, section 4; 1.0 without samples), branches counted
-        as the layers that they cost. `layers_saved`: 1 - 1 / layer_speedup, which PABEE's code prints as speed-up.
-        `average_exit`, `average_layer`: means over samples. `exit_histogram`: samples by exit.
+    `layer_speedup`: L * samples / sum of the layers run (BEEM, section 4; 1.0 without samples), branches counted as the
+    layers that they cost. `layers_saved`: 1 - 1 / layer_speedup, which PABEE's code prints as speed-up. `average_exit`,
+    `average_layer`: means over samples. `exit_histogram`: samples by exit.
     """
     histogram = torch.bincount(exits.cpu() - 1, minlength=len(exit_layers)).tolist()
     return histogram_summary(histogram, exit_layers, exit_costs)

@@ -64,11 +64,9 @@ class ExitTrace:
     meta: Mapping[str, Any] = field(default_factory=dict)
     token_depth: TokenDepth | None = None
 
-    kinds: ClassVar[dict[str, type[ExitTrace]]] = {}
-    """Subclasses by an array that only their files contain."""
+    kinds: ClassVar[dict[str, type[ExitTrace]]] = {}  # subclasses by an array that only their files contain
 
-    has_independent_samples: ClassVar[bool] = True
-    """Whether intervals may take the samples as independent draws."""
+    has_independent_samples: ClassVar[bool] = True  # whether intervals may take the samples as independent draws
 
     def __post_init__(self) -> None:
         # Logits that were transformed in float64 keep their precision; files hold float32.
@@ -175,10 +173,7 @@ class ExitTrace:
         )
 
     def depth(self, exits: Tensor, policy: ExitPolicy | None = None) -> dict[str, Any]:
-        """
-        `depth_summary` of the samples, which exit under `policy`; if their tokens exit one by one, the speed-ups are
-        those of the tokens.
-        """
+        """`depth_summary` under `policy`; if tokens exit one by one, the speed-ups are those of the tokens."""
         return {**depth_summary(exits, self.exit_layers, self.costs_under(policy)), **self._token_summary()}
 
     def histogram_depth(self, histogram: Sequence[int], policy: ExitPolicy | None = None) -> dict[str, Any]:
@@ -211,13 +206,8 @@ class ExitTrace:
     @classmethod
     def load(cls, path: str | Path) -> ExitTrace:
         """
-        Reads a trace file.
-
-        # Raises
-
-        `DataError`
-            If the file is missing, is no `.npz`, lacks `logits` or `labels`, holds NaN or infinite logits, or its
-            arrays do not fit together.
+        Reads a trace file. One that is missing, is no `.npz`, lacks arrays, holds NaN or infinite logits, or whose
+        arrays do not fit together is a `DataError`.
         """
         arrays = read_arrays(path)
         kind = next((kind for name, kind in cls.kinds.items() if name in arrays), ExitTrace)

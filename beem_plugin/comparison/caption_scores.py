@@ -79,8 +79,7 @@ def flat(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def scores_table(rows: Sequence[Mapping[str, Any]], **heads: str) -> Table:
     """
-    Metrics times 100, differences of CIDEr with their standard error, and speed-ups. `heads` are the first columns'. A
-    column is added here.
+    Metrics times 100, differences of CIDEr with error, speed-ups; first the columns `heads`. A column is added here.
     """
     columns = {name: Column(head, "text") for name, head in heads.items()}
     columns |= {f"metrics.{name}": Column(head, digits=1, factor=100) for name, head in METRIC_NAMES.items()}
@@ -128,15 +127,11 @@ def compared_rows(
     runs: Sequence[Mapping[str, Any]], metrics: Sequence[str] = DEFAULT_METRICS, spice_jars: str | None = None
 ) -> list[dict[str, Any]]:
     """
-    A row for each method and rule, means over seeds; see `read_caption_runs` and `score_captions`.
-
-    # Returns
-
-    `list[dict[str, Any]]`
-        `method`, `name`, `seeds`, `metrics`, `layer_speedup` and its like; `full_difference` and `final_difference`:
-        CIDEr less that of the same network at full depth, and less that of the network trained without exits with the
-        same seed, each with `..._error`, over images the standard error of the mean difference, over seeds the mean of
-        these. The row "final, captions of other images" gives each image the caption of the next.
+    A row for each method and rule, means over seeds: `method`, `name`, `seeds`, `metrics` (see `score_captions`),
+    `layer_speedup` and its like; `full_difference` and `final_difference`: CIDEr less that of the same network at full
+    depth, and less that of the network trained without exits with the same seed, each with `..._error`, over images the
+    standard error of the mean difference, over seeds the mean of these. The row "final, captions of other images" gives
+    each image the caption of the next.
     """
     finals: dict[Any, tuple[Mapping[str, Any], CaptionScores]] = {}
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}

@@ -21,10 +21,8 @@ from beem_plugin.comparison.result import build
 class ExitChoice:
     """A set of exits."""
 
-    exit_layers: list[int]
-    """For `exit_layers` of an encoder: rising, the last one included."""
-    area: float
-    """Mean accuracy in points between the two speeds."""
+    exit_layers: list[int]  # for `exit_layers` of an encoder: rising, the last one included
+    area: float  # mean accuracy in points between the two speeds
 
 
 def choose_exits(

@@ -59,8 +59,7 @@ class Family:
 @dataclass
 class TraceResult:
     """
-    All policies on one trace; its `name` is `None` if it is the only one. Speeds are relative to a network of `scale`
-    times the trace's layers.
+    All policies on one trace (`name` is `None` for the only one); speeds are relative to `scale` times its layers.
     """
 
     name: str | None

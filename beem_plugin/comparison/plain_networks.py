@@ -185,14 +185,8 @@ def right_of_last_exit(trace: ExitTrace) -> np.ndarray:
 def mixture(costs: Sequence[float] | np.ndarray, right: Callable[[int], np.ndarray], cost: float) -> np.ndarray:
     """
     `(samples,)` the probability of being right of networks or settings that share the samples at random such that the
-    mean cost is `cost`: the two nearest take turns. Beyond both ends the cheapest or the dearest alone.
-
-    # Parameters
-
-    costs : `Sequence[float]`
-        `(networks,)` rising.
-    right : `Callable[[int], ndarray]`
-        `(samples,)` of the network at a place of `costs`.
+    mean cost is `cost`: the two nearest of the rising `costs` take turns. Beyond both ends the cheapest or the dearest
+    alone. `right` gives `(samples,)` of the network at a place of `costs`.
     """
     above = int(np.searchsorted(costs, cost))
     if above in (0, len(costs)):

@@ -31,15 +31,9 @@ class NamedPolicy:
 
 def load_policies(policies: Sequence[str], files: Sequence[str], overrides: str) -> list[NamedPolicy]:
     """
-    # Parameters
-
-    policies : `Sequence[str]`
-        Registered names, or files with one policy block each, named by the file, with its folder where two files have
-        the same name.
-    files : `Sequence[str]`
-        Files of several: `{name: block}`, or a list of blocks, named by their `type`.
-    overrides : `str`
-        Changes to every block.
+    `policies` are registered names, or files with one policy block each, named by the file, with its folder where two
+    files have the same name; `files` hold several: `{name: block}`, or a list of blocks, named by their `type`.
+    `overrides` change every block.
     """
     found = []
     for name, path in zip(shortest_names(policies), policies, strict=True):

@@ -63,14 +63,7 @@ class Setting:
 
 
 def expand(block: dict[str, Any]) -> list[Setting]:
-    """
-    All settings of a policy's block; one if it has no grid.
-
-    # Raises
-
-    `ConfigurationError`
-        For a wrong grid, with its key, and for more than 100,000 settings.
-    """
+    """All settings of a policy's block; one if it has no grid. A wrong grid is an error that names its key."""
     settings = list(itertools.islice(_alternatives(block, ExitPolicy, "", False), MAX_SETTINGS + 1))
     if len(settings) > MAX_SETTINGS:
         raise ConfigurationError(f"the policy's grids: found more than {MAX_SETTINGS:,} settings, allowed: up to that")

@@ -60,8 +60,7 @@ class Replay:
 
     def pairs(self) -> list[dict[str, Any]]:
         """
-        Paired tests of single policies and the last exit, two by two, or all against `reference`: on each trace, and
-        over several.
+        Paired tests of policies and the last exit, two by two or all against `reference`: on each trace, over several.
         """
         return [
             {**label, "first": one, "second": other, **test(values[one], values[other]).to_json()}

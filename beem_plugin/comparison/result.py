@@ -124,10 +124,7 @@ def measure(trace: ExitTrace, predictions: Tensor, metrics: Sequence[str] = ()) 
 
 
 def measure_outcome(trace: ExitTrace, outcome: Outcome, metrics: Sequence[str] = ()) -> dict[str, float]:
-    """
-    Accuracy, the task's own metrics and those that give the numbers `metrics`; of a regression its own alone. Empty
-    where there is no label.
-    """
+    """Accuracy, the task's metrics and those of `metrics`; of a regression its own alone; empty without labels."""
     if not len(outcome.counts):
         return {}
     names = [trace.metric] if trace.is_regression else ["accuracy", trace.metric, *map(metric_with_key, metrics)]
@@ -149,10 +146,8 @@ class SplitCost:
     none of them is sent to the cloud, where the other layers and exits run.
     """
 
-    layer: int
-    """The last layer on the edge."""
-    offload: float = 1.0
-    """The price of sending a sample, in layers of the edge device."""
+    layer: int  # the last layer on the edge
+    offload: float = 1.0  # the price of sending a sample, in layers of the edge device
 
     def __post_init__(self) -> None:
         if self.layer < 1:

@@ -88,16 +88,11 @@ def run_benchmark(
     time_budget: float | None = None,
 ) -> dict[str, Any]:
     """
-    Times the cases of `Task.benchmark_cases`; `time_budget` is that of each batch size.
-
-    # Returns
-
-    `dict[str, Any]`
-        `counted` of the first case with exits, and `measured`: a row a batch size and case (its name in
-        `condition`, and in `case` that of release 0.1) with its `seconds`, rates,
-        latency of a batch, `measured_speedup` (over full depth of the same engine),
-        `measured_speedup_over_transformers`, `measured_over_layer_speedup`, `measured_cost_of_exits` (of unused exits
-        over full depth, less 1), and the numbers that the case counts.
+    Times the cases of `Task.benchmark_cases`; `time_budget` is that of each batch size. Gives `counted` of the first
+    case with exits, and `measured`: a row a batch size and case (its name in `condition`, and in `case` that of release
+    0.1) with its `seconds`, rates, latency of a batch, `measured_speedup` (over full depth of the same engine),
+    `measured_speedup_over_transformers`, `measured_over_layer_speedup`, `measured_cost_of_exits` (of unused exits over
+    full depth, less 1), and the numbers that the case counts.
     """
     rows: list[dict[str, Any]] = []
     counted: dict[str, Any] = {}

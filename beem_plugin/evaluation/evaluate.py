@@ -128,14 +128,11 @@ def file_names(sources: list[str], automatic: bool, given: str | None, suffix: s
 class Evaluation:
     """What `evaluate` measured on one source."""
 
-    metrics: dict[str, Any]
-    """As `Task.evaluate` gives them."""
+    metrics: dict[str, Any]  # as `Task.evaluate` gives them
     intervals: dict[str, Interval] = field(default_factory=dict)
     """95 %, of the metrics of labels and of `layer_speedup`, where samples are independent."""
-    difference: Difference | None = None
-    """Of accuracy from the last exit's, paired by sample."""
-    tables: list[Table] = field(default_factory=list)
-    """The task's own, such as one a class."""
+    difference: Difference | None = None  # of accuracy from the last exit's, paired by sample
+    tables: list[Table] = field(default_factory=list)  # the task's own, such as one a class
 
     def to_json(self) -> dict[str, Any]:
         """What `--output-file` holds."""

@@ -22,16 +22,11 @@ SPEED_DRAWS, METRIC_DRAWS = 1000, 200
 class Difference:
     """A paired difference between two rules."""
 
-    difference: float
-    """First less second."""
-    interval: Interval | None
-    """95 %; `None` if one pair is all there is."""
-    p_value: float | None
-    """Two-sided, of no difference."""
-    pairs: int
-    """Samples, or seeds; of `crossed_t` samples."""
-    test: str
-    """`"mcnemar"`, `"paired_t"` or `"crossed_t"`."""
+    difference: float  # first less second
+    interval: Interval | None  # 95 %; `None` if one pair is all there is
+    p_value: float | None  # two-sided, of no difference
+    pairs: int  # samples, or seeds; of `crossed_t` samples
+    test: str  # `"mcnemar"`, `"paired_t"` or `"crossed_t"`
 
     @property
     def within_noise(self) -> bool:
@@ -78,14 +73,10 @@ def paired_difference(first: Sequence[float], second: Sequence[float]) -> Differ
 
 def crossed_difference(first: np.ndarray, second: np.ndarray) -> Difference:
     """
-    The mean difference of two rules, both with several seeds on the same samples. Seeds and samples count as drawn: the
+    The mean difference of two rules, both with several seeds on the same samples: `(seeds, samples)`, 1 where a
+    prediction is right, 0 where it is wrong, or the probability of being right. Seeds and samples count as drawn: the
     squared standard error is the sum of theirs less that of what is left, which both hold (two-way clustering, Cameron,
     Gelbach and Miller 2011), and t has Satterthwaite's (1946) degrees of freedom. One seed tells of the samples only.
-
-    # Parameters
-
-    first, second : `ndarray`
-        `(seeds, samples)`: 1 where a prediction is right, 0 where it is wrong, or the probability of being right.
     """
     differences = np.asarray(first, dtype=np.float64) - np.asarray(second, dtype=np.float64)
     seeds, samples = differences.shape
@@ -130,14 +121,8 @@ def metric_intervals(
     names: Iterable[str], labels: np.ndarray, predictions: np.ndarray, counts: np.ndarray
 ) -> dict[str, Interval]:
     """
-    Intervals of each number of some metrics of a classification: binomial of accuracy, bootstrap of the others.
-
-    # Parameters
-
-    names : `Iterable[str]`
-        Keys of `common.metrics.METRICS`.
-    labels, predictions, counts : `np.ndarray`
-        `(cells,)` each: how many samples, one or more, have which label and prediction.
+    Intervals of each number of the metrics `names` (see `common.metrics`): binomial of accuracy, bootstrap of the
+    others. `(cells,)` each: how many samples, one or more, have which label and prediction.
     """
     found = {"accuracy": binomial_interval(int(counts[labels == predictions].sum()), int(counts.sum()))}
     draws = resampled_counts(counts, METRIC_DRAWS)

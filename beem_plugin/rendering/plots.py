@@ -64,10 +64,7 @@ class Series:
 
 @dataclass
 class SpeedPanel:
-    """
-    Quality against layer speed-up, up to the speed-up `farthest`; `last_exit`, in percent, is a dashed line labelled
-    `reference`.
-    """
+    """Quality against speed-up up to `farthest`; `last_exit`, in percent, is a dashed line labelled `reference`."""
 
     ylabel: str
     last_exit: float

@@ -47,19 +47,13 @@ class Column:
     """How the cells under a head are shown."""
 
     name: str
-    kind: Literal["text", "number"] = "number"
-    """Text is aligned left and shown as it is."""
+    kind: Literal["text", "number"] = "number"  # text is aligned left and shown as it is
     digits: int = 2
-    unit: str = ""
-    """After each number, such as `"x"` or `" %"`."""
-    factor: float = 1.0
-    """Numbers are shown times this; CSV and JSON keep them as they are."""
-    better: Literal["up", "down"] | None = None
-    """The best number of the column is bold in Markdown and LaTeX."""
-    sign: bool = False
-    """Whether positive numbers have a plus."""
-    spare: bool = False
-    """Whether a narrow terminal goes without it."""
+    unit: str = ""  # after each number, such as `"x"` or `" %"`
+    factor: float = 1.0  # numbers are shown times this; CSV and JSON keep them as they are
+    better: Literal["up", "down"] | None = None  # the best number of the column is bold in Markdown and LaTeX
+    sign: bool = False  # whether positive numbers have a plus
+    spare: bool = False  # whether a narrow terminal goes without it
 
     def show(self, cell: Any) -> str:
         """The cell as text."""

@@ -49,14 +49,10 @@ ENGINES = ("single", "compaction", "depth_pools")
 class Measured:
     """What is measured of predictions."""
 
-    metrics: dict[str, float]
-    """Of the samples with a label; empty if there are none."""
-    details: dict[str, Any]
-    """Each class, JSON-able."""
-    right: Tensor | None
-    """`(labelled,)` bool: whether each prediction is right; `None` of values."""
-    labelled: int
-    """Samples with a label."""
+    metrics: dict[str, float]  # of the samples with a label; empty if there are none
+    details: dict[str, Any]  # each class, JSON-able
+    right: Tensor | None  # `(labelled,)` bool: whether each prediction is right; `None` of values
+    labelled: int  # samples with a label
 
 
 @Task.register("classification")

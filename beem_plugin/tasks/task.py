@@ -35,29 +35,23 @@ class BenchmarkOptions:
     skipped_blocks: list[str] | None = None
     num_beams: int | None = None
     max_length: int | None = None
-    instances: Sequence[Instance] | None = None
-    """Of texts: what is measured, in place of `source`."""
+    instances: Sequence[Instance] | None = None  # of texts: what is measured, in place of `source`
 
 
 @dataclass
 class Case:
     """
-    What a benchmark times: an `engine` under a `case`, `"full_depth"`, `"exits"`, or `"no_sample_exits"` (the policy
-    runs and no sample exits).
+    What a benchmark times: an `engine`; `case`: `"full_depth"`, `"exits"`, or `"no_sample_exits"`, an idle policy.
     """
 
     engine: str
     case: str
-    run: Callable[[], Iterable[Any]]
-    """Yields a result a batch, see `timing.measure`."""
-    counts: Callable[[], dict[str, Any]]
-    """What is counted of the last run, not timed: `samples` at least."""
+    run: Callable[[], Iterable[Any]]  # yields a result a batch, see `timing.measure`
+    counts: Callable[[], dict[str, Any]]  # what is counted of the last run, not timed: `samples` at least
     rates: dict[str, str] = field(default_factory=lambda: {"sentences": "samples"})
     """Rates are given for these units; the value is the name of their count."""
-    reference: str | None = None
-    """The engine whose full depth is 1x."""
-    has_latency: bool = True
-    """Whether results come batch by batch."""
+    reference: str | None = None  # the engine whose full depth is 1x
+    has_latency: bool = True  # whether results come batch by batch
 
 
 class Task(Registrable):

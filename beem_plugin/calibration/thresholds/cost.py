@@ -49,8 +49,7 @@ class CostStrategy(ThresholdStrategy):
 
     def loss_of(self, table: ScoreTable, strategy: str) -> tuple[np.ndarray, list[str]]:
         """
-        `(samples, exits)` the loss, and a warning where labels are missing: errors, or without labels the disagreement
-        with the last exit; in a regression squared distances.
+        `(samples, exits)` errors, squared of values; without labels disagreement with the last exit, and a warning.
         """
         table.require_samples(strategy)
         unknown = int((~table.known).sum())

@@ -76,8 +76,7 @@ class ThresholdPath:
 
     def threshold(self, point: int) -> float:
         """
-        The oriented threshold of a point: half way to the next smaller score, so that rounding in another batch does
-        not change decisions.
+        The oriented threshold of a point: half way to the next smaller score, so that rounding changes no decision.
         """
         if point == 0:
             return math.inf
@@ -107,8 +106,7 @@ class ThresholdPath:
 
 def cut(upper: float, lower: float | None, strict: bool) -> float:
     """
-    A threshold that `upper` passes and the smaller `lower` does not, half way between them; just below `upper` if there
-    is no `lower`.
+    A threshold half way between `upper`, which passes, and the smaller `lower`; just below `upper` without `lower`.
     """
     if lower is None or not math.isfinite(lower):
         return upper - max(abs(upper), 1.0) * 1e-6

@@ -40,8 +40,7 @@ class Row:
     training: str
     results: list[dict[str, Any]] = field(default_factory=list)
     """One a seed: what `trained.judge` gives, with `seed` and the training's figures."""
-    errors: list[str] = field(default_factory=list)
-    """What failed; with results as well if only some seeds did."""
+    errors: list[str] = field(default_factory=list)  # what failed; with results as well if only some seeds did
     settings: list[dict[str, Any]] = field(default_factory=list)
     """Of a grid of which the best setting was kept: all settings with their validation scores."""
     difference: Difference | None = None
@@ -57,8 +56,7 @@ class Row:
 
     def spread(self, name: str, inside: str | None = None) -> Estimate | None:
         """
-        The median over seeds of one of the results' numbers, or of one in their block `inside`, with the smallest and
-        the largest; `None` where there is none.
+        The median over seeds of a number of the results, or of their block `inside`, with the smallest and largest.
         """
         return Estimate.spread((result if inside is None else result[inside]).get(name) for result in self.results)
 
@@ -109,12 +107,9 @@ def spread_json(spread: Estimate) -> dict[str, float]:
 
 def keep_best(rows: Sequence[Row], early_exit_on_validation: Callable[[Row], list[float]]) -> list[Row]:
     """
-    The rows, but of each grid of candidates the setting that is best on validation data, which has the others' scores
-    in `settings` and their errors.
-
-    `early_exit_on_validation` gives a row's metric with early exit on the validation data, one number a seed. It
-    decides between settings whose trainings are equally good: those that differ in the exit policy only share one. The
-    first one wins a tie.
+    The rows, but of each grid of candidates the setting that is best on validation data (the first of equals), with the
+    others' scores in `settings` and their errors. Settings of equally good trainings, such as those that differ in the
+    exit policy only, are told apart by `early_exit_on_validation`: the metric with early exit, one number a seed.
     """
     families: dict[str, list[Row]] = {}
     for row in rows:

@@ -22,13 +22,12 @@ Difference = tuple[str, Any, Any]
 
 def read_variants(base: dict[str, Any], document: Any) -> list[Variant]:
     """
-    The base itself, then the variants in the file's order, grids expanded. An error names the variant.
-
-    `document` maps names to blocks, or is a list of blocks with a `name`. A block holds what differs: blocks in it are
-    merged into the base's, and a dotted key, on any level, changes one value as `-o` does. `diff` and `overrides` may
-    hold the same one level deeper. `grid` holds dotted keys with lists of values, and `select` says whether the "best"
-    setting on validation data is kept (default), or "all". `plain` lists depths: the first layers of the encoder, each
-    a network without exits; `{"plain": [4, 6]}` is short for `{"plain": {"plain": [4, 6]}}`.
+    The base itself, then the variants in the file's order, grids expanded. An error names the variant. `document` maps
+    names to blocks, or is a list of blocks with a `name`. A block holds what differs: blocks in it are merged into the
+    base's, and a dotted key, on any level, changes one value as `-o` does; `diff` and `overrides` may hold the same one
+    level deeper. `grid` holds dotted keys with lists of values, and `select` says whether the "best" setting on
+    validation data is kept (default), or "all". `plain` lists depths: the first layers of the encoder, each a network
+    without exits; `{"plain": [4, 6]}` is short for `{"plain": {"plain": [4, 6]}}`.
     """
     variants = [Variant(BASE, base, BASE)]
     for name, block in named_blocks(document):
@@ -110,10 +109,7 @@ def change(config: dict[str, Any], diff: dict[str, Any]) -> dict[str, Any]:
 
 
 def merge(old: Any, new: Any) -> Any:
-    """
-    jsonnet's `+:` on every level, but where the `type` of a block changes, the block is replaced: the parameters of
-    one class are not those of another.
-    """
+    """jsonnet's `+:` on every level; a block whose `type` changes is replaced: its parameters are another class's."""
     if not isinstance(old, dict) or not isinstance(new, dict):
         return new
     if "type" in old and new.get("type", old["type"]) != old["type"]:

@@ -80,10 +80,7 @@ def run_caption_table(
 
 
 def decoded(run: TrainingRun) -> tuple[list[dict[str, Any]], list[list[str]]]:
-    """
-    The captions of the test images under the rules of a training's variants, by the variants' names; kept beside it, in
-    `seed_K.captions.json`.
-    """
+    """The test images' captions under a training's rules, by variant; kept in `seed_K.captions.json` beside it."""
     path = run.serialization_dir.with_suffix(".captions.json")
     variants = run.training.variants
     if path.is_file():

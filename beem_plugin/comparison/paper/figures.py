@@ -44,10 +44,7 @@ def run_figure(kind: str, given: Plan, jobs: int = 1, devices: Sequence[str] = (
 
 
 def figure_variants(kind: str, variants: Sequence[Variant], depth: int) -> list[Variant]:
-    """
-    The methods, of patience one variant for each number of exits, BEEM with joint thresholds as well; or BEEM-C for
-    every lambda.
-    """
+    """The methods, patience by number of exits, BEEM also with joint thresholds; or BEEM-C for every lambda."""
     found = list(variants) if kind == "alpha" else []
     for variant in variants:
         family = variant.family

@@ -17,11 +17,9 @@ from beem_plugin.comparison.trainings.variants import Variant
 class Method:
     """A member of `beem/methods.libsonnet`, or the task's own config, which is BEEM's training."""
 
-    row: str
-    """The head of its row; `{encoder}` and `{layers}` are filled in, as in `preset`."""
+    row: str  # the head of its row; `{encoder}` and `{layers}` are filled in, as in `preset`
     preset: str = ""
-    policy: str = ""
-    """A member of `beem/policies.libsonnet`, in place of the preset's."""
+    policy: str = ""  # a member of `beem/policies.libsonnet`, in place of the preset's
     point: Mapping[str, Any] = field(default_factory=dict)
     """Entries of the exit policy: the published threshold, where the preset fits one."""
 
@@ -76,8 +74,7 @@ class Layout:
     backbones: tuple[str, ...]
     tasks: tuple[str, ...]
     methods: tuple[str, ...]
-    relative: bool = True
-    """Whether numbers are differences to the first row, the network without exits."""
+    relative: bool = True  # whether numbers are differences to the first row, the network without exits
 
 
 LAYOUTS = {

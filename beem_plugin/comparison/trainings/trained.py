@@ -80,8 +80,7 @@ class TrainedRun:
 
     def gmacs(self, source: str, exits: torch.Tensor) -> dict[str, float]:
         """
-        `gmacs` a sample that exits at `exits`, and `full_gmacs`; empty where no engine runs the model. They are counted
-        once for all trainings of the same network on the same data.
+        `gmacs` a sample that exits at `exits`, and `full_gmacs`; counted once for a network, empty without an engine.
         """
         model = {key: value for key, value in self.config["model"].items() if key != "objective"}
         same = {key: self.config.get(key) for key in ("dataset_reader", "validation_dataset_reader", "train_data_path")}
@@ -158,14 +157,11 @@ def judge(
     The variant's exit policy and calibration on a training of its, judged on `source` (default: the test data, or else
     the validation data); `with_seconds` also runs the policy on its engine.
 
-    # Returns
-
-    `dict[str, Any]`
-        `metrics` under the policy, `final_metrics` of the last exit, `main_metric`, `depth` (layers of the network),
-        `right` (which samples are right), 95 % `intervals` of accuracy and layer speed-up over samples, the figures of
-        `depth_summary`, the resolved `policy`, `judged_on` and `calibrated_on` (`None`: all numbers were given),
-        `trace_file` (what it was calibrated on, or else judged on), `gmacs` and `seconds` where there are any,
-        `warnings`, and the `curve` of a policy with a score, or `None`.
+    Gives `metrics` under the policy, `final_metrics` of the last exit, `main_metric`, `depth` (layers of the network),
+    `right` (which samples are right), 95 % `intervals` of accuracy and layer speed-up over samples, the figures of
+    `depth_summary`, the resolved `policy`, `judged_on` and `calibrated_on` (`None`: all numbers were given),
+    `trace_file` (what it was calibrated on, or else judged on), `gmacs` and `seconds` where there are any, `warnings`,
+    and the `curve` of a policy with a score, or `None`.
     """
     batch_size = variant.batch_size
     source = source or variant.judged_source()

@@ -39,17 +39,9 @@ HEADS = {
 
 class Trainings:
     """
-    The trainings of variants, each once for every seed. What is in the folder from an earlier call is kept.
-
-    # Parameters
-
-    variants : `Sequence[Variant]`
-        Those that differ only in the exit policy, its calibration or the engine share a training. One that has a
-        `teacher` stands after it.
-    folder : `Path`
-        Gets `variants.json`, which training each variant has, and `trainings/NAME-KEY/seed_K`.
-    seeds : `int`, optional (default = `1`)
-        Runs of each training.
+    The trainings of `variants`, each once for every seed: those that differ only in the exit policy, its calibration or
+    the engine share one, and one that has a `teacher` stands after it. `folder` gets `variants.json`, which training
+    each variant has, and `trainings/NAME-KEY/seed_K`; what is in it from an earlier call is kept.
     """
 
     def __init__(self, variants: Sequence[Variant], folder: Path, seeds: int = 1) -> None:
@@ -104,12 +96,8 @@ class Trainings:
 
     def remember(self) -> None:
         """
-        Keeps in the folder which training each variant has, and each training's config.
-
-        # Raises
-
-        `ConfigurationError`
-            If a variant had a training with another config, and that has begun: the two would be mixed under one name.
+        Keeps in the folder which training each variant has, and each training's config. A variant that had a training
+        with another config which has begun is a `ConfigurationError`: the two would be mixed under one name.
         """
         path = self.folder / STATE_NAME
         known: dict[str, str] = json.loads(path.read_text("utf-8"))["variants"] if path.is_file() else {}
@@ -153,17 +141,9 @@ def cost_table(
     jobs: int = 1,
 ) -> Table:
     """
-    One row a training. Its time is estimated from the trainings of the same encoder that are done.
-
-    # Parameters
-
-    plans : `Mapping[tuple[str, str], Trainings]`
-        By encoder and data, one of `TRAIN_ROWS` or not; empty text is not shown.
-    depths : `Mapping[str, int]`
-        Layers of each encoder before it is cut.
-    seconds_a_layer : `float`, optional (default = no estimate)
-        Of one sample in training, where no training is done.
-    jobs : `int`, optional (default = `1`)
+    One row a training of `plans`, which are by encoder and data (one of `TRAIN_ROWS` or not; empty text is not shown).
+    `depths` are the layers of each encoder before it is cut. Time is estimated from the trainings of the same encoder
+    that are done, or else from `seconds_a_layer` of one sample.
     """
     records: list[dict[str, Any]] = []
     rates: dict[str, list[float]] = {}

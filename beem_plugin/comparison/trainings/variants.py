@@ -29,16 +29,11 @@ class Variant:
 
     name: str
     config: dict[str, Any]
-    family: str
-    """Its name in the file: that of all settings of a grid."""
-    setting: dict[str, Any] = field(default_factory=dict)
-    """The values that a grid gave, by dotted key."""
-    is_candidate: bool = False
-    """Whether only the best of its family is kept."""
-    plain: int | None = None
-    """Of a plain network, its layers."""
-    teacher: str | None = None
-    """The name of the variant that it is distilled from, see `distilled_config`."""
+    family: str  # its name in the file: that of all settings of a grid
+    setting: dict[str, Any] = field(default_factory=dict)  # the values that a grid gave, by dotted key
+    is_candidate: bool = False  # whether only the best of its family is kept
+    plain: int | None = None  # of a plain network, its layers
+    teacher: str | None = None  # the name of the variant that it is distilled from, see `distilled_config`
 
     @property
     def policy(self) -> Any:
@@ -66,10 +61,7 @@ class Variant:
         return self.calibration.get("data") or held_out(self.config.get("train_data_path"))
 
     def judged_source(self) -> str:
-        """
-        What results are of: the test data if the config evaluates on them, or else the validation data. Several test
-        sets have commas between them.
-        """
+        """The test data if the config evaluates on them (several have commas between), or else the validation data."""
         test = self.config.get("test_data_path")
         if self.config.get("evaluate_on_test") and test:
             return ",".join(test.values()) if isinstance(test, dict) else str(test)

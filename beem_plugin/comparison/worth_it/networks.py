@@ -76,11 +76,9 @@ class Alternative:
 class Networks:
     """The traces of the network with exits and of plain ones, one entry a seed, of the same samples."""
 
-    depth: int
-    """Layers of the plain network of full depth, which speeds are relative to."""
+    depth: int  # layers of the plain network of full depth, which speeds are relative to
     exits: list[Traces]
-    plain: dict[Plain, list[Traces]]
-    """That of full depth among them."""
+    plain: dict[Plain, list[Traces]]  # that of full depth among them
     _tables: dict[Alternative, list[tuple[ScoreTable, ScoreTable]]] = field(default_factory=dict, repr=False)
 
     @property

@@ -40,10 +40,7 @@ class Fitted(NamedTuple):
 
 
 class Rule:
-    """
-    An exit policy on the traces of several seeds; what it has to learn but thresholds is fitted once. Thresholds in its
-    `config` are replaced.
-    """
+    """An exit policy on the traces of several seeds; all but thresholds, which are replaced, is fitted once."""
 
     def __init__(self, config: Mapping[str, Any], seeds: Sequence[Traces]) -> None:
         self._whole = [(fit_parameters(config, one.held_out), *one) for one in seeds]
@@ -59,8 +56,8 @@ class Rule:
 
     def held_out_accuracy(self, cost: float) -> float | None:
         """
-        Accuracy on the held-out data at a mean cost in layers, fitted on one half and measured on the other, both ways;
-        `None` if the rule does not get there.
+        Accuracy at a mean cost in layers, fitted on one half of held-out data, measured on the other; `None` if not
+        reached.
         """
         found = [decide(config, cost, first, other) for config, first, other in self._halves]
         spent = float(np.mean([one.cost for one in found]))
@@ -97,20 +94,13 @@ class Option:
     """Something that can be shipped."""
 
     name: str
-    kind: str
-    """`"plain"`, `"cascade"` or `"exits"`."""
-    fitted_for: float | None
-    """The speed; `None` of a plain network."""
-    right: np.ndarray
-    """`(seeds, samples)` 1.0 where the prediction is right."""
-    speedups: list[float]
-    """Layer speed-up of each seed over the plain network of full depth."""
-    members: tuple[Plain, ...] = ()
-    """The plain networks that it is made of."""
-    fitted: list[Fitted] = field(default_factory=list)
-    """One a seed; empty of a plain network."""
-    against_full: Difference | None = None
-    """Of accuracy, from the plain network of full depth."""
+    kind: str  # `"plain"`, `"cascade"` or `"exits"`
+    fitted_for: float | None  # the speed; `None` of a plain network
+    right: np.ndarray  # `(seeds, samples)` 1.0 where the prediction is right
+    speedups: list[float]  # layer speed-up of each seed over the plain network of full depth
+    members: tuple[Plain, ...] = ()  # the plain networks that it is made of
+    fitted: list[Fitted] = field(default_factory=list)  # one a seed; empty of a plain network
+    against_full: Difference | None = None  # of accuracy, from the plain network of full depth
     against_plain: dict[str, Difference] = field(default_factory=dict)
     """Of exits: from plain networks or their cascade at equal layers, and at equal seconds by way of running."""
     measured: dict[str, float] = field(default_factory=dict)

@@ -25,17 +25,13 @@ class WorthIt:
     """The answer, and what it is made of."""
 
     options: list[Option]
-    verdicts: list[Verdict]
-    """One a speed."""
-    by: str
-    """What equal cost means: a key of `COSTS`."""
+    verdicts: list[Verdict]  # one a speed
+    by: str  # what equal cost means: a key of `COSTS`
     seeds: int
-    samples: int
-    """Labelled, that are reported on."""
+    samples: int  # labelled, that are reported on
     judged_on: str
     calibrated_on: str
-    machine: dict[str, Any] = field(default_factory=dict)
-    """Device and libraries; empty without measured seconds."""
+    machine: dict[str, Any] = field(default_factory=dict)  # device and libraries; empty without measured seconds
     training_seconds: dict[str, float] = field(default_factory=dict)
     """Of the first seed, by name of the option or `EXITS`."""
     choice: dict[str, Any] = field(default_factory=dict)

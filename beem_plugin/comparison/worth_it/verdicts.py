@@ -31,12 +31,9 @@ class Verdict:
     speed: float
     ships_exits: bool
     ship: Option
-    exits: Option | None
-    """The rule that was best at this speed on held-out data; `None` if none reaches it."""
-    alternative: Alternative
-    """The plain networks or the cascade that were best at this speed on held-out data."""
-    difference: Difference | None
-    """Exits less the alternative at equal cost."""
+    exits: Option | None  # the rule that was best at this speed on held-out data; `None` if none reaches it
+    alternative: Alternative  # the plain networks or the cascade that were best at this speed on held-out data
+    difference: Difference | None  # exits less the alternative at equal cost
 
     @property
     def is_tie(self) -> bool:
@@ -108,9 +105,7 @@ def judge(
 
 
 def shipped(options: Sequence[Option], alternative: Alternative, speed: float) -> Option:
-    """
-    Of the options that reach the speed the cascade, or the deepest of the plain networks; if none does, the fastest.
-    """
+    """Of the options that reach the speed the cascade, or the deepest plain network; if none does, the fastest."""
     own = [one for one in options if one.kind == "plain" and one.members[0] in alternative.members]
     cascades = [one for one in options if one.kind == "cascade" and one.fitted_for == speed]
     fast = [one for one in cascades or own if one.layer_speedup >= REACHED * speed]

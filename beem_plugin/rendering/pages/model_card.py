@@ -16,9 +16,7 @@ from beem_plugin.rendering.tables import Column, Table
 def model_card(
     config: dict[str, Any], model: MultiExitModel, reader: DatasetReader, evidence: dict[str, Any] | None, headline: str
 ) -> str:
-    """
-    Of an archived config; `evidence` is `calibration_evidence` of the model's policy, `headline` its speed and error.
-    """
+    """Of an archived config; `evidence` is `calibration_evidence` of its policy, `headline` its speed and error."""
     encoder = config["model"].get("encoder") or {}
     base = (encoder.get("backbone") or {}).get("model_name")
     report = evidence["calibration"] if evidence else None
