@@ -18,8 +18,7 @@ from beem_plugin.exits.trace_interface import Trace
 
 __all__ = ["ExitDecisions", "check_signals", "replay", "replay_many"]
 
-MAX_CACHED_BYTES = 2**30
-"""Limit of the log-probabilities and probabilities that are cached for several policies."""
+MAX_CACHED_BYTES = 2**30  # limit of the log-probabilities and probabilities that are cached for several policies
 
 
 @dataclass

@@ -19,8 +19,7 @@ from beem_plugin.exits.token_signals import SUMMARIES, TokenSignals, TokenSummar
 CALIBRATION_TARGETS = ("reference", "last_exit")
 TOKEN_FIELDS = ("target", "caption", "position")
 FIELDS = (*SUMMARIES, *TOKEN_FIELDS)
-IDS = ("top_token", *TOKEN_FIELDS)
-"""The integer fields."""
+IDS = ("top_token", *TOKEN_FIELDS)  # the integer fields
 
 
 class TokenTrace(ExitTrace):

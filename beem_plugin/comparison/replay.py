@@ -26,8 +26,7 @@ from beem_plugin.rendering.tables import write_csv
 
 CURVE_METRICS = ("accuracy", "f1", "accuracy_f1", "macro_f1", "matthews")
 REGRESSION_METRIC = "pearson_spearman"
-MAX_PAIRED = 8
-"""Paired tests are made of so many single policies at most."""
+MAX_PAIRED = 8  # paired tests are made of so many single policies at most
 
 
 @dataclass

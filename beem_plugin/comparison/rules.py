@@ -18,8 +18,7 @@ from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.score_table import ScoreTable
 from beem_plugin.rendering.tables import Estimate
 
-NEVER = {"thresholds": "never"}
-"""A stand-in: the score is fitted, and thresholds are swept afterwards."""
+NEVER = {"thresholds": "never"}  # a stand-in: the score is fitted, and thresholds are swept afterwards
 
 
 def scored(kind: str, **options: Any) -> dict[str, Any]:

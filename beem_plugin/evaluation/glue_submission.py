@@ -19,10 +19,8 @@ from beem_plugin.rendering.tables import Column, Table, text
 from beem_plugin.tasks.task import task_of_archive
 
 ZIP_NAME = "submission.zip"
-DIAGNOSTIC = "ax"
-"""MNLI's further test set, which is no split of the data but a file of its own."""
-SCORES = (0.0, 5.0)
-"""The range of STS-B."""
+DIAGNOSTIC = "ax"  # MNLI's further test set, which is no split of the data but a file of its own
+SCORES = (0.0, 5.0)  # the range of STS-B
 
 
 def glue_submission_from_args(args: argparse.Namespace) -> Table:

@@ -38,12 +38,10 @@ STYLE: dict[Any, Any] = {
     "legend.frameon": False,
     "svg.hashsalt": "beem_plugin",  # the same data give the same file
 }
-FARTHEST = 3.5
-"""Panels end at this speed-up unless told otherwise."""
+FARTHEST = 3.5  # panels end at this speed-up unless told otherwise
 
 
-Points = tuple[Sequence[float], Sequence[float]]
-"""Speed-ups, and values in percent."""
+Points = tuple[Sequence[float], Sequence[float]]  # speed-ups, and values in percent
 
 
 @dataclass

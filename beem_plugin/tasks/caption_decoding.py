@@ -32,8 +32,7 @@ from beem_plugin.tasks.task import Case, evaluation_loader
 Decode = Callable[[Mapping[str, Tensor]], Decoded]
 Images = Sequence[Mapping[str, Tensor]]
 RATES = {"words": "words", "images": "samples"}
-DECODER, TRANSFORMERS = "decoder", "transformers"
-"""The engines of captions: this package's decoding, and `generate`."""
+DECODER, TRANSFORMERS = "decoder", "transformers"  # the engines of captions: this package's decoding, and `generate`
 
 
 def captioner_of(model: Any) -> MultiExitCaptioner:

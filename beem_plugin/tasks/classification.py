@@ -38,11 +38,9 @@ from beem_plugin.tasks.task import BenchmarkOptions, Case, Task, read_instances
 
 logger = logging.getLogger(__name__)
 
-BATCH_SIZE = 4096
-"""Samples that an engine gets at once unless a batch size is given; it divides and sorts them."""
+BATCH_SIZE = 4096  # samples that an engine gets at once unless a batch size is given; it divides and sorts them
 
-ENGINES = ("single", "compaction", "depth_pools")
-"""What `benchmark` measures by default."""
+ENGINES = ("single", "compaction", "depth_pools")  # what `benchmark` measures by default
 
 
 @dataclass
@@ -72,8 +70,7 @@ class Classification(Task):
         Whether `evaluate` also runs the network at full depth, to compare with.
     """
 
-    answer = "label"
-    """The field of the prediction; the gold one is `gold_` and this."""
+    answer = "label"  # the field of the prediction; the gold one is `gold_` and this
 
     def __init__(self, full_depth: bool = True) -> None:
         self.full_depth = full_depth

@@ -27,8 +27,7 @@ from beem_plugin.tasks.task import Case, evaluation_loader, read_instances
 PLAIN = "transformers"
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
-ONE_BY_ONE = ("single",)
-"""Engines that process samples one by one: timed at batch size 1 only."""
+ONE_BY_ONE = ("single",)  # engines that process samples one by one: timed at batch size 1 only
 
 WHOLE_WINDOWS = ("depth_pools",)
 """Engines that return the results of many batches at once: the latency of one batch is not defined."""

@@ -18,8 +18,7 @@ from beem_plugin.exits.threshold_strategy import ThresholdFit, ThresholdStrategy
 
 MULTIPLIER_STEPS = 16
 BLEND_STEPS = 32
-MOST_CHANGE = 4.0
-"""To meet a budget, shares of staying samples are raised to a power between this and its inverse."""
+MOST_CHANGE = 4.0  # to meet a budget, shares of staying samples are raised to a power between this and its inverse
 CHANGE_STEPS = 12
 
 

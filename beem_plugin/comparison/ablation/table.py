@@ -35,8 +35,7 @@ HEADS = {
 }
 FORMATS = ("png", "svg")
 SPEED = "layer speed-up"
-FARTHEST = 3.0
-"""Curves are drawn up to this speed-up, or to the fastest point if that is farther."""
+FARTHEST = 3.0  # curves are drawn up to this speed-up, or to the fastest point if that is farther
 
 
 def ablation_table(rows: Sequence[Row], title: str) -> Table:

@@ -20,8 +20,7 @@ from beem_plugin.rendering.tables import write_csv
 LAMBDAS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0)
 JOINT_SPEEDS = (1.25, 1.5, 1.75, 2.0, 2.5, 3.0)
 """At which BEEM gets a threshold for each exit, as one for all does not suit a score that grows with depth."""
-ALPHA = 1.5
-"""The threshold of the figure over lambda, the last of the paper's grid."""
+ALPHA = 1.5  # the threshold of the figure over lambda, the last of the paper's grid
 
 
 def run_figure(kind: str, given: Plan, jobs: int = 1, devices: Sequence[str] = ()) -> list[Path]:

@@ -56,8 +56,7 @@ METHODS = {
 }
 UNLISTED = ("ztw_lbfgs", "jei_dnn_small", "recommended", "beem-a w/o fix", *(key for key in METHODS if "plain_" in key))
 """Methods of no table unless they are named."""
-FULL_PRECISION = {"leebert"}
-"""Its loss weights come from small differences of losses."""
+FULL_PRECISION = {"leebert"}  # its loss weights come from small differences of losses
 
 
 _TABLE_2 = (

@@ -26,8 +26,7 @@ TASK_NAMES = {
 METRICS = {"cola": "MCC", "stsb": "corr."}
 Lines = Sequence[Mapping[str, Any]]
 DEPTHS = {"large": 24}
-BASE_DEPTH = 12
-"""Layers of an encoder in the hub, by a part of its name; a local one is looked at."""
+BASE_DEPTH = 12  # layers of an encoder in the hub, by a part of its name; a local one is looked at
 
 
 @dataclass(frozen=True)

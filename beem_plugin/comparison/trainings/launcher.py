@@ -18,8 +18,7 @@ from beem_plugin.common.files import write_json
 from beem_plugin.comparison.trainings.runs import TrainingRun
 
 REPORT_SECONDS = 30
-PATIENCE_SECONDS = 60
-"""How long a training that is asked to end has for archiving its best epoch."""
+PATIENCE_SECONDS = 60  # how long a training that is asked to end has for archiving its best epoch
 
 
 class Launcher:

@@ -48,8 +48,7 @@ class Trainings:
         self.variants = list(variants)
         self.folder = folder
         self.seeds = seeds
-        self.of: dict[str, Training] = {}
-        """By a variant's name."""
+        self.of: dict[str, Training] = {}  # by a variant's name
         by_key: dict[str, Training] = {}
         for variant in variants:
             config, teacher = variant.trained_part, self.of[variant.teacher] if variant.teacher else None

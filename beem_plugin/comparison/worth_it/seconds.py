@@ -19,8 +19,7 @@ from beem_plugin.execution.stepped_network import SteppedNetwork
 from beem_plugin.exits.policies import Final
 from beem_plugin.exits.policy import ExitPolicy
 
-WAYS = {"single": 200, "file": 2000}
-"""Ways of running, and how many samples are timed: one by one, and as a file."""
+WAYS = {"single": 200, "file": 2000}  # ways of running, and how many samples are timed: one by one, and as a file
 FILE_BATCH = 4096
 Part = tuple[SteppedNetwork, ExitPolicy, list[Instance]]
 
