@@ -26,23 +26,15 @@ REQUIRING = "an accuracy-speed curve"
 @dataclass
 class Curve:
     """
-    Settings of one policy, from slow to fast.
+    Settings of one policy, from slow to fast: `accuracy` from 0 to 1, layer `speedup`, not falling, and `settings`:
+    thresholds in the policy's own unit, `"never"`, lists of thresholds, or names.
 
     Between two settings the curve is that of drawing one of the two at random for each sample. Such a mixture is linear
     in the depth (the layers run, 1 / speed-up), not in the speed-up: half the samples at 1x and half at 3x is 1.5x, not
     2x. So `at` and `area` interpolate in the depth, and every point can be reached; linear interpolation in the
     speed-up lies above it and favours policies with few settings. Several settings of the same speed count with their
-    mean: the best of them would be selected on the test data.
-
-    # Parameters
-
-    accuracy : `ndarray`
-        `(settings,)` from 0 to 1. Other metrics are possible, but a mixture's F1 or Matthews correlation is not the
-        mixture of the two, so that between settings the line is then only an approximation.
-    speedup : `ndarray`
-        `(settings,)` layer speed-up, not falling.
-    settings : `list`
-        The setting of each point: a threshold in the policy's own unit, `"never"`, a list of thresholds, or a name.
+    mean: the best of them would be selected on the test data. Of other metrics, such as F1, the line between settings
+    is only an approximation.
     """
 
     accuracy: np.ndarray

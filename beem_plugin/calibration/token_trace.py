@@ -11,7 +11,14 @@ import torch
 from torch import Tensor
 
 from beem_plugin.calibration.trace import ExitTrace, rows_of
-from beem_plugin.calibration.trace_file import check_layers, meta_of, require_arrays, signals_of, write_arrays
+from beem_plugin.calibration.trace_file import (
+    check_exits,
+    check_layers,
+    meta_of,
+    require_arrays,
+    signals_of,
+    write_arrays,
+)
 from beem_plugin.common.errors import ConfigurationError, DataError, not_allowed
 from beem_plugin.exits.signals import ExitSignals
 from beem_plugin.exits.token_signals import SUMMARIES, TokenSignals, TokenSummary
@@ -24,25 +31,14 @@ IDS = ("top_token", *TOKEN_FIELDS)  # the integer fields
 
 class TokenTrace(ExitTrace):
     """
-    A trace whose samples are tokens: for each exit the most probable token, its probability, the margin and the entropy
-    instead of logits over the vocabulary. Policies are calibrated and replayed on it as on any trace, except those that
-    need the probabilities of all labels.
+    A trace whose samples are tokens: for each exit the most probable token, its probability, the margin and the
+    entropy, `(tokens, exits)`, instead of logits over the vocabulary of `num_words`. Policies are calibrated and
+    replayed on it as on any trace, except those that need the probabilities of all labels.
 
-    # Parameters
-
-    top_token, top_probability, entropy, margin : `Tensor`
-        `(tokens, exits)`; `top_token` int64, the others float32.
-    target : `Tensor`
-        `(tokens,)` int64: the reference's token; -1 if unknown.
-    caption, position : `Tensor`
-        `(tokens,)` int64: the caption, and the token's position in it, both from 0.
-    num_words : `int`
-        Size of the vocabulary.
-    signals : `Mapping[str, Tensor]`, optional (default = `{}`)
-        Further signals, each `(tokens, exits)` float32: `similarity` and those of the model's heads. `position` is
-        always among them, for policies whose thresholds decrease along the caption.
-    meta : `Mapping[str, Any]`, optional (default = `{}`)
-        As `ExitTrace`, and `calibration_target`: the correct token, `"reference"` (the default) or `"last_exit"`.
+    Of each token `target` is the reference's (-1 if unknown), `caption` the caption, and `position` its position in it,
+    both from 0. `signals` are further ones, `(tokens, exits)`: `similarity` and those of the model's heads; `position`
+    is always among them, for policies whose thresholds decrease along the caption. `meta` is that of `ExitTrace`, and
+    `calibration_target`: the correct token, `"reference"` (the default) or `"last_exit"`.
     """
 
     def __init__(
@@ -197,11 +193,7 @@ def check_token_trace(trace: TokenTrace) -> None:
     if trace.top_token.ndim != 2 or trace.top_token.shape[1] < 1:
         raise DataError(f"trace: top_token must be (tokens, exits), found shape {tuple(trace.top_token.shape)}")
     tokens, exits = trace.top_token.shape
-    for name, value in ({name: getattr(trace, name) for name in SUMMARIES} | dict(trace.signals)).items():
-        if value.shape != (tokens, exits):
-            raise DataError(f"trace: {name} has shape {tuple(value.shape)}, allowed: {(tokens, exits)}")
-        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
-            raise DataError(f"trace: {name} of token {int((~torch.isfinite(value)).nonzero()[0, 0])} is not finite")
+    check_exits({name: getattr(trace, name) for name in SUMMARIES} | dict(trace.signals), tokens, exits)
     for name in TOKEN_FIELDS:
         if getattr(trace, name).shape != (tokens,):
             raise DataError(f"trace: {tokens} tokens, but {name} has shape {tuple(getattr(trace, name).shape)}")

@@ -61,7 +61,12 @@ def benchmark_from_args(args: argparse.Namespace) -> dict[str, Any]:
     report = {"archive": str(args.archive_file), "data": args.input_file, **found}
     benchmark_table(report, task.benchmark_note(report["counted"])).print(150)
     if args.output_file:
-        write_benchmark(report, Path(args.output_file))
+        path = Path(args.output_file)
+        write_json(path, report)
+        rows = [{key: value for key, value in row.items() if key != "seconds_all"} for row in report["measured"]]
+        write_csv(path.with_suffix(".csv"), rows)
+        if plots_available():
+            save_figure(benchmark_figure(report), path.with_suffix(".svg"))
     return report
 
 
@@ -162,11 +167,8 @@ def benchmark_table(report: dict[str, Any], note: str) -> Table:
 
 def check_benchmark_files(args: argparse.Namespace) -> None:
     """Before anything is measured: the JSON file, and those beside it, can be written and are no inputs."""
-    check_writable({"--output-file": args.output_file})
-    outputs = {"--output-file": args.output_file}
-    outputs |= {
-        f"--output-file ({end} beside it)": str(Path(args.output_file).with_suffix(end)) for end in (".csv", ".svg")
-    }
+    beside = {f"--output-file ({end} beside it)": Path(args.output_file).with_suffix(end) for end in (".csv", ".svg")}
+    outputs = {"--output-file": args.output_file, **{flag: str(path) for flag, path in beside.items()}}
     check_writable(outputs)
     check_outputs(outputs, [args.archive_file, args.input_file, args.weights_file])
 
@@ -204,15 +206,6 @@ def processor_name() -> str:
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     found = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), None)
     return found or platform.processor() or platform.machine()
-
-
-def write_benchmark(report: dict[str, Any], path: Path) -> None:
-    """JSON to `path`, the rows as CSV beside it, and a plot if matplotlib is installed."""
-    write_json(path, report)
-    rows = report["measured"]
-    write_csv(path.with_suffix(".csv"), [{k: v for k, v in row.items() if k != "seconds_all"} for row in rows])
-    if plots_available():
-        save_figure(benchmark_figure(report), path.with_suffix(".svg"))
 
 
 def benchmark_figure(report: dict[str, Any]) -> Any:

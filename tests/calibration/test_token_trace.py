@@ -123,7 +123,7 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     for change, words in (
         ({"entropy": None}, "lacks \\['entropy'\\]"),
         ({"entropy": arrays["entropy"][:5]}, "entropy has shape \\(5, 4\\), allowed: \\(120, 4\\)"),
-        ({"margin": np.full_like(arrays["margin"], np.nan)}, "margin of token 0 is not finite"),
+        ({"margin": np.full_like(arrays["margin"], np.nan)}, "margin of sample 0 at exit 1 are not finite"),
         ({"meta": np.array("{}")}, "num_words"),
         ({"target": arrays["target"] + 100}, "outside the vocabulary of 11"),
     ):

@@ -89,7 +89,9 @@ class Row:
         for key, value in self.figures().items():
             block, _, name = key.rpartition(".")
             place = content.setdefault(block, {}) if block else content
-            place[name] = spread_json(value) if isinstance(value, Estimate) else value
+            if isinstance(value, Estimate):
+                value = dict(zip(("median", "min", "max"), (value.value, *value.ends), strict=True))
+            place[name] = value
         if not self.results:
             return content
         curve, left_out = self.curve(), ("curve", "right")
@@ -99,10 +101,6 @@ class Row:
         lines = curve and {"layer_speedup": curve.speedup.tolist(), "accuracy": curve.accuracy.tolist()}
         seeds = [{key: value for key, value in one.items() if key not in left_out} for one in self.results]
         return content | {"curve": lines, "seeds": seeds}
-
-
-def spread_json(spread: Estimate) -> dict[str, float]:
-    return {"median": spread.value, "min": spread.ends[0], "max": spread.ends[1]}
 
 
 def keep_best(rows: Sequence[Row], early_exit_on_validation: Callable[[Row], list[float]]) -> list[Row]:

@@ -150,8 +150,12 @@ def cost_table(
         for training in plan.trainings:
             finished = [run for seed in range(1, plan.seeds + 1) if (run := TrainingRun(training, seed)).is_finished]
             taken = [run.record["wall_seconds"] for run in finished if "wall_seconds" in run.record]
-            layers, epochs = layers_of(training.config, depths[encoder]), epochs_of(training.config)
-            work = layers * epochs * samples_of(training.config, data)
+            model, epochs = training.config["model"], epochs_of(training.config)
+            backbone = (model.get("encoder") or model.get("decoder") or {}).get("backbone") or {}
+            layers = int(backbone.get("num_layers") or depths[encoder])
+            rows = TRAIN_ROWS.get(data, UNKNOWN_ROWS) * 0.9
+            rows = float(min(rows, (training.config.get("dataset_reader") or {}).get("max_instances") or rows))
+            work = layers * epochs * rows
             rates.setdefault(encoder, []).extend(seconds / work for seconds in taken)
             records.append({
                 "encoder": encoder or None, "data": data or None,
@@ -177,15 +181,3 @@ def cost_table(
         at_a_time = f", {minutes / jobs:.0f} with {jobs} at a time" if jobs > 1 else ""
         table.notes.append(f"about {minutes:.0f} minutes of training{at_a_time}, {source}; judging apart")
     return table
-
-
-def samples_of(config: dict[str, Any], data: str) -> float:
-    """Samples of one epoch."""
-    rows = TRAIN_ROWS.get(data, UNKNOWN_ROWS) * 0.9
-    return float(min(rows, (config.get("dataset_reader") or {}).get("max_instances") or rows))
-
-
-def layers_of(config: dict[str, Any], depth: int) -> int:
-    model = config["model"]
-    inside = (model.get("encoder") or model.get("decoder") or {}).get("backbone") or {}
-    return int(inside.get("num_layers") or depth)

@@ -104,16 +104,11 @@ def trade_off(result: WorthIt, networks: Networks) -> Any:
     panel = SpeedPanel(
         f"accuracy on {result.judged_on} (%)", 100 * full.accuracy, farthest=FARTHEST, reference=full.name
     )
-    series: dict[str, Series] = {}
-    dots: dict[str, tuple[list[float], list[float]]] = {}
-    for one in result.options:
-        if one.family not in series:
-            dots[one.family] = [], []
-            line = swept(one, networks) if one.fitted else mixed(one.family, networks)
-            series[one.family] = Series(one.family, len(series), line, dots[one.family])
-        dots[one.family][0].append(one.layer_speedup)
-        dots[one.family][1].append(100 * one.accuracy)
-    panel.series = list(series.values())
+    for look, family in enumerate(dict.fromkeys(one.family for one in result.options)):
+        own = [one for one in result.options if one.family == family]
+        line = swept(own[0], networks) if own[0].fitted else mixed(family, networks)
+        dots = [one.layer_speedup for one in own], [100 * one.accuracy for one in own]
+        panel.series.append(Series(family, look, line, dots))
     return speed_plot([panel])
 
 

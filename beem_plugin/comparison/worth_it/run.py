@@ -75,7 +75,8 @@ def worth_it_from_args(args: argparse.Namespace) -> int:
     networks = Networks(depth, traces[0], dict(zip(plain, traces[1:], strict=True)))
     options, chosen = choose_options(networks, rules, speeds, cascades)
     seconds: dict[str, Costs] = {}
-    result = WorthIt(options, [], args.by, args.seeds, len(networks.exits[0].reported), *sources_of(trainings))
+    sources = trainings.variants[0].judged_source(), trainings.variants[0].calibration_source()
+    result = WorthIt(options, [], args.by, args.seeds, len(networks.exits[0].reported), *sources)
     if args.measure:
         seconds, result.machine = measured(trainings, networks, result)
     result.verdicts = judge(networks, options, chosen, seconds, args.by)
@@ -141,12 +142,6 @@ def rules_of(policy: Any, files: Sequence[str]) -> dict[str, dict[str, Any]]:
     return rules | {name: {"type": name} for name in DEFAULT_RULES if name not in types}
 
 
-def sources_of(trainings: Trainings) -> tuple[str, str]:
-    """The data that are judged on, and calibrated on."""
-    variant = trainings.variants[0]
-    return variant.judged_source(), variant.calibration_source()
-
-
 def measured(trainings: Trainings, networks: Networks, result: WorthIt) -> tuple[dict[str, Costs], dict[str, Any]]:
     """Seconds of the first seed's networks by way of running, and the machine."""
     exits, variant = trainings.trained(EXITS)[0], trainings.variants[0]
@@ -199,6 +194,6 @@ def ship_command(verdict: Verdict, trainings: Trainings) -> str:
         return ", ".join(str(trainings.trained(member.name)[0].run.archive_path) for member in ship.members)
     run, policy = trainings.trained(EXITS)[0], trainings.folder / "policies" / file_name(ship.key) / "seed_1.json"
     write_json(policy, ship.fitted[0].policy.to_config())
-    trace = run.trace_path(sources_of(trainings)[1], by_training_reader=True)
+    trace = run.trace_path(trainings.variants[0].calibration_source(), by_training_reader=True)
     given = f"--trace {trace} --policy {policy} --output-archive NEW.tar.gz"
     return f"allennlp calibrate {run.run.archive_path} {given}"
