@@ -11,11 +11,7 @@ from typing import Any
 
 from beem_plugin.common.caption_metrics import check_metrics
 from beem_plugin.common.errors import ConfigurationError, check_least, not_allowed
-from beem_plugin.comparison.paper.captions import (
-    caption_variants,
-    decoder_depth,
-    run_caption_table,
-)
+from beem_plugin.comparison.paper.captions import caption_variants, decoder_depth, run_caption_table
 from beem_plugin.comparison.paper.figures import run_figure
 from beem_plugin.comparison.paper.methods import (
     CAPTION_METHODS,
