@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable
 
 _SHOWN = 80
@@ -49,6 +50,26 @@ def check_at_least(least: int, **options: int | None) -> None:
     for name, value in options.items():
         if value is not None and value < least:
             raise ConfigurationError(f"{name}: found {value}, allowed: {least} or more")
+
+
+def check_choice(key: str, value: object, allowed: Iterable[object]) -> None:
+    """Raises a `ConfigurationError` that names the key unless the value is one of those allowed."""
+    if value not in allowed:
+        raise ConfigurationError(not_allowed(key, value, allowed))
+
+
+def check_number(
+    key: str, value: float, low: float = 0.0, high: float = math.inf, open_low: bool = False, open_high: bool = False
+) -> None:
+    """Raises a `ConfigurationError` that names the key unless the value is finite and from `low` to `high`."""
+    is_inside = (low < value if open_low else low <= value) and (value < high if open_high else value <= high)
+    if is_inside and math.isfinite(value):
+        return
+    allowed = f"{low:g} or more" if high == math.inf else f"{low:g} to {high:g}"
+    if open_low or open_high:
+        allowed = f"{'above' if open_low else 'from'} {low:g}"
+        allowed += "" if high == math.inf else f" {'and below' if open_high else 'to'} {high:g}"
+    raise ConfigurationError(f"{key}: found {value}, allowed: {allowed}")
 
 
 def check_least(args: object, least: int, *names: str) -> None:

@@ -27,7 +27,7 @@ from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.plugins import import_deferred
 from beem_plugin.common.recipes import REGISTRY_ROOTS
 
-__all__ = ["FromParams", "Lazy", "Params", "Registrable", "construct", "registered_name"]
+__all__ = ["FromParams", "Lazy", "Params", "Registrable", "construct", "names_where", "registered_name"]
 
 T = TypeVar("T")
 
@@ -106,6 +106,12 @@ def registered_name(base: type[Registrable], instance: object) -> str:
         if registered[name][0] is type(instance):
             return name
     return f"{type(instance).__module__}.{type(instance).__qualname__}"
+
+
+def names_where(base: type[Registrable], attribute: str) -> str:
+    """The registered names, comma-separated, of the classes whose `attribute` is true."""
+    names = base.list_available()
+    return ", ".join(sorted(name for name in names if getattr(base.resolve_class_name(name)[0], attribute)))
 
 
 class Lazy(tango.common.Lazy[T], Generic[T]):

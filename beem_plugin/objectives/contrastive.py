@@ -4,11 +4,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.errors import ConfigurationError, check_choice, check_number
 from beem_plugin.common.known_labels import known_labels
 from beem_plugin.exits.outputs import ExitOutputs
 from beem_plugin.objectives.distillation import WeightedDistillation
-from beem_plugin.objectives.objective import ExtendedObjective, Objective, check_choice, check_number
+from beem_plugin.objectives.objective import ExtendedObjective, Objective
 
 KEYS = ("all", "last")
 

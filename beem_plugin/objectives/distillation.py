@@ -5,12 +5,11 @@ from collections.abc import Sequence
 from torch import Tensor
 from torch.nn import functional
 
-from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.objectives.curriculum import Curriculum
+from beem_plugin.common.errors import ConfigurationError, check_choice, check_number
 from beem_plugin.objectives.divergence import DIRECTIONS, softened_divergence
-from beem_plugin.objectives.exit_loss import loss_name, mean_exit_losses, mean_over_known, squared_distance
-from beem_plugin.objectives.exit_weights import REDUCTIONS, WeightedObjective
-from beem_plugin.objectives.objective import Objective, check_choice, check_number
+from beem_plugin.objectives.exit_loss import loss_name, mean_exit_losses, mean_over_known
+from beem_plugin.objectives.exit_weights import REDUCTIONS, Curriculum, WeightedObjective
+from beem_plugin.objectives.objective import Objective
 
 DISTILLATIONS = (*DIRECTIONS, "off")
 TEACHERS = ("last", "next")
@@ -106,8 +105,6 @@ class WeightedDistillation(WeightedObjective):
         teacher = logits[:, 1:] if self.teacher == "next" else logits[:, -1:].expand_as(student)
         if self.detach_teacher:
             teacher = teacher.detach()
-        if logits.shape[-1] == 1:
-            return functional.pad(squared_distance(student, teacher), (0, 1))
         return functional.pad(softened_divergence(student, teacher, self.temperature, self.distillation), (0, 1))
 
 

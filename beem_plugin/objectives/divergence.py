@@ -28,19 +28,16 @@ def pairwise_kl(log_p: Tensor, log_q: Tensor) -> Tensor:
     return pairwise_cross_entropy(log_p, log_q) - entropy.unsqueeze(1)
 
 
-def distillation_divergence(student: Tensor, teacher: Tensor, direction: str) -> Tensor:
-    """
-    `(...)` from `(..., labels)` log-probabilities in float32. `"teacher_student"`: KL(teacher || student), as in most
-    code; `"student_teacher"`: KL(student || teacher), as FastBERT and BEEM print it; `"symmetric"`: half of each.
-    """
-    if direction == "teacher_student":
-        return kl_divergence(teacher, student)
-    if direction == "student_teacher":
-        return kl_divergence(student, teacher)
-    return (kl_divergence(teacher, student) + kl_divergence(student, teacher)) / 2
-
-
 def softened_divergence(student: Tensor, teacher: Tensor, temperature: float, direction: str) -> Tensor:
-    """`(...)` `distillation_divergence` of `(..., labels)` logits divided by the temperature, times its square."""
+    """
+    `(...)` from `(..., labels)` logits divided by the temperature, times its square. `"teacher_student"`: KL(teacher ||
+    student), as in most code; `"student_teacher"`: KL(student || teacher), as FastBERT and BEEM print it;
+    `"symmetric"`: half of each. Of a regression's `(..., 1)` values, the squared difference.
+    """
+    if student.shape[-1] == 1:
+        return (student - teacher).squeeze(-1).square()
     log_p, log_q = ((logits.float() / temperature).log_softmax(-1) for logits in (student, teacher))
-    return distillation_divergence(log_p, log_q.expand_as(log_p), direction) * temperature**2
+    pair = (log_q.expand_as(log_p), log_p)
+    if direction == "symmetric":
+        return (kl_divergence(*pair) + kl_divergence(*reversed(pair))) / 2 * temperature**2
+    return kl_divergence(*(pair if direction == "teacher_student" else reversed(pair))) * temperature**2

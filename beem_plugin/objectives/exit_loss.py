@@ -1,6 +1,5 @@
 """The loss of an exit on a sample, for labels and for values, and means over the samples whose label is known."""
 
-import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -52,8 +51,3 @@ def mean_exit_losses(logits: Tensor, label: Tensor) -> Tensor:
 def loss_name(label: Tensor) -> str:
     """What the log calls `exit_loss`."""
     return "squared_error" if label.is_floating_point() else "cross_entropy"
-
-
-def squared_distance(logits: Tensor, teacher: Tensor) -> Tensor:
-    """`(batch, exits)` squared differences of `(batch, exits, 1)` values, the distillation of a regression."""
-    return torch.square(logits - teacher).squeeze(-1)

@@ -6,11 +6,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.objectives.curriculum import Curriculum
+from beem_plugin.common.errors import ConfigurationError, check_number
 from beem_plugin.objectives.exit_loss import mean_exit_losses
-from beem_plugin.objectives.exit_weights import WeightedObjective, constant, relative_depths
-from beem_plugin.objectives.objective import Objective, check_number
+from beem_plugin.objectives.exit_weights import Curriculum, WeightedObjective, one_each, relative_depths
+from beem_plugin.objectives.objective import Objective
 
 
 @Objective.register("final_exit")
@@ -156,11 +155,7 @@ class Annealed(Objective):
     def _end(self, num_exits: int, device: torch.device | str) -> Tensor:
         if self.end is None:
             return relative_depths(self.exit_layers, num_exits, device)[:-1]
-        if len(self.end) != num_exits - 1:
-            raise ConfigurationError(
-                f"objective.end: found {len(self.end)} numbers, allowed: {num_exits - 1}, one per exit but the last"
-            )
-        return constant(self.end, device)
+        return one_each("end", self.end, num_exits - 1, device, "one per exit but the last")
 
     def exit_weights(self, num_exits: int, device: torch.device | str = "cpu") -> Tensor:
         """`(exits,)` tau_i in this step, and 1 for the last exit."""

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.errors import check_number
 from beem_plugin.exits.outputs import ExitOutputs
 from beem_plugin.objectives.exit_loss import exit_loss, mean_over_known
-from beem_plugin.objectives.exit_weights import constant, exit_weights, relative_depths
-from beem_plugin.objectives.objective import Objective, check_number
+from beem_plugin.objectives.exit_weights import exit_weights, one_each, relative_depths
+from beem_plugin.objectives.objective import Objective
 
 NEAR_ZERO = 1e-6
 """Gates are kept this far from 0 and 1, so that their logarithms are finite in float32."""
@@ -118,11 +118,7 @@ class JointGates(Objective):
     def _costs(self, num_exits: int, device: torch.device | str) -> Tensor:
         if self.costs is None:
             return relative_depths(self.exit_layers, num_exits, device)
-        if len(self.costs) != num_exits:
-            raise ConfigurationError(
-                f"objective.costs: found {len(self.costs)} numbers, allowed: {num_exits}, one per exit"
-            )
-        return constant(self.costs, device)
+        return one_each("costs", self.costs, num_exits, device)
 
 
 def leaving_probabilities(gate: Tensor) -> Tensor:

@@ -2,11 +2,12 @@
 
 from torch import Tensor
 
+from beem_plugin.common.errors import check_choice
 from beem_plugin.exits.outputs import ExitOutputs
 from beem_plugin.objectives.exit_loss import exit_error, mean_over_known
 from beem_plugin.objectives.exit_sums import Alternating
 from beem_plugin.objectives.exit_weights import REDUCTIONS
-from beem_plugin.objectives.objective import ExtendedObjective, Objective, check_choice
+from beem_plugin.objectives.objective import ExtendedObjective, Objective
 
 
 @Objective.register("learned_exit")

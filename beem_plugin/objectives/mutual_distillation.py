@@ -5,12 +5,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.errors import ConfigurationError, check_number
 from beem_plugin.exits.outputs import ExitOutputs
 from beem_plugin.objectives.distillation import check_has_students
 from beem_plugin.objectives.divergence import pairwise_kl
 from beem_plugin.objectives.exit_loss import mean_exit_losses, mean_over_known
-from beem_plugin.objectives.objective import Objective, check_number
+from beem_plugin.objectives.objective import Objective
 
 
 @Objective.register("mutual_distillation")
@@ -67,9 +67,7 @@ class MutualDistillation(Objective):
         `(K,)` the unweighted terms: CE of exits 1 to L, then, student by student, KL(p_j || p_i) from the teachers j in
         their order.
         """
-        return self._terms(outputs.logits, label)
-
-    def _terms(self, logits: Tensor, label: Tensor) -> Tensor:
+        logits = outputs.logits
         num_exits = logits.shape[1]
         check_has_students(num_exits)
         cross_entropy = mean_exit_losses(logits, label)  # (exits,)
@@ -81,7 +79,7 @@ class MutualDistillation(Objective):
         return torch.cat([cross_entropy, others])
 
     def forward(self, logits: Tensor, label: Tensor) -> dict[str, Tensor]:
-        terms, num_exits = self._terms(logits, label), logits.shape[1]
+        terms, num_exits = self.terms(ExitOutputs(logits), label), logits.shape[1]
         weights = self.weights().detach()
         if len(weights) != len(terms):
             raise ConfigurationError(

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from beem_plugin.common.errors import ConfigurationError, not_allowed
-from beem_plugin.common.registry import Registrable, registered_name
+from beem_plugin.common.errors import ConfigurationError, check_number
+from beem_plugin.common.registry import Registrable, names_where, registered_name
 from beem_plugin.data.vocabulary import Vocabulary
 from beem_plugin.exits.outputs import ExitOutputs
 
@@ -61,7 +60,7 @@ class Objective(torch.nn.Module, Registrable):
         if num_labels == 1 and not self.serves_regression:
             raise ConfigurationError(
                 f"objective {registered_name(Objective, self)}: found a regression, whose exits give no probabilities; "
-                f"allowed: {', '.join(regression_objectives())}"
+                f"allowed: {names_where(Objective, 'serves_regression')}"
             )
         self.exit_layers = tuple(exit_layers)
         for part in self._inner():
@@ -158,27 +157,3 @@ class ExtendedObjective(Objective):
     def term(self, outputs: ExitOutputs, label: Tensor) -> dict[str, Tensor]:
         """The term, a scalar, under its name in the log. Parameters as of `loss`."""
         raise TypeError(f"{type(self).__name__} does not define term")
-
-
-def regression_objectives() -> list[str]:
-    """The registered objectives that serve a regression."""
-    names = Objective.list_available()
-    return sorted(name for name in names if Objective.resolve_class_name(name)[0].serves_regression)
-
-
-def check_number(
-    key: str, value: float, low: float = 0.0, high: float = math.inf, open_low: bool = False, open_high: bool = False
-) -> None:
-    """Raises a `ConfigurationError` that names the key unless the value is from `low` to `high`, or between them."""
-    if (low < value if open_low else low <= value) and (value < high if open_high else value <= high):
-        return
-    ends = f"{'above' if open_low else 'from'} {low:g}"
-    if high < math.inf:
-        ends += f" {'and below' if open_high else 'to'} {high:g}"
-    raise ConfigurationError(f"objective.{key}: found {value}, allowed: {ends}")
-
-
-def check_choice(key: str, value: str, allowed: Sequence[str]) -> None:
-    """Raises a `ConfigurationError` that names the key if the value is not one of those allowed."""
-    if value not in allowed:
-        raise ConfigurationError(not_allowed(f"objective.{key}", value, allowed))

@@ -6,10 +6,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from beem_plugin.common.errors import check_choice, check_number
 from beem_plugin.exits.outputs import ExitOutputs
 from beem_plugin.objectives.divergence import kl_divergence
 from beem_plugin.objectives.exit_loss import exit_loss, loss_name, mean_over_known
-from beem_plugin.objectives.objective import Objective, check_choice, check_number
+from beem_plugin.objectives.objective import Objective
 
 DIRECTIONS = ("prior_halting", "halting_prior")
 NEAR_ZERO = 1e-6

@@ -8,14 +8,13 @@ import torch
 from torch import Tensor
 
 from beem_plugin.archival import load_archive
-from beem_plugin.common.errors import BeemError, ConfigurationError
+from beem_plugin.common.errors import BeemError, ConfigurationError, check_choice, check_number
 from beem_plugin.data.vocabulary import Vocabulary
 from beem_plugin.exits.outputs import ExitOutputs
 from beem_plugin.models.multi_exit_model import MultiExitModel
 from beem_plugin.objectives import Objective, WeightedDistillation
 from beem_plugin.objectives.divergence import DIRECTIONS, softened_divergence
 from beem_plugin.objectives.exit_weights import REDUCTIONS
-from beem_plugin.objectives.objective import check_choice, check_number
 from beem_plugin.tasks.classification import text_model
 
 logger = logging.getLogger(__name__)
@@ -109,7 +108,8 @@ class Distilled(Objective):
         if not self._loaded:
             return own
         logits, hidden_states = self._teach(outputs)
-        of_exits = self._divergence(outputs.logits.float(), logits).mean(0)
+        student, teacher = outputs.logits.float(), logits.unsqueeze(1)
+        of_exits = softened_divergence(student, teacher, self.temperature, self.direction).mean(0)
         distillation = of_exits.sum() if self.reduction == "sum" else of_exits.mean()
         loss = (1 - self.weight) * own["loss"] + self.weight * distillation
         components = {**own, "distillation": distillation.detach()}
@@ -140,12 +140,6 @@ class Distilled(Objective):
         depth = self.exit_layers[-1]
         matched = [hidden[round(layer / depth * encoder.exit_layers[-1])] for layer in self.exit_layers]
         return encoder.exit_logits(encoder.num_exits, state).float(), matched
-
-    def _divergence(self, student: Tensor, teacher: Tensor) -> Tensor:
-        """`(batch, exits)`"""
-        if student.shape[-1] == 1:
-            return (student - teacher.unsqueeze(1)).squeeze(-1).square()
-        return softened_divergence(student, teacher.unsqueeze(1), self.temperature, self.direction)
 
     def _distance(self, outputs: ExitOutputs, teacher: list[Tensor]) -> Tensor:
         if teacher[0].shape[-1] != outputs.hidden_states[0].shape[-1]:

@@ -62,7 +62,7 @@ def test_the_right_parameters_move() -> None:
 
 
 def test_wrong_options_are_named() -> None:
-    with pytest.raises(ConfigurationError, match="objective.start"):
+    with pytest.raises(ConfigurationError, match="start"):
         Annealed(start=-1)
-    with pytest.raises(ConfigurationError, match="objective.end"):
+    with pytest.raises(ConfigurationError, match="end"):
         Annealed(end=[-1.0])

@@ -98,7 +98,7 @@ def test_the_right_parameters_move(config: dict[str, Any], even: set[str], odd: 
 
 
 def test_wrong_options_are_named() -> None:
-    with pytest.raises(ConfigurationError, match="objective.weight"):
+    with pytest.raises(ConfigurationError, match="weight"):
         LearnedExit(weight=-1)
-    with pytest.raises(ConfigurationError, match="objective.reduction"):
+    with pytest.raises(ConfigurationError, match="reduction"):
         LearnedExit(reduction="all")

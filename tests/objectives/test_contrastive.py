@@ -77,5 +77,5 @@ def test_vectors_that_do_not_match_the_labels_are_named() -> None:
 
 @pytest.mark.parametrize("keys", [{"temperature": 0.0}, {"weight": -1.0}, {"keys": "first"}])
 def test_options_out_of_range_are_named(keys: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError, match=f"objective.{next(iter(keys))}: found"):
+    with pytest.raises(ConfigurationError, match=f"{next(iter(keys))}: found"):
         Contrastive(**keys)

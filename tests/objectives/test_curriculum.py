@@ -9,7 +9,7 @@ import torch
 
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.objectives import EarlyExits, Objective, WeightedDistillation
-from beem_plugin.objectives.curriculum import GradualCurriculum, RotationalCurriculum
+from beem_plugin.objectives.exit_weights import GradualCurriculum, RotationalCurriculum
 from tests.objectives.by_hand import kl, random_logits, softmax
 from tests.objectives.tiny_model import moved_in, tiny_model
 
@@ -81,8 +81,8 @@ def test_each_exit_is_taught_by_the_next() -> None:
 @pytest.mark.parametrize(
     ("curriculum", "words"),
     [
-        ({"type": "gradual", "fraction": 1.5}, "curriculum.fraction: found 1.5, allowed: from 0 to 1"),
-        ({"type": "rotational", "period": 0}, "curriculum.period: found 0, allowed: from 1"),
+        ({"type": "gradual", "fraction": 1.5}, "curriculum.fraction: found 1.5, allowed: 0 to 1"),
+        ({"type": "rotational", "period": 0}, "curriculum.period: found 0, allowed: 1 or more"),
     ],
 )
 def test_options_out_of_range_are_named(curriculum: dict[str, Any], words: str) -> None:

@@ -63,7 +63,7 @@ def test_a_list_of_the_wrong_length_is_found_before_training() -> None:
 
 
 def test_wrong_options_are_named() -> None:
-    with pytest.raises(ConfigurationError, match="objective.reduction: found 'max', allowed: mean, sum"):
+    with pytest.raises(ConfigurationError, match="reduction: found 'max', allowed: mean, sum"):
         WeightedDistillation(reduction="max")
 
 

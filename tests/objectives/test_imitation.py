@@ -74,7 +74,7 @@ def test_a_head_that_does_not_imitate_is_named() -> None:
 
 
 def test_wrong_options_are_named() -> None:
-    with pytest.raises(ConfigurationError, match="objective.layer_weights"):
+    with pytest.raises(ConfigurationError, match="layer_weights"):
         Imitation("up")
-    with pytest.raises(ConfigurationError, match="objective.weight"):
+    with pytest.raises(ConfigurationError, match="weight"):
         Imitation(weight=-1)

@@ -150,5 +150,5 @@ def test_the_right_parameters_move() -> None:
 
 def test_wrong_options_are_named() -> None:
     for key, value in (("beta", -1), ("warmup_fraction", 2), ("period", 0), ("max_positive_weight", 0.5)):
-        with pytest.raises(ConfigurationError, match=f"objective.{key}"):
+        with pytest.raises(ConfigurationError, match=f"{key}"):
             JointGates(**{key: value})  # type: ignore[arg-type]

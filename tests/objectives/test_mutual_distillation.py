@@ -103,5 +103,5 @@ def test_wrong_shapes_are_named() -> None:
         MutualDistillation().bind([9], 2)
     with pytest.raises(ConfigurationError, match="temperature"):
         MutualDistillation(0)
-    with pytest.raises(ConfigurationError, match="objective.cross_entropy_share"):
+    with pytest.raises(ConfigurationError, match="cross_entropy_share"):
         MutualDistillation(cross_entropy_share=1.0)

@@ -74,10 +74,10 @@ def test_only_students_move() -> None:
 
 def test_wrong_options_are_named() -> None:
     for options, message in (
-        ({"direction": "teacher"}, "objective.direction: found 'teacher', allowed: teacher_student"),
-        ({"temperature": 0}, "objective.temperature"),
-        ({"reduction": "batchmean"}, "objective.reduction"),
-        ({"cross_entropy_weight": -1.0}, "objective.cross_entropy_weight"),
+        ({"direction": "teacher"}, "direction: found 'teacher', allowed: teacher_student"),
+        ({"temperature": 0}, "temperature"),
+        ({"reduction": "batchmean"}, "reduction"),
+        ({"cross_entropy_weight": -1.0}, "cross_entropy_weight"),
     ):
         with pytest.raises(ConfigurationError, match=message):
             SelfDistillation(**options)  # type: ignore[arg-type]

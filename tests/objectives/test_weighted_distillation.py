@@ -108,8 +108,8 @@ def test_layer_weights() -> None:
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"distillation": "teacher"}, "objective.distillation: found 'teacher', allowed: teacher_student"),
-        ({"layer_weights": "liner"}, "objective.layer_weights: found 'liner', allowed: linear"),
+        ({"distillation": "teacher"}, "distillation: found 'teacher', allowed: teacher_student"),
+        ({"layer_weights": "liner"}, "layer_weights: found 'liner', allowed: linear"),
         ({"temperature": 0.0}, "temperature"),
         ({"layer_weights": [0, 0]}, "not all of them 0"),
     ],
