@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import torch
 
-from beem_plugin.common.errors import ConfigurationError, not_allowed
+from beem_plugin.common.errors import ConfigurationError, check_choice, check_number
 from beem_plugin.common.registry import Registrable
 from beem_plugin.exits.trace_interface import Trace, require_labels
 
@@ -45,8 +45,7 @@ class CostWeights(ExitWeights):
     """
 
     def __init__(self, scale: float = 0.1, offset: int = 0) -> None:
-        if not (scale >= 0 and math.isfinite(scale)):
-            raise ConfigurationError(f"weights.scale: found {scale}, allowed: a number from 0")
+        check_number("weights.scale", scale)
         self.scale = scale
         self.offset = offset
 
@@ -104,8 +103,7 @@ class AccuracyWeights(ExitWeights):
     needs_calibration = True
 
     def __init__(self, variant: str = "plain") -> None:
-        if variant not in VARIANTS:
-            raise ConfigurationError(not_allowed("weights.variant", variant, VARIANTS))
+        check_choice("weights.variant", variant, VARIANTS)
         self.variant = variant
 
     def fit(self, trace: Trace) -> list[float]:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.errors import ConfigurationError, check_number
 from beem_plugin.common.registry import Registrable
 
 Factor = float | list[float]
@@ -132,12 +132,7 @@ class ProjectedFork(ScaledFork):
     As "scaled", after removing conflicts: for each sample, if the two gradients have a negative inner product, each
     loses its component along the other. The idea of PCGrad (Yu et al. 2020), on a hidden state in place of parameters.
 
-    Registered as a `Fork` with name "projected".
-
-    # Parameters
-
-    exit, above, exits
-        As of "scaled".
+    Registered as a `Fork` with name "projected". The keys are those of "scaled".
     """
 
     def combine(self, from_exit: Tensor, from_above: Tensor, exit_number: int, num_exits: int) -> Tensor:
@@ -183,12 +178,9 @@ class GradNormFork(Fork):
 
     def __init__(self, share: float = 0.5, rate: float = 0.1, max_ratio: float = 10.0) -> None:
         super().__init__()
-        if not 0 < share < 1:
-            raise ConfigurationError(f"share: found {share}, allowed: above 0 and below 1")
-        if not 0 < rate <= 1:
-            raise ConfigurationError(f"rate: found {rate}, allowed: above 0, to 1")
-        if max_ratio < 1:
-            raise ConfigurationError(f"max_ratio: found {max_ratio}, allowed: from 1")
+        check_number("share", share, high=1, open_low=True, open_high=True)
+        check_number("rate", rate, high=1, open_low=True)
+        check_number("max_ratio", max_ratio, low=1)
         self.limit = math.log(max_ratio)
         self.target = math.log(share / (1 - share))
         self.rate = rate

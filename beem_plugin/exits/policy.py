@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from beem_plugin.common.errors import ConfigurationError, DataError, NotCalibratedError
-from beem_plugin.common.registry import Registrable, registered_name
+from beem_plugin.common.registry import Registrable, names_where, registered_name
+from beem_plugin.common.signatures import signature_of
 from beem_plugin.exits.calibration_report import CalibrationReport
 from beem_plugin.exits.shared_scores import SharedScores
 from beem_plugin.exits.signals import ExitSignals, decision_dtype, prediction_of
 from beem_plugin.exits.state import ExitState
-from beem_plugin.exits.trace_interface import Trace
+from beem_plugin.exits.trace_interface import Trace, check_signals
 
 DECISION = {"start", "update", "step", "passes", "output", "score"}  # the methods that decide
 
@@ -30,9 +31,9 @@ class ExitPolicy(SharedScores, Registrable):
     A policy is used in this order: `bind` once, `calibrate` if `is_calibrated` is false, then for each batch `start`
     and, at each exit, `step` with the signals of the active samples.
 
-    A policy of your own defines `step` and `to_config`, and `start` if it stores anything between exits; one with
-    thresholds derives from `ThresholdPolicy` and defines `update`. The annotated arguments of the constructor are the
-    keys of the config block (`thresholds: Thresholds | None` takes a number, a list or a strategy). The state is an
+    A policy of your own defines `step`, and `start` if it stores anything between exits; one with thresholds derives
+    from `ThresholdPolicy` and defines `update`. The annotated arguments of the constructor are the keys of the config
+    block (`thresholds: Thresholds | None` takes a number, a list or a strategy), and attributes. The state is an
     `ExitState`: tensors by name, the samples first, from which engines remove samples that have exited.
 
     `start`, `step`, `output` and `score` are compiled for GPUs: they consist of tensor operations, have no branch on
@@ -89,7 +90,7 @@ class ExitPolicy(SharedScores, Registrable):
         if num_labels == 1 and not self.serves_regression:
             raise ConfigurationError(
                 f"exit policy {self.registered_name}: found a regression, one value an exit, which has no "
-                f"probabilities to be sure by; allowed: {', '.join(regression_policies())}"
+                f"probabilities to be sure by; allowed: {names_where(ExitPolicy, 'serves_regression')}"
             )
         self.exit_layers = list(exit_layers)
         self.num_labels = num_labels
@@ -196,9 +197,14 @@ class ExitPolicy(SharedScores, Registrable):
         """
         return trace.report_on(self)
 
+    def parameters(self) -> dict[str, Any]:
+        """The config keys but `type`; by default the arguments of the constructor, from attributes of their names."""
+        return arguments_of(self)
+
     def to_config(self) -> dict[str, Any]:
         """The policy as a config with all numbers: building it gives this policy without calibration."""
-        raise TypeError(f"{type(self).__name__} does not define to_config")
+        self.check_calibrated()
+        return {"type": self.registered_name, **self.parameters()}
 
     def check_calibrated(self) -> None:
         """Raises `NotCalibratedError` if the policy cannot decide yet."""
@@ -215,7 +221,7 @@ class ExitPolicy(SharedScores, Registrable):
         Raises a `ConfigurationError` if `trace` lacks data that the policy needs, a `DataError` if a signal that must
         be a probability is outside of 0 to 1, most likely because the sigmoid is missing.
         """
-        check_signals(self, set(trace.signals), where)
+        check_signals(self, trace.signals, where)
         if self.needs_all_labels and not trace.has_logits:
             raise ConfigurationError(
                 f"{self.registered_name} needs the probabilities of all labels at every exit, {where} has only the "
@@ -234,17 +240,8 @@ class ExitPolicy(SharedScores, Registrable):
         return torch.zeros(batch_size, dtype=decision_dtype(torch.device(device)), device=device)
 
 
-def check_signals(policy: ExitPolicy, available: set[str], where: str) -> None:
-    """Raises a `ConfigurationError` if `policy` needs a signal that `where` does not have."""
-    missing = [name for name in policy.required_signals if name not in available]
-    if missing:
-        raise ConfigurationError(
-            f"{policy.registered_name} needs the signals {missing}, which {where} does not have; "
-            f"found: {sorted(available) or 'only logits'}"
-        )
-
-
-def regression_policies() -> list[str]:
-    """The registered policies that serve a regression."""
-    names = ExitPolicy.list_available()
-    return sorted(name for name in names if ExitPolicy.resolve_class_name(name)[0].serves_regression)
+def arguments_of(policy: ExitPolicy, *without: str) -> dict[str, Any]:
+    """The constructor's arguments that are not `None`, as config values."""
+    names = (name for name in signature_of(type(policy).__init__, type(policy)).arguments if name not in without)
+    values = {name: value for name in names if (value := getattr(policy, name)) is not None}
+    return {name: value.to_config() if hasattr(value, "to_config") else value for name, value in values.items()}

@@ -5,7 +5,7 @@ from allennlp_light.modules.seq2vec_encoders.seq2vec_encoder import Seq2VecEncod
 from allennlp_light.nn.util import masked_mean
 from torch import Tensor
 
-from beem_plugin.common.errors import ConfigurationError, not_allowed
+from beem_plugin.common.errors import check_choice
 
 POOLINGS = ("cls", "mean")
 
@@ -30,8 +30,7 @@ class BertPooler(Seq2VecEncoder):
 
     def __init__(self, embedding_dim: int, pooling: str = "cls", pretrained: bool = True) -> None:
         super().__init__()
-        if pooling not in POOLINGS:
-            raise ConfigurationError(not_allowed("pooler.pooling", pooling, POOLINGS))
+        check_choice("pooler.pooling", pooling, POOLINGS)
         self.pooling = pooling
         self.pretrained = pretrained
         self.dense = torch.nn.Linear(embedding_dim, embedding_dim)
@@ -93,8 +92,7 @@ class MixedPooler(Seq2VecEncoder):
     def get_input_dim(self) -> int:
         return self.embedding_dim
 
-    def get_output_dim(self) -> int:
-        return self.embedding_dim
+    get_output_dim = get_input_dim
 
     def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
         # tokens: (batch, tokens, embedding_dim), mask: (batch, tokens) bool; every sample has a real token

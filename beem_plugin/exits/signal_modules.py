@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from beem_plugin.common.errors import ConfigurationError, not_allowed
+from beem_plugin.common.errors import ConfigurationError, check_choice, check_number
 from beem_plugin.common.registry import Registrable
 from beem_plugin.exits.poolers import as_input_of
 from beem_plugin.exits.signals import confidence_of, entropy_of, margin_of
@@ -107,8 +107,7 @@ class Halt(SignalModule):
 
     def __init__(self, num_exits: int, pooled_size: int, num_labels: int, num_hidden_layers: int = 3) -> None:
         super().__init__(num_exits, pooled_size, num_labels)
-        if num_hidden_layers < 0:
-            raise ConfigurationError(f"signals.halt.num_hidden_layers: found {num_hidden_layers}, allowed: 0 or more")
+        check_number("num_hidden_layers", num_hidden_layers)
         size = 2 * pooled_size
         layers: list[torch.nn.Module] = []
         for _ in range(num_hidden_layers):
@@ -169,8 +168,7 @@ class Similarity(SignalModule):
 
     def __init__(self, num_exits: int, pooled_size: int, num_labels: int, over: str = "tokens") -> None:
         super().__init__(num_exits, pooled_size, num_labels)
-        if over not in SCOPES:
-            raise ConfigurationError(not_allowed("signals.similarity.over", over, SCOPES))
+        check_choice("over", over, SCOPES)
         self.over = over
 
     def forward(self, view: ExitView) -> Tensor:

@@ -82,6 +82,11 @@ class ExitSignals:
     def device(self) -> torch.device:
         return self.logits.device
 
+    @property
+    def precision(self) -> torch.dtype:
+        """In which all is computed."""
+        return decision_dtype(self.device)
+
     def flags(self, value: bool) -> Tensor:
         """`(batch,)` bool, `value` for every sample."""
         return torch.full((self.batch_size,), value, device=self.device)
@@ -109,8 +114,8 @@ class ExitSignals:
 
     @cached_property
     def log_probabilities(self) -> Tensor:
-        """`(batch, labels)` log-softmax in the decision precision."""
-        return self.logits.to(decision_dtype(self.device)).log_softmax(-1)
+        """`(batch, labels)` log-softmax."""
+        return self.logits.to(self.precision).log_softmax(-1)
 
     @cached_property
     def probabilities(self) -> Tensor:
@@ -120,7 +125,7 @@ class ExitSignals:
     @cached_property
     def output(self) -> Tensor:
         """`(batch, labels)` log-probabilities, or `(batch, 1)` the value of a regression."""
-        return self.logits.to(decision_dtype(self.device)) if self.is_regression else self.log_probabilities
+        return self.logits.to(self.precision) if self.is_regression else self.log_probabilities
 
     @cached_property
     def prediction(self) -> Tensor:

@@ -6,15 +6,7 @@ from torch import Tensor
 
 
 class ExitState:
-    """
-    Tensors by name, each with the samples as its first dimension, so that the samples of a batch that have exited can
-    be removed.
-
-    # Parameters
-
-    **tensors : `Tensor`
-        Each `(batch, ...)`.
-    """
+    """Tensors by name, each `(batch, ...)`, so that the samples of a batch that have exited can be removed."""
 
     def __init__(self, **tensors: Tensor) -> None:
         self.tensors = tensors

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from beem_plugin.common.errors import ConfigurationError, nearest_first
-from beem_plugin.common.registry import Registrable, registered_name
+from beem_plugin.common.errors import ConfigurationError, check_number, nearest_first
+from beem_plugin.common.registry import Registrable, names_where, registered_name
 from beem_plugin.exits.score_table import ScoreTable
 
 NEVER = "never"
@@ -37,7 +37,7 @@ class ThresholdStrategy(Registrable):
             key = "; or a `tolerance`, the largest distance that is no error" if "tolerance" in named else ""
             raise ConfigurationError(
                 f"thresholds: {registered_name(ThresholdStrategy, self)} counts errors, and values of a regression are "
-                f"never quite right; allowed: {', '.join(regression_strategies())}{key}"
+                f"never quite right; allowed: {names_where(ThresholdStrategy, 'serves_regression')}{key}"
             )
         if num_labels > 1 and self.tolerance is not None:
             raise ConfigurationError(
@@ -107,12 +107,6 @@ def as_strategy(thresholds: Thresholds | None) -> ThresholdStrategy | None:
     return FixedThresholds(thresholds)
 
 
-def regression_strategies() -> list[str]:
-    """The registered strategies that need no tolerance to serve a regression."""
-    names = ThresholdStrategy.list_available()
-    return sorted(name for name in names if ThresholdStrategy.resolve_class_name(name)[0].serves_regression)
-
-
 def parse_threshold(value: object, key: str) -> float | None:
     """A number as a float, `"never"` as `None`; anything else is a `ConfigurationError` that names `key`."""
     if value == NEVER:
@@ -130,6 +124,5 @@ def parse_grid(grid: Sequence[object], key: str) -> list[float | None]:
 
 
 def check_tolerance(tolerance: float | None) -> float | None:
-    if tolerance is not None and not 0 <= tolerance < math.inf:
-        raise ConfigurationError(f"thresholds.tolerance: found {tolerance}, allowed: 0 or more")
+    check_number("thresholds.tolerance", tolerance or 0.0)
     return tolerance

@@ -10,15 +10,7 @@ import torch
 from torch import Tensor
 
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.exits.signals import (
-    ExitSignals,
-    cat_padded,
-    confidence_of,
-    decision_dtype,
-    entropy_of,
-    label_of,
-    margin_of,
-)
+from beem_plugin.exits.signals import ExitSignals, cat_padded, label_of
 
 
 @dataclass
@@ -42,35 +34,21 @@ class TokenSummary:
 SUMMARIES = ("top_token", "top_probability", "entropy", "margin")
 
 
-class LogitsSummary:
+class LogitsSummary(ExitSignals):
     """
     A `TokenSummary` of `(tokens, vocabulary)` logits whose numbers are computed when they are first read, because each
     needs a pass over the vocabulary. In float32, as in a trace, so that replay and decoding decide alike.
     """
 
-    def __init__(self, logits: Tensor) -> None:
-        self.logits = logits.float()
+    precision = torch.float32  # type: ignore[assignment]
 
     @cached_property
     def top_token(self) -> Tensor:
         return label_of(self.logits)
 
-    @cached_property
-    def log_probabilities(self) -> Tensor:
-        """`(tokens, vocabulary)`"""
-        return self.logits.log_softmax(-1)
-
-    @cached_property
+    @property
     def top_probability(self) -> Tensor:
-        return confidence_of(self.log_probabilities)
-
-    @cached_property
-    def margin(self) -> Tensor:
-        return margin_of(self.log_probabilities)
-
-    @cached_property
-    def entropy(self) -> Tensor:
-        return entropy_of(self.log_probabilities)
+        return self.confidence
 
     def index_select(self, index: Tensor) -> LogitsSummary:
         return LogitsSummary(self.logits.index_select(0, index))
@@ -92,20 +70,10 @@ def shortlist_summary(logits: Tensor, candidates: Tensor, mass: Tensor) -> Token
 class TokenSignals(ExitSignals):
     """
     The signals of an exit over a vocabulary. Each is computed when a policy first reads it, so that a policy that
-    reads only the similarity of hidden states does not compute logits.
-
-    # Parameters
-
-    size : `int`
-        Number of tokens.
-    device : `torch.device`
-    logits : `Callable[[], Tensor]`, optional (default = `None`)
-        Returns `(tokens, vocabulary)`; without it only summaries are available.
-    summary : `Callable[[], TokenSummary]`, optional (default = the summary of the logits)
-    extra : `Mapping[str, Callable[[], Tensor]]`, optional (default = `{}`)
-        Further signals by name, each returning `(tokens,)`.
-    output : `Tensor`, optional (default = the log-probabilities)
-        `(tokens, numbers)`: what an engine returns of a token, or of a whole sentence of tags, that exits.
+    reads only the similarity of hidden states does not compute logits: `logits` returns `(tokens, vocabulary)`, without
+    which only summaries are available, `summary` by default that of the logits, and each of `extra` a further signal,
+    `(tokens,)`. `output` is `(tokens, numbers)`, by default the log-probabilities: what an engine returns of a token,
+    or of a whole sentence of tags, that exits.
     """
 
     def __init__(
@@ -178,18 +146,18 @@ class TokenSignals(ExitSignals):
 
     @cached_property
     def confidence(self) -> Tensor:
-        return self.summary.top_probability.to(decision_dtype(self._device))
+        return self.summary.top_probability.to(self.precision)
 
     @cached_property
     def margin(self) -> Tensor:
-        return self.summary.margin.to(decision_dtype(self._device))
+        return self.summary.margin.to(self.precision)
 
     @cached_property
     def entropy(self) -> Tensor:
-        return self.summary.entropy.to(decision_dtype(self._device))
+        return self.summary.entropy.to(self.precision)
 
     def signal(self, name: str) -> Tensor:
-        return self._value(name).to(decision_dtype(self._device))
+        return self._value(name).to(self.precision)
 
     def _value(self, name: str) -> Tensor:
         if name not in self._computed:

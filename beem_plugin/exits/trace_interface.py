@@ -1,6 +1,6 @@
 """What policies, weights and threshold strategies read of a trace; `calibration` implements it."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -45,6 +45,16 @@ class Trace(Protocol):
     def with_logits(self, logits: Tensor) -> Any: ...
     def calibration_errors(self) -> list[float]: ...
     def report_on(self, policy: Any, **fitted: Any) -> CalibrationReport: ...
+
+
+def check_signals(policy: Any, available: Collection[str], where: str) -> None:
+    """Raises a `ConfigurationError` if `policy` needs a signal that `where` does not have."""
+    missing = [name for name in policy.required_signals if name not in available]
+    if missing:
+        raise ConfigurationError(
+            f"{policy.registered_name} needs the signals {missing}, which {where} does not have; "
+            f"found: {sorted(available) or 'only logits'}"
+        )
 
 
 def require_labels(trace: Trace, what: str) -> None:

@@ -85,7 +85,7 @@ def test_factors_are_annealed_from_the_first_to_the_last_step() -> None:
 
 @pytest.mark.parametrize("config", [{"exit": -0.1}, {"above": [1.0]}, {"exit": [1.0, -1.0]}])
 def test_factors_out_of_range_are_named(config: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError, match=f"{next(iter(config))}: found .*allowed: a number from 0"):
+    with pytest.raises(ConfigurationError, match=f"{next(iter(config))}: found .*allowed: "):
         Fork.from_params({"type": "scaled", **config})
 
 

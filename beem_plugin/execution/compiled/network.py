@@ -16,7 +16,7 @@ from beem_plugin.backbones.inference import inference_backbone
 from beem_plugin.execution.compiled.decider import ClassifierSignals, Decider, make_decider
 from beem_plugin.execution.compiled.origin import Origin
 from beem_plugin.execution.stepped_network import SteppedNetwork, device_of
-from beem_plugin.exits.heads.pooled import PooledHead
+from beem_plugin.exits.heads.head import PooledHead
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.poolers import BertPooler
 from beem_plugin.exits.signals import ExitSignals

@@ -1,5 +1,4 @@
 from beem_plugin.exits.branches.adapter import AdapterBranch as AdapterBranch
 from beem_plugin.exits.branches.branch import Branch as Branch
 from beem_plugin.exits.branches.branched_head import BranchedHead as BranchedHead, with_branches as with_branches
-from beem_plugin.exits.branches.mlp import MlpBranch as MlpBranch
-from beem_plugin.exits.branches.transformer import TransformerBranch as TransformerBranch
+from beem_plugin.exits.branches.transformer import MlpBranch as MlpBranch, TransformerBranch as TransformerBranch

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from beem_plugin.common.errors import ConfigurationError, not_allowed
+from beem_plugin.common.errors import check_choice
 from beem_plugin.exits.branches.branch import Branch
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": functional.gelu, "relu": functional.relu}
@@ -34,8 +34,7 @@ class AdapterBranch(Branch):
         self, hidden_size: int, width: int = 64, activation: str = "gelu", scale: float = 1.0, norm: bool = False
     ) -> None:
         super().__init__(hidden_size, width)
-        if activation not in ACTIVATIONS:
-            raise ConfigurationError(not_allowed("activation", activation, ACTIVATIONS))
+        check_choice("activation", activation, ACTIVATIONS)
         self.activation, self.scale = ACTIVATIONS[activation], scale
         self.norm = torch.nn.LayerNorm(hidden_size) if norm else None
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.errors import check_number
 from beem_plugin.common.registry import Registrable
 
 KeyValueStore = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -32,8 +32,7 @@ class Branch(torch.nn.Module, Registrable):
 
     def __init__(self, hidden_size: int, width: int) -> None:
         super().__init__()
-        if width < 1:
-            raise ConfigurationError(f"width: found {width}, allowed: at least 1")
+        check_number("width", width, low=1)
         self.width = width
         self.down = torch.nn.Linear(hidden_size, width)
         self.up = torch.nn.Linear(width, hidden_size)
@@ -43,30 +42,16 @@ class Branch(torch.nn.Module, Registrable):
 
     def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """
-        # Parameters
-
-        hidden_states : `Tensor`
-            `(batch, tokens, hidden)`; of a branch that does not mix tokens, any shape that ends in hidden.
-        attention_mask : `Tensor`, optional (default = `None`)
-            `(batch, tokens)` bool, true at real tokens; `None` if all are.
-
-        # Returns
-
-        `Tensor`
-            As `hidden_states`.
+        The hidden states that the head reads, of `(batch, tokens, hidden)` ones, or any shape that ends in hidden if
+        the branch does not mix tokens. The mask is `(batch, tokens)` bool, true at real tokens; `None` if all are.
         """
         return hidden_states + self.up(self.inner(self.down(hidden_states), attention_mask))
 
     def causal(self, hidden_states: Tensor, store: KeyValueStore | None = None) -> Tensor:
         """
-        As `forward` of `(batch, tokens, hidden)`, where each token reads only tokens up to itself.
-
-        # Parameters
-
-        hidden_states : `Tensor`
-        store : `KeyValueStore`, optional (default = `None`)
-            Takes the keys and values of these tokens, `(batch, heads, tokens, size)`, and returns those of all tokens
-            so far, which the last token attends to. None: these are all tokens.
+        As `forward` of `(batch, tokens, hidden)`, where each token reads only tokens up to itself. `store` takes the
+        keys and values of these tokens, `(batch, heads, tokens, size)`, and returns those of all tokens so far, which
+        the last token attends to; `None`: these are all tokens.
         """
         if self.mixes_tokens:
             raise TypeError(f"{type(self).__name__} does not define causal")
@@ -75,32 +60,3 @@ class Branch(torch.nn.Module, Registrable):
     def inner(self, vectors: Tensor, attention_mask: Tensor | None) -> Tensor:
         """`(batch, tokens, width)` to `(batch, tokens, width)`."""
         raise TypeError(f"{type(self).__name__} does not define inner")
-
-
-class FeedForward(torch.nn.Module):
-    """The post-LN feed-forward half of a transformer block: LN(x + W_2 GELU(W_1 x)), inner size twice the width."""
-
-    def __init__(self, width: int, dropout: float) -> None:
-        super().__init__()
-        self.expand = torch.nn.Linear(width, 2 * width)
-        self.contract = torch.nn.Linear(2 * width, width)
-        self.dropout = torch.nn.Dropout(dropout)
-        self.norm = torch.nn.LayerNorm(width)
-        initialize_linear(self)
-
-    def forward(self, vectors: Tensor) -> Tensor:
-        inner = torch.nn.functional.gelu(self.expand(vectors))
-        return self.norm(vectors + self.dropout(self.contract(inner)))
-
-
-def initialize_linear(module: torch.nn.Module) -> None:
-    """BERT's initialisation: normal weights with standard deviation 0.02, zero biases."""
-    for part in module.modules():
-        if isinstance(part, torch.nn.Linear):
-            torch.nn.init.normal_(part.weight, std=0.02)
-            torch.nn.init.zeros_(part.bias)
-
-
-def check_dropout(dropout: float) -> None:
-    if not 0 <= dropout < 1:
-        raise ConfigurationError(f"dropout: found {dropout}, allowed: 0 up to, not including, 1")

@@ -1,4 +1,4 @@
-"""A narrow transformer block."""
+"""A narrow transformer block, whole or its feed-forward half."""
 
 from typing import ClassVar
 
@@ -6,8 +6,56 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.exits.branches.branch import Branch, FeedForward, KeyValueStore, check_dropout, initialize_linear
+from beem_plugin.common.errors import ConfigurationError, check_number
+from beem_plugin.exits.branches.branch import Branch, KeyValueStore
+
+
+class FeedForward(torch.nn.Module):
+    """The post-LN feed-forward half of a transformer block: LN(x + W_2 GELU(W_1 x)), inner size twice the width."""
+
+    def __init__(self, width: int, dropout: float) -> None:
+        super().__init__()
+        check_number("dropout", dropout, high=1, open_high=True)
+        self.expand = torch.nn.Linear(width, 2 * width)
+        self.contract = torch.nn.Linear(2 * width, width)
+        self.dropout = torch.nn.Dropout(dropout)
+        self.norm = torch.nn.LayerNorm(width)
+        initialize_linear(self)
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        inner = functional.gelu(self.expand(vectors))
+        return self.norm(vectors + self.dropout(self.contract(inner)))
+
+
+def initialize_linear(module: torch.nn.Module) -> None:
+    """BERT's initialisation: normal weights with standard deviation 0.02, zero biases."""
+    for part in module.modules():
+        if isinstance(part, torch.nn.Linear):
+            torch.nn.init.normal_(part.weight, std=0.02)
+            torch.nn.init.zeros_(part.bias)
+
+
+@Branch.register("mlp")
+class MlpBranch(Branch):
+    """
+    x + W_out LN(h + W_2 GELU(W_1 h)) with h = W_in x, token by token: the transformer branch without its attention.
+
+    Registered as a `Branch` with name "mlp".
+
+    # Parameters
+
+    width : `int`, optional (default = `384`)
+        Size of h; W_1 maps to twice as much.
+    dropout : `float`, optional (default = `0.1`)
+        After W_2.
+    """
+
+    def __init__(self, hidden_size: int, width: int = 384, dropout: float = 0.1) -> None:
+        super().__init__(hidden_size, width)
+        self.feed_forward = FeedForward(width, dropout)
+
+    def inner(self, vectors: Tensor, attention_mask: Tensor | None) -> Tensor:
+        return self.feed_forward(vectors)
 
 
 @Branch.register("transformer")
@@ -32,7 +80,6 @@ class TransformerBranch(Branch):
 
     def __init__(self, hidden_size: int, width: int = 384, num_heads: int = 4, dropout: float = 0.1) -> None:
         super().__init__(hidden_size, width)
-        check_dropout(dropout)
         if num_heads < 1 or width % num_heads:
             raise ConfigurationError(f"num_heads: found {num_heads} for width {width}, allowed: a divisor of the width")
         self.num_heads = num_heads

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.errors import ConfigurationError, check_number
 from beem_plugin.exits.heads.head import NO_MEMORY, ExitHead, HeadFamily, HeadSizes
 from beem_plugin.exits.outputs import HeadOutput
 
@@ -73,10 +73,7 @@ class AttentionHeads(HeadFamily):
             raise ConfigurationError(
                 f"head.num_heads: found {num_heads} for head.size {size}, allowed: a number that divides the size"
             )
-        if attention_dropout is not None and not 0 <= attention_dropout < 1:
-            raise ConfigurationError(
-                f"head.attention_dropout: found {attention_dropout}, allowed: 0 up to, not including, 1"
-            )
+        check_number("head.attention_dropout", attention_dropout or 0.0, high=1, open_high=True)
         self.size = size
         self.num_heads = num_heads
         self.attention_dropout = attention_dropout

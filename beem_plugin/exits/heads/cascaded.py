@@ -8,9 +8,8 @@ import torch
 from allennlp_light.modules.seq2vec_encoders.seq2vec_encoder import Seq2VecEncoder
 from torch import Tensor
 
-from beem_plugin.common.errors import ConfigurationError, not_allowed
-from beem_plugin.exits.heads.head import NO_MEMORY, ExitHead, HeadFamily, HeadSizes, new_classifier
-from beem_plugin.exits.heads.pooled import ClassifierHead, PooledHead
+from beem_plugin.common.errors import ConfigurationError, check_choice
+from beem_plugin.exits.heads.head import ExitHead, HeadFamily, HeadSizes, PooledHead, new_classifier
 from beem_plugin.exits.outputs import HeadOutput
 
 logger = logging.getLogger(__name__)
@@ -18,7 +17,7 @@ logger = logging.getLogger(__name__)
 NORMALIZATIONS = ("log_softmax", "none", "layer_norm")
 
 
-class CascadedHead(ClassifierHead):
+class CascadedHead(PooledHead):
     """
     The classifier reads the pooled vector, after dropout, and the previous head's logits after `normalization`: `None`
     for the first head.
@@ -32,10 +31,7 @@ class CascadedHead(ClassifierHead):
         self.normalization = normalization
         self.norm = torch.nn.LayerNorm(num_labels) if normalization == "layer_norm" else None
 
-    def forward(
-        self, hidden_states: Tensor, attention_mask: Tensor | None = None, memory: Mapping[str, Tensor] = NO_MEMORY
-    ) -> HeadOutput:
-        pooled = self.pool(hidden_states, attention_mask)
+    def classify(self, pooled: Tensor, memory: Mapping[str, Tensor]) -> HeadOutput:
         seen = self.dropout(pooled)
         if self.normalization is not None:
             seen = torch.cat([seen, self._normalize(memory["previous_logits"].detach()).to(seen.dtype)], -1)
@@ -68,8 +64,7 @@ class CascadedHeads(HeadFamily):
     """
 
     def __init__(self, normalization: str = "log_softmax") -> None:
-        if normalization not in NORMALIZATIONS:
-            raise ConfigurationError(not_allowed("head.normalization", normalization, NORMALIZATIONS))
+        check_choice("head.normalization", normalization, NORMALIZATIONS)
         self.normalization = normalization
 
     def build(self, sizes: HeadSizes) -> list[ExitHead]:

@@ -9,30 +9,25 @@ from torch import Tensor
 from torch.nn import functional
 
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.exits.heads.head import NO_MEMORY, ExitHead, HeadFamily, HeadSizes
+from beem_plugin.exits.heads.head import ExitHead, HeadFamily, HeadSizes, PooledHead
 from beem_plugin.exits.outputs import HeadOutput
 
 
-class EquiangularHead(ExitHead):
+class EquiangularHead(PooledHead):
     """`frame` is `(pooled_size, labels)`, stored and not trained; see `EquiangularHeads`."""
 
     frame: Tensor
 
     def __init__(self, pooler: Seq2VecEncoder, frame: Tensor, dropout: float) -> None:
-        super().__init__()
-        self.pooler, self.pooled_size = pooler, pooler.get_output_dim()
-        self.dropout = torch.nn.Dropout(dropout)
+        super().__init__(pooler, torch.nn.Identity(), dropout)
         self.norm = torch.nn.BatchNorm1d(self.pooled_size)
         self.register_buffer("frame", frame)
 
     @property
-    def reads(self) -> str | None:
-        return getattr(self.pooler, "reads", None)
+    def reader(self) -> torch.nn.Module:
+        return self.norm
 
-    def forward(
-        self, hidden_states: Tensor, attention_mask: Tensor | None = None, memory: Mapping[str, Tensor] = NO_MEMORY
-    ) -> HeadOutput:
-        pooled = self.pooler(hidden_states, attention_mask).to(self.frame.dtype)
+    def classify(self, pooled: Tensor, memory: Mapping[str, Tensor]) -> HeadOutput:
         norm, alone = self.norm, len(pooled) == 1  # a single sample has no variance to train with
         own = (norm.running_mean, norm.running_var, norm.weight, norm.bias)
         vectors = self.dropout(pooled)

@@ -1,4 +1,4 @@
-"""The contract of exit heads."""
+"""The contract of exit heads, and the default: pooler, dropout, linear classifier, as in BEEM, PABEE and DeeBERT."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from beem_plugin.common.registry import Registrable
 from beem_plugin.exits.outputs import HeadOutput
+from beem_plugin.exits.poolers import as_input_of
 
 NO_MEMORY: Mapping[str, Tensor] = MappingProxyType({})
 
@@ -100,3 +101,51 @@ def new_classifier(size: int, num_labels: int) -> torch.nn.Linear:
     torch.nn.init.normal_(classifier.weight, std=0.02)
     torch.nn.init.zeros_(classifier.bias)
     return classifier
+
+
+class PooledHead(ExitHead):
+    """A pooler and a classifier, either of which several exits may share; `dropout` is of the classifier's input."""
+
+    def __init__(self, pooler: Seq2VecEncoder, classifier: torch.nn.Module, dropout: float) -> None:
+        super().__init__()
+        self.pooler = pooler
+        self.dropout = torch.nn.Dropout(dropout)
+        self.classifier = classifier
+        self.pooled_size = pooler.get_output_dim()
+
+    @property
+    def reads(self) -> str | None:
+        return None if self.remembers else getattr(self.pooler, "reads", None)
+
+    def forward(
+        self, hidden_states: Tensor, attention_mask: Tensor | None = None, memory: Mapping[str, Tensor] = NO_MEMORY
+    ) -> HeadOutput:
+        return self.classify(self.pool(hidden_states, attention_mask), memory)
+
+    def pool(self, hidden_states: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """`(batch, pooled_size)`: the pooled vectors, before dropout."""
+        # Poolers that divide by a number of tokens return float32 for any precision of the layers.
+        return as_input_of(self.reader, self.pooler(hidden_states, attention_mask))
+
+    @property
+    def reader(self) -> torch.nn.Module:
+        """The module that reads the pooled vectors, in their precision."""
+        return self.classifier
+
+    def classify(self, pooled: Tensor, memory: Mapping[str, Tensor]) -> HeadOutput:
+        """The output for what `pool` returned."""
+        return HeadOutput(self.classifier(self.dropout(pooled)), pooled)
+
+
+@HeadFamily.register("pooled")
+class PooledHeads(HeadFamily):
+    """
+    The encoder's `pooler`, dropout, and a linear classifier at every exit.
+
+    Registered as a `HeadFamily` with name "pooled", the default.
+    """
+
+    def build(self, sizes: HeadSizes) -> list[ExitHead]:
+        poolers = sizes.poolers()
+        classifiers = sizes.classifiers(poolers[0].get_output_dim())
+        return [PooledHead(*modules, sizes.dropout) for modules in zip(poolers, classifiers, strict=True)]

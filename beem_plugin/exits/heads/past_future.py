@@ -7,12 +7,11 @@ import torch
 from allennlp_light.modules.seq2vec_encoders.seq2vec_encoder import Seq2VecEncoder
 from torch import Tensor
 
-from beem_plugin.exits.heads.head import NO_MEMORY, ExitHead, HeadFamily, HeadSizes
-from beem_plugin.exits.heads.pooled import ClassifierHead
+from beem_plugin.exits.heads.head import ExitHead, HeadFamily, HeadSizes, PooledHead
 from beem_plugin.exits.outputs import HeadOutput
 
 
-class PastFutureHead(ClassifierHead):
+class PastFutureHead(PooledHead):
     """`imitators`: one for each later exit, shared with the exits before that one; none at the last exit."""
 
     remembers: ClassVar[tuple[str, ...]] = ("past",)
@@ -28,10 +27,8 @@ class PastFutureHead(ClassifierHead):
         self.imitators = torch.nn.ModuleList(imitators)
         self.gate = torch.nn.Linear(2 * self.pooled_size, 1) if imitators else None
 
-    def forward(
-        self, hidden_states: Tensor, attention_mask: Tensor | None = None, memory: Mapping[str, Tensor] = NO_MEMORY
-    ) -> HeadOutput:
-        state = self.pool(hidden_states, attention_mask)
+    def classify(self, pooled: Tensor, memory: Mapping[str, Tensor]) -> HeadOutput:
+        state = pooled
         past = memory["past"] + state if "past" in memory else state
         if self.gate is None:
             return HeadOutput(self.classifier(self.dropout(past)), state)

@@ -1,5 +1,4 @@
 from beem_plugin.exits.policies.beem import Beem as Beem
-from beem_plugin.exits.policies.calibrated import Calibrated as Calibrated
 from beem_plugin.exits.policies.cascaded_ensemble import CascadedEnsemble as CascadedEnsemble
 from beem_plugin.exits.policies.confidence import Entropy as Entropy, Margin as Margin, MaxProbability as MaxProbability
 from beem_plugin.exits.policies.decaying_threshold import DecayingThreshold as DecayingThreshold
@@ -10,10 +9,10 @@ from beem_plugin.exits.policies.learned import (
     PredictedError as PredictedError,
     Similarity as Similarity,
 )
-from beem_plugin.exits.policies.online import OnlineThresholds as OnlineThresholds
+from beem_plugin.exits.policies.online import OnlineThresholds as OnlineThresholds, SplitPolicy as SplitPolicy
 from beem_plugin.exits.policies.patience import ConfidentPatience as ConfidentPatience, Patience as Patience
-from beem_plugin.exits.policies.split import SplitPolicy as SplitPolicy
 from beem_plugin.exits.policies.static import Final as Final, FixedExit as FixedExit
 from beem_plugin.exits.policies.threshold_policy import ThresholdPolicy as ThresholdPolicy
 from beem_plugin.exits.policies.voting import Voting as Voting
+from beem_plugin.exits.policies.wrapped import Calibrated as Calibrated
 from beem_plugin.exits.policy import ExitPolicy as ExitPolicy

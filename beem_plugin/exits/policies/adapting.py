@@ -1,7 +1,6 @@
 """The base class of policies that learn while predicting, without labels."""
 
 import logging
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.errors import ConfigurationError, check_number
 from beem_plugin.exits.bandit import Bandit
 from beem_plugin.exits.calibration_report import CalibrationReport
 from beem_plugin.exits.policies.threshold_policy import ThresholdPolicy
@@ -45,9 +44,8 @@ class AdaptingPolicy(WrappedPolicy):
                 f"policy: found {policy.registered_name}, allowed: one that compares a score with thresholds, such as "
                 "max_probability, entropy, beem"
             )
-        for key, number in (("mu", mu), ("exploration", exploration)):
-            if not (number >= 0 and math.isfinite(number)):
-                raise ConfigurationError(f"{key}: found {number}, allowed: a number from 0")
+        check_number("mu", mu)
+        check_number("exploration", exploration)
         self.policy: ThresholdPolicy = policy
         self.mu = mu
         self.bandit = self.replayed = Bandit(1, exploration)
@@ -59,6 +57,10 @@ class AdaptingPolicy(WrappedPolicy):
         self.prices = np.zeros((0, 0))
         """`(arms, exits)` cost in parts of full depth."""
 
+    @property
+    def exploration(self) -> float:
+        return self.bandit.exploration
+
     def names(self) -> list[Any]:
         """What the arms are called in reports."""
         raise TypeError(f"{type(self).__name__} does not define names")
@@ -67,7 +69,7 @@ class AdaptingPolicy(WrappedPolicy):
         """`prices`: `(arms, exits)` in layers."""
         if arms != self.arms:  # `bind` is called before every run
             self.arms = arms
-            self.bandit = Bandit(len(arms), self.bandit.exploration)
+            self.bandit = Bandit(len(arms), self.exploration)
         self.prices = prices / self.exit_layers[-1]
 
     @property
@@ -123,7 +125,7 @@ class AdaptingPolicy(WrappedPolicy):
             confidences.append(confidence_of(self.policy.output(number, signals, state)))
         confident = torch.stack(confidences, 1).numpy()
         offered = np.stack([table.exits([table.orient(limit) for limit in arm]).numpy() - 1 for arm in self.arms], 1)
-        self.replayed = bandit = Bandit(len(self.arms), self.bandit.exploration)
+        self.replayed = bandit = Bandit(len(self.arms), self.exploration)
         exits, self.replayed_cost = np.empty(len(trace), dtype=np.int64), 0.0
         for row in range(len(trace)):
             column = offered[row, bandit.arm]

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from beem_plugin.common.errors import ConfigurationError, not_allowed
+from beem_plugin.common.errors import ConfigurationError, check_choice
 from beem_plugin.exits.exit_weights import ExitWeights, as_weights
 from beem_plugin.exits.policies.threshold_policy import ThresholdPolicy
 from beem_plugin.exits.policy import ExitPolicy
@@ -52,8 +52,7 @@ class Beem(ThresholdPolicy):
         min_exit: int = 1,
     ) -> None:
         super().__init__("error_rate" if thresholds is None else thresholds, min_exit)
-        if on_disagreement not in DISAGREEMENTS:
-            raise ConfigurationError(not_allowed("on_disagreement", on_disagreement, DISAGREEMENTS))
+        check_choice("on_disagreement", on_disagreement, DISAGREEMENTS)
         self.weighting = as_weights(weights)
         self.on_disagreement = on_disagreement
         self.weights: list[float] | None = None
@@ -78,12 +77,6 @@ class Beem(ThresholdPolicy):
     def report_weights(self) -> list[float] | None:
         return self.weights
 
-    def start(self, batch_size: int, num_exits: int, device: torch.device | str = "cpu") -> ExitState:
-        return ExitState(
-            prediction=torch.full((batch_size,), -1, dtype=torch.int64, device=device),
-            score=self.zeros(batch_size, device),
-        )
-
     def update(self, exit_number: int, signals: ExitSignals, state: ExitState) -> ExitState:
         assert self.weights is not None, "bound and calibrated before use"
         vote = self.weights[exit_number - 1] * signals.confidence
@@ -99,6 +92,3 @@ class Beem(ThresholdPolicy):
             return None
         # The largest score: all exits so far agree with probability 1. A margin, as sums are rounded.
         return 0.0, sum(self.weights[:exit_number]) * (1 + 1e-9)
-
-    def parameters(self) -> dict[str, Any]:
-        return {"weights": self.weights, "on_disagreement": self.on_disagreement}

@@ -97,9 +97,6 @@ class CascadedEnsemble(ThresholdPolicy):
         found = [fit_ensemble(outputs[:number], trace.labels) for number in numbers]
         self.weights, self.bias = [weights for weights, _ in found], [bias for _, bias in found]
 
-    def start(self, batch_size: int, num_exits: int, device: torch.device | str = "cpu") -> ExitState:
-        return ExitState(score=self.zeros(batch_size, device))
-
     def update(self, exit_number: int, signals: ExitSignals, state: ExitState) -> ExitState:
         own = signals.log_probabilities
         if exit_number >= self.num_exits:
@@ -123,8 +120,7 @@ class CascadedEnsemble(ThresholdPolicy):
         return state["ensemble"]
 
     def parameters(self) -> dict[str, Any]:
-        weights = UNIFORM if self.weighting == UNIFORM else self.weights
-        return {"weights": weights} if self.bias is None else {"weights": weights, "bias": self.bias}
+        return {**super().parameters(), **({"weights": UNIFORM} if self.weighting == UNIFORM else {})}
 
 
 def check_rows(key: str, rows: Sequence[Sequence[float]], lengths: Sequence[int]) -> None:

@@ -1,12 +1,12 @@
 """Exit when the exit's own probabilities are certain: largest probability, margin, entropy."""
 
 import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from beem_plugin.common.errors import ConfigurationError, not_allowed
+from beem_plugin.common.errors import check_choice
 from beem_plugin.exits.policies.threshold_policy import ThresholdPolicy
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.signals import ExitSignals
@@ -37,8 +37,7 @@ class MaxProbability(ThresholdPolicy):
 
     def __init__(self, thresholds: Thresholds | None = None, min_exit: int = 1, fallback: str = "last") -> None:
         super().__init__(thresholds, min_exit)
-        if fallback not in FALLBACKS:
-            raise ConfigurationError(not_allowed("fallback", fallback, FALLBACKS))
+        check_choice("fallback", fallback, FALLBACKS)
         self.fallback = fallback
 
     def needs(self, exit_number: int) -> bool:
@@ -69,9 +68,6 @@ class MaxProbability(ThresholdPolicy):
     @property
     def needs_all_labels(self) -> bool:
         return self.fallback != "last"
-
-    def parameters(self) -> dict[str, Any]:
-        return {"fallback": self.fallback}
 
 
 @ExitPolicy.register("margin")
@@ -130,6 +126,3 @@ class Entropy(ThresholdPolicy):
 
     def score_range(self, exit_number: int) -> tuple[float, float] | None:
         return 0.0, 1.0 if self.normalized else math.log(self.num_labels)
-
-    def parameters(self) -> dict[str, Any]:
-        return {"normalized": self.normalized}

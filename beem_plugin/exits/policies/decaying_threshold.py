@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from beem_plugin.common.errors import ConfigurationError, not_allowed
+from beem_plugin.common.errors import ConfigurationError, check_choice, check_number
 from beem_plugin.exits.policies.threshold_policy import ThresholdPolicy
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.signals import ExitSignals
@@ -54,14 +54,12 @@ class DecayingThreshold(ThresholdPolicy):
     def __init__(self, policy: ExitPolicy, decay: str = "calm", max_length: int = 20, temperature: float = 4.0) -> None:
         if not isinstance(policy, ThresholdPolicy) or not policy.higher_is_more_confident:
             raise ConfigurationError(
-                f"decaying_threshold.policy: found {policy.registered_name}, allowed: a policy whose score must exceed "
+                f"policy: found {policy.registered_name}, allowed: a policy whose score must exceed "
                 "its threshold, such as margin, max_probability, similarity, beem"
             )
-        if decay not in DECAYS:
-            raise ConfigurationError(not_allowed("decaying_threshold.decay", decay, DECAYS))
-        for key, number, least in (("max_length", max_length, 1), ("temperature", temperature, 0)):
-            if number < least:
-                raise ConfigurationError(f"decaying_threshold.{key}: found {number}, allowed: {least} or more")
+        check_choice("decay", decay, DECAYS)
+        check_number("max_length", max_length, low=1)
+        check_number("temperature", temperature)
         super().__init__(policy.strategy, policy.min_exit)
         self.policy = policy
         self.decay = decay
@@ -113,13 +111,7 @@ class DecayingThreshold(ThresholdPolicy):
     def to_config(self) -> dict[str, Any]:
         self.check_calibrated()
         self.policy.values = self.values  # the inner policy's own thresholds are not used otherwise
-        return {
-            "type": "decaying_threshold",
-            "policy": self.policy.to_config(),
-            "decay": self.decay,
-            "max_length": self.max_length,
-            "temperature": self.temperature,
-        }
+        return ExitPolicy.to_config(self)
 
 
 def inner(state: ExitState) -> ExitState:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.errors import check_number
 from beem_plugin.exits.policies.expert_model import LOG_FLOOR, ExpertModel, fit_experts
 from beem_plugin.exits.policies.threshold_policy import ThresholdPolicy
 from beem_plugin.exits.policy import ExitPolicy
@@ -80,10 +80,8 @@ class ExpectedGain(ThresholdPolicy):
         min_exit: int = 1,
     ) -> None:
         super().__init__(thresholds, min_exit)
-        if not (ridge > 0 and math.isfinite(ridge)):
-            raise ConfigurationError(f"ridge: found {ridge}, allowed: a number above 0")
-        if not 0 <= label_share <= 1:
-            raise ConfigurationError(f"label_share: found {label_share}, allowed: a number from 0 to 1")
+        check_number("ridge", ridge, open_low=True)
+        check_number("label_share", label_share, high=1)
         self.ridge = ridge
         self.label_share = label_share
         self.model = None if model is None else ExpertModel.from_config(dict(model))

@@ -38,22 +38,16 @@ class ExpertModel:
         expected = list(cls.__dataclass_fields__)
         if sorted(config) != sorted(expected):
             raise ConfigurationError(f"model: found the keys {sorted(config)}, allowed: exactly {sorted(expected)}")
-        return cls(**{key: _plain(config[key]) for key in expected})
+        return cls(**config)
 
     def to_config(self) -> dict[str, Any]:
         return asdict(self)
 
     def check(self, num_exits: int, num_labels: int) -> None:
         """Raises a `ConfigurationError` unless there are finite numbers for this many exits and labels."""
-        shapes: dict[str, tuple[int, ...]] = {
-            "memory": (num_exits - 1,),
-            "trust": (num_exits - 1,),
-            "bias": (num_exits - 1, num_labels),
-            "change": (num_exits - 1, 3),
-            "change_bias": (num_exits - 1, num_labels),
-            "gain": (num_exits - 1,),
-        }
-        for key, shape in shapes.items():
+        widths = {"bias": [num_labels], "change": [3], "change_bias": [num_labels]}
+        for key in self.__dataclass_fields__:
+            shape = (num_exits - 1, *widths.get(key, []))
             try:
                 found = np.asarray(getattr(self, key), dtype=np.float64)
             except (TypeError, ValueError):
@@ -195,7 +189,3 @@ def log_odds(log_probabilities: np.ndarray, label: np.ndarray) -> np.ndarray:
     np.put_along_axis(others, label[:, None], -math.inf, 1)
     top = others.max(axis=1)
     return np.asarray(own - top - np.log(np.exp(others - top[:, None]).sum(axis=1)))
-
-
-def _plain(value: Any) -> Any:
-    return [_plain(entry) for entry in value] if isinstance(value, (list, tuple)) else value

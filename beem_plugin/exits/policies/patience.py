@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from beem_plugin.common.errors import ConfigurationError, not_allowed
-from beem_plugin.exits.policy import ExitPolicy
+from beem_plugin.common.errors import ConfigurationError, check_choice, check_number
+from beem_plugin.exits.policy import ExitPolicy, arguments_of
 from beem_plugin.exits.score_table import ScoreTable
 from beem_plugin.exits.signals import ExitSignals
 from beem_plugin.exits.state import ExitState
@@ -25,8 +25,7 @@ class CountingPolicy(ExitPolicy):
     """The first exit at which a sample can exit."""
 
     def __init__(self, patience: int) -> None:
-        if patience < 1:
-            raise ConfigurationError(f"patience: found {patience}, allowed: 1 or more")
+        check_number("patience", patience, low=1)
         self.patience = patience
 
     def holds(self, signals: ExitSignals, state: ExitState) -> Tensor:
@@ -78,10 +77,8 @@ class Patience(CountingPolicy):
 
     def __init__(self, patience: int, tolerance: float | None = None) -> None:
         super().__init__(patience)
-        if tolerance is not None and not 0 < tolerance < math.inf:
-            raise ConfigurationError(
-                f"tolerance: found {tolerance}, allowed: above 0 (no two exits differ by less than 0)"
-            )
+        if tolerance is not None:
+            check_number("tolerance", tolerance, open_low=True)
         self.tolerance = tolerance
 
     @property
@@ -129,10 +126,6 @@ class Patience(CountingPolicy):
     def limits(self) -> list[float]:
         return [float(self.patience)] * (self.num_exits - 1)
 
-    def to_config(self) -> dict[str, Any]:
-        tolerance = {} if self.tolerance is None else {"tolerance": self.tolerance}
-        return {"type": "patience", "patience": self.patience, **tolerance}
-
 
 @ExitPolicy.register("confident_patience")
 class ConfidentPatience(CountingPolicy):
@@ -158,12 +151,8 @@ class ConfidentPatience(CountingPolicy):
 
     def __init__(self, patience: int, entropy_threshold: float, output: str = "last") -> None:
         super().__init__(patience)
-        if not (entropy_threshold >= 0 and math.isfinite(entropy_threshold)):
-            raise ConfigurationError(
-                f"entropy_threshold: found {entropy_threshold}, allowed: a fraction of ln C from 0"
-            )
-        if output not in OUTPUTS:
-            raise ConfigurationError(not_allowed("output", output, OUTPUTS))
+        check_number("entropy_threshold", entropy_threshold)
+        check_choice("output", output, OUTPUTS)
         self.entropy_threshold = entropy_threshold
         self.output_kind = output
 
@@ -228,6 +217,5 @@ class ConfidentPatience(CountingPolicy):
     def limits(self) -> list[float]:
         return [-self.entropy_threshold] * (self.num_exits - 1)
 
-    def to_config(self) -> dict[str, Any]:
-        numbers = {"patience": self.patience, "entropy_threshold": self.entropy_threshold}
-        return {"type": "confident_patience", **numbers, "output": self.output_kind}
+    def parameters(self) -> dict[str, Any]:
+        return {**arguments_of(self, "output"), "output": self.output_kind}

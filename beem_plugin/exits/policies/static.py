@@ -1,11 +1,11 @@
 """The same exit for every sample."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
 
-from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.errors import check_number
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.signals import ExitSignals
 from beem_plugin.exits.state import ExitState
@@ -32,8 +32,7 @@ class FixedExit(ExitPolicy):
 
     def bind(self, exit_layers: Sequence[int], num_labels: int) -> None:
         super().bind(exit_layers, num_labels)
-        if not 1 <= self.exit <= self.num_exits:
-            raise ConfigurationError(f"exit: found {self.exit}, allowed: 1 to {self.num_exits}")
+        check_number("exit", self.exit, 1, self.num_exits)
 
     def step(self, exit_number: int, signals: ExitSignals, state: ExitState) -> tuple[Tensor, ExitState]:
         return signals.flags(exit_number >= self.exit), state
@@ -43,9 +42,6 @@ class FixedExit(ExitPolicy):
 
     def needs(self, exit_number: int) -> bool:
         return exit_number >= self.exit
-
-    def to_config(self) -> dict[str, Any]:
-        return {"type": "fixed_exit", "exit": self.exit}
 
 
 @ExitPolicy.register("final")
@@ -65,6 +61,3 @@ class Final(FixedExit):
     def bind(self, exit_layers: Sequence[int], num_labels: int) -> None:
         self.exit = len(exit_layers)
         super().bind(exit_layers, num_labels)
-
-    def to_config(self) -> dict[str, Any]:
-        return {"type": "final"}

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from beem_plugin.common.errors import ConfigurationError, NotCalibratedError
+from beem_plugin.common.errors import ConfigurationError, NotCalibratedError, check_number
 from beem_plugin.exits.calibration_report import CalibrationReport
-from beem_plugin.exits.policy import ExitPolicy
+from beem_plugin.exits.policy import ExitPolicy, arguments_of
 from beem_plugin.exits.score_table import ScoreTable
 from beem_plugin.exits.signals import ExitSignals
 from beem_plugin.exits.state import ExitState
@@ -55,8 +55,7 @@ class ThresholdPolicy(ExitPolicy):
             cls.higher_is_more_confident = vars(cls)["higher_is_surer"]
 
     def __init__(self, thresholds: Thresholds | None = None, min_exit: int = 1) -> None:
-        if min_exit < 1:
-            raise ConfigurationError(f"min_exit: found {min_exit}, allowed: 1 or more")
+        check_number("min_exit", min_exit, low=1)
         self.strategy = as_strategy(thresholds)
         self.min_exit = min_exit
         self.values: list[float] | None = None  # in the policy's own unit, +-inf for never
@@ -71,8 +70,7 @@ class ThresholdPolicy(ExitPolicy):
 
     def bind(self, exit_layers: Sequence[int], num_labels: int) -> None:
         super().bind(exit_layers, num_labels)
-        if self.min_exit > self.num_exits:
-            raise ConfigurationError(f"min_exit: found {self.min_exit}, allowed: 1 to {self.num_exits}")
+        check_number("min_exit", self.min_exit, 1, self.num_exits)
         if self.strategy is not None:
             self.strategy.check_task(num_labels)
         if isinstance(self.strategy, FixedThresholds):
@@ -207,10 +205,8 @@ class ThresholdPolicy(ExitPolicy):
 
     def parameters(self) -> dict[str, Any]:
         """The config keys except `type`, `thresholds` and `min_exit`, with all numbers."""
-        return {}
+        return arguments_of(self, "threshold", "thresholds", "min_exit")
 
     def to_config(self) -> dict[str, Any]:
-        self.check_calibrated()
-        thresholds = {"thresholds": self.native_thresholds()}
         min_exit = {} if self.min_exit == 1 else {"min_exit": self.min_exit}
-        return {"type": self.registered_name, **self.parameters(), **thresholds, **min_exit}
+        return {**super().to_config(), "thresholds": self.native_thresholds(), **min_exit}

@@ -1,12 +1,12 @@
 """Exit when enough exits have voted for one label."""
 
 import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.errors import check_number
 from beem_plugin.exits.policies.threshold_policy import ThresholdPolicy
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.signals import ExitSignals
@@ -40,8 +40,7 @@ class Voting(ThresholdPolicy):
 
     def __init__(self, thresholds: Thresholds | None = None, exponent: float = 1.0, min_exit: int = 1) -> None:
         super().__init__(thresholds, min_exit)
-        if not (exponent >= 0 and math.isfinite(exponent)):
-            raise ConfigurationError(f"exponent: found {exponent}, allowed: a number from 0")
+        check_number("exponent", exponent)
         self.exponent = exponent
 
     def start(self, batch_size: int, num_exits: int, device: torch.device | str = "cpu") -> ExitState:
@@ -64,6 +63,3 @@ class Voting(ThresholdPolicy):
 
     def output(self, exit_number: int, signals: ExitSignals, state: ExitState) -> Tensor:
         return state["leading"]
-
-    def parameters(self) -> dict[str, Any]:
-        return {"exponent": self.exponent}

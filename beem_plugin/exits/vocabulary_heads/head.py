@@ -21,9 +21,13 @@ class VocabularyHead(torch.nn.Module, Registrable):
     entry of the vocabulary. The logits are their product. The parts are separate, so that a loss can process tokens in
     chunks, and an exit can compute the logits of a few candidates only.
 
-    Constructed with `norm`, the decoder's final layer normalisation, and `output_weight`, its `(vocabulary, hidden)`
-    matrix, from which a head is initialised; and with `exit_number` and `num_exits`, if its constructor has them. The
-    last exit has no such head: it is the decoder's own output.
+    The last exit has no such head: it is the decoder's own output.
+
+    # Parameters
+
+    norm, output_weight, exit_number, num_exits
+        Filled in, if the constructor has them: the decoder's final layer normalisation, and its `(vocabulary, hidden)`
+        matrix, from which a head is initialised.
     """
 
     default_implementation = "tied"

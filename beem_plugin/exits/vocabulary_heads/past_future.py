@@ -28,11 +28,6 @@ class PastFutureHead(VocabularyHead):
     Used with the objective `imitation`, which trains the imitations.
 
     Registered as a `VocabularyHead` with name "past_future".
-
-    # Parameters
-
-    norm, output_weight, exit_number, num_exits
-        Filled in.
     """
 
     remembers: ClassVar[bool] = True

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.errors import check_number
 from beem_plugin.exits.vocabulary_heads.head import Memory, VocabularyHead, copied_norm, identity
 
 
@@ -18,8 +18,6 @@ class TiedHead(VocabularyHead):
 
     # Parameters
 
-    norm, output_weight
-        Filled in.
     share_norm : `bool`, optional (default = `False`)
         Use the decoder's final normalisation itself.
     """
@@ -39,11 +37,6 @@ class UntiedHead(TiedHead):
     parameters per exit (CapEEN: 464 M for the 12 exits of GPT-2).
 
     Registered as a `VocabularyHead` with name "untied".
-
-    # Parameters
-
-    norm, output_weight
-        Filled in.
     """
 
     def __init__(self, norm: torch.nn.LayerNorm, output_weight: Tensor) -> None:
@@ -65,16 +58,13 @@ class LowRankHead(TiedHead):
 
     # Parameters
 
-    norm, output_weight
-        Filled in.
     rank : `int`, optional (default = `64`)
     """
 
     def __init__(self, norm: torch.nn.LayerNorm, output_weight: Tensor, rank: int = 64) -> None:
         super().__init__(norm, output_weight)
         vocabulary, hidden = output_weight.shape
-        if not 1 <= rank <= min(vocabulary, hidden):
-            raise ConfigurationError(f"head.rank: found {rank}, allowed: 1 to {min(vocabulary, hidden)}")
+        check_number("head.rank", rank, 1, min(vocabulary, hidden))
         self.rank = rank
         self.down = torch.nn.Linear(hidden, rank, bias=False)
         with torch.no_grad():
@@ -101,11 +91,6 @@ class LinearShortcutHead(TiedHead):
     then as `"tied"`. It is initialized to the identity, so that the head is initially a tied one.
 
     Registered as a `VocabularyHead` with name "linear_shortcut".
-
-    # Parameters
-
-    norm, output_weight
-        Filled in.
     """
 
     def __init__(self, norm: torch.nn.LayerNorm, output_weight: Tensor) -> None:
