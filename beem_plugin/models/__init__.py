@@ -1,10 +1,8 @@
 from beem_plugin.common.plugins import lazy_names
 from beem_plugin.models.hash_exit_encoder import HashExitEncoder
 from beem_plugin.models.model import Model
-from beem_plugin.models.multi_exit_classifier import MultiExitClassifier
 from beem_plugin.models.multi_exit_encoder import MultiExitEncoder
-from beem_plugin.models.multi_exit_model import MultiExitModel
-from beem_plugin.models.multi_exit_regressor import MultiExitRegressor
+from beem_plugin.models.multi_exit_model import MultiExitClassifier, MultiExitModel, MultiExitRegressor
 
 __all__ = [
     "HashExitEncoder",

@@ -51,15 +51,8 @@ class CaptionExits(torch.nn.Module):
 
     def exit_input(self, exit_number: int, hidden: Tensor, store: KeyValueStore | None = None) -> Tensor:
         """
-        What the exit's head reads: the output of its branch, if it has one.
-
-        # Parameters
-
-        exit_number : `int`
-        hidden : `Tensor`
-            `(batch, tokens, hidden)`: the output of the exit's block for whole captions, or for one token of each.
-        store : `KeyValueStore`, optional
-            For one token of each caption; see `Branch.causal`.
+        What the exit's head reads of `(batch, tokens, hidden)` outputs of its block, of whole captions or, with `store`
+        (see `Branch.causal`), one token of each: the output of its branch, if it has one.
         """
         branch = self.head(exit_number).branch
         return hidden if branch is None else branch.causal(hidden, store)
@@ -74,17 +67,11 @@ class CaptionExits(torch.nn.Module):
         return sum(part.in_features * part.out_features for part in linear) + attention
 
     def exit_features(self, exit_number: int, read: Tensor, memory: Memory | None = None) -> Tensor:
-        """
-        `(tokens, size)` from the `(tokens, hidden)` of `exit_input`; the logits of the exit are their product with
-        `exit_weight`.
-        """
+        """`(tokens, size)` from `(tokens, hidden)` of `exit_input`; their product with `exit_weight` are the logits."""
         return self.head(exit_number).features(read, memory)
 
     def remember(self, exit_number: int, read: Tensor, memory: dict[str, Tensor]) -> None:
-        """
-        Adds to `memory` what the next exit's head reads; called at every exit but the last, after the exit was
-        evaluated, if the heads remember.
-        """
+        """Adds to `memory` what the next exit's head reads; called at every early exit if the heads remember."""
         memory.update(self.head(exit_number).memory_after(read, memory))
 
     def exit_weight(self, exit_number: int) -> Tensor:
@@ -117,20 +104,10 @@ class CaptionExits(torch.nn.Module):
         read: Tensor | None = None,
     ) -> TokenSignals:
         """
-        The signals of exit `exit_number`, in training, tracing and decoding.
-
-        # Parameters
-
-        hidden, previous : `Tensor`
-            `(tokens, hidden)`, output and input of the exit's block.
-        position : `Tensor`
-            `(tokens,)` the position of each token in its caption, from 0.
-        memory : `dict[str, Tensor]`
-            Tensors `(tokens, ...)` that earlier exits stored; this exit adds its own.
-        count : `Callable[[int], None]`, optional
-            Called with the multiply-accumulates of each head that is computed.
-        read : `Tensor`, optional
-            `(tokens, hidden)`, the `exit_input`; required if tokens attend to others in the exit's branch.
+        The signals of an exit, in tracing and decoding. `hidden` and `previous` are `(tokens, hidden)` output and input
+        of its block, `position` the `(tokens,)` places in the captions, from 0. `memory` holds `(tokens, ...)` tensors
+        of earlier exits; this exit adds its own. `count` is called with the multiply-accumulates of each head that is
+        computed. `read` is the `exit_input`, required if tokens attend to others in the exit's branch.
         """
         read = self.exit_input(exit_number, hidden) if read is None else read
         tokens = len(hidden)

@@ -8,6 +8,7 @@ from torch import Tensor
 from beem_plugin.calibration.token_trace import TokenTrace
 from beem_plugin.common.ranks import gathered
 from beem_plugin.exits.token_signals import SUMMARIES
+from beem_plugin.models.model import evaluating
 from beem_plugin.models.multi_exit_captioner import MultiExitCaptioner
 
 
@@ -17,27 +18,20 @@ def trace_captions(model: MultiExitCaptioner, batches: Iterable[dict[str, Tensor
     Teacher forcing: every exit predicts each token from the preceding tokens of the reference. Images exit the image
     encoder as in decoding. Parameters and result are those of `Task.trace`; there is a batch at least.
     """
-    was_training = model.training
-    model.eval()
     parts: list[dict[str, Tensor]] = []
     num_captions = 0
-    for batch in batches:
-        size = len(batch["input_ids"])
-        index = batch["index"].cpu() if "index" in batch else torch.arange(num_captions, num_captions + size)
-        parts.append(trace_batch(model, batch, index))
-        num_captions += size
-    model.train(was_training)
+    with evaluating(model):
+        for batch in batches:
+            size = len(batch["input_ids"])
+            index = batch["index"].cpu() if "index" in batch else torch.arange(num_captions, num_captions + size)
+            parts.append(trace_batch(model, batch, index))
+            num_captions += size
     parts = gathered(parts)
     columns = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
     order = (columns["caption"] * (int(columns["position"].max()) + 1) + columns["position"]).argsort()
     columns = {name: value[order] for name, value in columns.items()}
     named = {name: columns.pop(name) for name in (*SUMMARIES, "target", "caption", "position")}
-    meta = {
-        "exit_layers": model.exit_layers,
-        "metric": model.metric,
-        "source": source,
-        "calibration_target": model.calibration_target,
-    }
+    meta = {name: getattr(model, name) for name in ("exit_layers", "metric", "calibration_target")} | {"source": source}
     return TokenTrace(**named, num_words=model.decoder.num_labels, signals=columns, meta=meta)
 
 

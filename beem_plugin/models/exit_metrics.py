@@ -14,13 +14,7 @@ class ExitMetrics:
     Collects the predictions of all exits; computes the task's metrics for the last exit, and for every exit the
     accuracy, or of a regression all metrics, as `exit_<number>_<name>`. All predictions are stored (labels in one byte
     per sample and exit, in two with more than 127 labels), because metrics such as Matthews correlation are not means
-    over samples.
-
-    # Parameters
-
-    metric : `str`
-        A name of `beem_plugin.common.metrics`.
-    num_labels : `int`
+    over samples. `metric` is a name of `beem_plugin.common.metrics`.
     """
 
     def __init__(self, metric: str, num_labels: int) -> None:

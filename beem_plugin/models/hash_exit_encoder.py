@@ -9,7 +9,7 @@ from torch import Tensor
 
 from beem_plugin.backbones import Backbone, BackboneState
 from beem_plugin.calibration.token_depth import TokenDepth
-from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.errors import ConfigurationError, check_number
 from beem_plugin.common.registry import Lazy
 from beem_plugin.data.instance import Instance
 from beem_plugin.exits.poolers import BertPooler
@@ -36,19 +36,15 @@ class HashExitEncoder(MultiExitEncoder):
     The table is computed from the training data before training and stored with the weights. Until then all tokens exit
     at the last layer.
 
-    Registered as a `MultiExitEncoder` with name "hash_exit".
+    Registered as a `MultiExitEncoder` with name "hash_exit". `pooler` and `dropout` are those of "multi_exit".
 
     # Parameters
 
-    num_labels : `int`
-        Filled in by the model.
     backbone : `Backbone`
         The paper uses the first 7 of 12 layers: `num_layers: 7`, with `full_depth: 12` below. Families with rotary or
         disentangled positions (ModernBERT, DeBERTa) need `attend_to_exited`.
-    pooler : `Seq2VecEncoder`, optional (default = `"bert_pooler"`)
     share_pooler : `bool`, optional (default = `True`)
         No effect, because there is one exit.
-    dropout : `float`, optional (default = `0.1`)
     hash : `TokenHash`, optional (default = `"frequency"`)
     attend_to_exited : `bool`, optional (default = `False`)
         Whether active tokens also attend to tokens that have exited, as in token-level early exit for sequence
@@ -76,8 +72,7 @@ class HashExitEncoder(MultiExitEncoder):
     ) -> None:
         layers = backbone.num_layers
         super().__init__(num_labels, backbone, [layers], pooler, share_pooler, dropout)
-        if full_depth is not None and full_depth < layers:
-            raise ConfigurationError(f"full_depth: found {full_depth}, allowed: the backbone's {layers} layers or more")
+        check_number("full_depth", full_depth or layers, low=layers)
         if not attend_to_exited:
             check_positions(backbone)
         self.hash = hash if hash is not None else FrequencyHash()

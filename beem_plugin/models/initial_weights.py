@@ -37,17 +37,7 @@ class InitialWeights(FromParams):
         self.exclude = [re.compile(pattern) for pattern in (TEXT_ONLY if exclude is None else exclude)]
 
     def copy_into(self, model: torch.nn.Module) -> list[str]:
-        """
-        # Returns
-
-        `list[str]`
-            Names of the copied parameters.
-
-        # Raises
-
-        `ConfigurationError`
-            If no parameter is copied, or a parameter has a different shape.
-        """
+        """Returns the names of the copied parameters; raises `ConfigurationError` if none fits or a shape differs."""
         state = model.state_dict()
         found = {
             name: value for name, value in renamed(read_weights(self.archive), state).items() if self.matches(name)

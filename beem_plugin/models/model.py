@@ -1,6 +1,7 @@
 """Base class of models."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -107,10 +108,47 @@ class Model(torch.nn.Module, Registrable):
         raise TypeError(f"{type(self).__name__} does not define load_metric_state")
 
 
+@contextmanager
+def evaluating(model: Model) -> Iterator[None]:
+    """Evaluation mode within the block; restores the mode of every module."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(modes[model])
+        for module, is_training in modes.items():
+            module.training = is_training
+
+
 class ExitModel(Model):
     """A model whose `metrics` collect the outputs of all exits."""
 
     metrics: Any
+    objective: Any
+
+    def start_step(self, step: int, total_steps: int) -> None:
+        self.objective.start_step(step, total_steps)
+        self.exit_network.start_step(step, total_steps)
+
+    def parts(self) -> dict[str, list[torch.nn.Parameter]]:
+        """
+        `backbone`, `exits` (all heads, branches included), `branches`, `last_exit`, `early_exits` (parameters of heads
+        that are not shared with the last one), `signals`, `objective`; those that have parameters.
+        """
+        network = self.exit_network
+        last, exits = list(network.exits[-1].parameters()), list(network.exits.parameters())
+        in_last = {id(parameter) for parameter in last}
+        parts = {
+            "backbone": list(network.backbone.parameters()),
+            "exits": exits,
+            "branches": [value for name, value in network.exits.named_parameters() if ".branch." in name],
+            "last_exit": last,
+            "early_exits": [parameter for parameter in exits if id(parameter) not in in_last],
+            "signals": list(network.signal_modules.parameters()),
+            "objective": list(self.objective.parameters()),
+        }
+        return {name: parameters for name, parameters in parts.items() if parameters}
 
     def get_metrics(self, reset: bool = False) -> dict[str, float]:
         return self.metrics.compute(reset)

@@ -10,16 +10,15 @@ from torch import Tensor
 
 from beem_plugin.calibration.replay import check_signals
 from beem_plugin.calibration.token_trace import CALIBRATION_TARGETS
-from beem_plugin.common.errors import ConfigurationError, not_allowed
+from beem_plugin.common.errors import ConfigurationError, check_choice, check_number
 from beem_plugin.common.registry import Lazy
 from beem_plugin.data.vocabulary import Vocabulary
 from beem_plugin.decoding import CaptionDecoding, Decoded, GeneratedCaption
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.models.caption_exits import check_caption_policy
 from beem_plugin.models.initial_weights import InitialWeights
-from beem_plugin.models.model import ExitModel, Model
+from beem_plugin.models.model import ExitModel, Model, evaluating
 from beem_plugin.models.multi_exit_decoder import MultiExitDecoder
-from beem_plugin.models.teacher_forcing import target_outputs
 from beem_plugin.models.token_metrics import TokenMetrics
 from beem_plugin.objectives import Objective, WeightedDistillation
 from beem_plugin.objectives.chunked import CHUNK_ELEMENTS, chunked_loss
@@ -80,10 +79,8 @@ class MultiExitCaptioner(ExitModel):
         chunk_elements: int = CHUNK_ELEMENTS,
     ) -> None:
         super().__init__(vocab)
-        if calibration_target not in CALIBRATION_TARGETS:
-            raise ConfigurationError(not_allowed("model.calibration_target", calibration_target, CALIBRATION_TARGETS))
-        if chunk_elements < 1:
-            raise ConfigurationError(f"model.chunk_elements: found {chunk_elements}, allowed: 1 or more")
+        check_choice("model.calibration_target", calibration_target, CALIBRATION_TARGETS)
+        check_number("model.chunk_elements", chunk_elements, low=1)
         self.bos_token_id = int(tokenizer.bos_token_id)
         self.eos_token_id = int(tokenizer.eos_token_id)
         self.decoder = decoder.construct(vocab_size=int(tokenizer.vocab_size))
@@ -122,34 +119,22 @@ class MultiExitCaptioner(ExitModel):
 
     def parts(self) -> dict[str, list[torch.nn.Parameter]]:
         """
-        `image_encoder` (with the projection to the decoder's size), `cross_attention`, `backbone` (both, and the
-        decoder with its vocabulary), `early_exits`, `last_exit` (the final normalisation), `branches`, `signals`.
+        As `ExitModel.parts`, and `image_encoder` (with the projection to the decoder's size) and `cross_attention`,
+        which belong to the `backbone`, as the decoder with its vocabulary; `last_exit` is the final normalisation.
         """
-        named = {part: dict(getattr(self.decoder, part).named_parameters()) for part in ("backbone", "exits")}
 
-        def matching(part: str, *keys: str) -> list[torch.nn.Parameter]:
-            return [value for name, value in named[part].items() if any(key in name for key in keys)]
+        def matching(*keys: str) -> list[torch.nn.Parameter]:
+            named = self.decoder.backbone.named_parameters()
+            return [value for name, value in named if any(key in name for key in keys)]
 
-        last = list(self.decoder.exits[-1].parameters())
-        in_last = {id(value) for value in last}  # a head may share the final normalisation with the last exit
-        return {
-            "image_encoder": matching("backbone", "transformer_model.encoder.", "enc_to_dec_proj"),
-            "cross_attention": matching("backbone", "crossattention", "ln_cross_attn"),
-            "backbone": list(named["backbone"].values()),
-            "early_exits": [value for value in self.decoder.exits[:-1].parameters() if id(value) not in in_last],  # type: ignore[union-attr]
-            "last_exit": last,
-            "branches": matching("exits", ".branch."),
-            "signals": list(self.decoder.signal_modules.parameters()),
-        }
+        image_encoder = matching("transformer_model.encoder.", "enc_to_dec_proj")
+        cross_attention = matching("crossattention", "ln_cross_attn")
+        return {**super().parts(), "image_encoder": image_encoder, "cross_attention": cross_attention}
 
     def train(self, mode: bool = True) -> MultiExitCaptioner:
         if mode:  # compiled decoders are valid for the current weights only, and training needs their memory
             self.decoding.compiled.clear()
         return super().train(mode)
-
-    def start_step(self, step: int, total_steps: int) -> None:
-        self.objective.start_step(step, total_steps)
-        self.decoder.start_step(step, total_steps)
 
     def forward(  # type: ignore[override]  # named arguments instead of **batch
         self,
@@ -160,23 +145,16 @@ class MultiExitCaptioner(ExitModel):
         **other: Any,
     ) -> dict[str, Any]:
         """
-        The `loss` of the objective, a mean over tokens, and its components.
-
-        # Parameters
-
-        input_ids, attention_mask : `Tensor`
-            `(batch, tokens)` int64: BOS, caption, EOS, padding (any token); the mask is 0 at padding.
-        pixel_values : `Tensor`, optional
-            `(images, channels, height, width)`
-        image_of_row : `Tensor`, optional
-            `(batch,)` int64, the index of the image of each caption. By default caption i belongs to image i.
+        The `loss` of the objective, a mean over tokens, and its components. `input_ids` are `(batch, tokens)`: BOS,
+        caption, EOS, padding; the mask is 0 at padding. `pixel_values` are `(images, channels, height, width)`, and
+        `image_of_row` `(batch,)` the index of each caption's image, by default that of the caption.
         """
         given = {"pixel_values": pixel_values, "image_of_row": image_of_row}
         inputs = {name: value for name, value in given.items() if value is not None}
         images = None if pixel_values is None else self.decoder.image_states(inputs)
         is_target = attention_mask[:, 1:].bool()
         target = input_ids[:, 1:][is_target]  # (tokens,)
-        exits = target_outputs(self.decoder, input_ids[:, :-1], is_target, images)
+        exits = self.decoder.target_outputs(input_ids[:, :-1], is_target, images)
         weights = [self.decoder.exit_weight(number) for number in range(1, self.num_exits + 1)]
         extras = {"imitated": exits.imitated} if exits.imitated else {}
         found = chunked_loss(self.objective, exits.features, weights, target, self.chunk_elements, exits.states, extras)
@@ -209,14 +187,8 @@ class MultiExitCaptioner(ExitModel):
         policy: ExitPolicy | None = None,
     ) -> list[GeneratedCaption]:
         """
-        Generates one caption for each image of `batch`, in their order.
-
-        # Parameters
-
-        batch : `dict[str, Tensor]`
-            `pixel_values`, and `image_of_row` if images repeat; other tensors are ignored.
-        max_length, num_beams : `int`, optional (default = the values of `decoding`)
-        policy : `ExitPolicy`, optional (default = the model's)
+        One caption for each image of `batch`, in their order, from `pixel_values`, and `image_of_row` if images repeat.
+        The other arguments replace those of `decoding` and of the model.
         """
         return self.decode(batch, max_length, num_beams, policy).captions
 
@@ -229,15 +201,9 @@ class MultiExitCaptioner(ExitModel):
         decoding: CaptionDecoding | None = None,
     ) -> Decoded:
         """As `generate`, with multiply-accumulates; `decoding` is used in place of the model's."""
-        was_training = self.training
-        if was_training:
-            self.eval()
         inputs = {name: batch[name].to(self.device) for name in ("pixel_values", "image_states") if name in batch}
         if "image_of_row" in batch:
             inputs["pixel_values"] = inputs["pixel_values"][batch["image_of_row"].to(self.device)]
         rule, tokens = self.exit_policy if policy is None else policy, (self.bos_token_id, self.eos_token_id)
-        try:
+        with evaluating(self):
             return (decoding or self.decoding).run(self.decoder, rule, inputs, *tokens, max_length, num_beams)
-        finally:
-            if was_training:
-                self.train()

@@ -1,13 +1,14 @@
 """A caption decoder with a vocabulary head at its exits."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from beem_plugin.backbones.layer_dropout import LayerDropout
 from beem_plugin.backbones.vision_encoder_decoder import CaptionBackbone
-from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.errors import ConfigurationError, check_number
 from beem_plugin.common.registry import Lazy, Registrable
 from beem_plugin.exits.branches import Branch
 from beem_plugin.exits.forks import Fork, SumFork
@@ -15,6 +16,16 @@ from beem_plugin.exits.signal_modules import PredictedError, SignalModule
 from beem_plugin.exits.vocabulary_heads import TiedHead, VocabularyHead
 from beem_plugin.models.caption_exits import CaptionExits
 from beem_plugin.models.exit_construction import build_signals, causal_branch, check_exit_layers
+
+
+@dataclass
+class TargetOutputs:
+    """What training needs of the target tokens: lists over the exits."""
+
+    features: list[Tensor] = field(default_factory=list)  # (tokens, size); by `exit_weight` they are the logits
+    predicted_errors: list[Tensor] = field(default_factory=list)  # (tokens,), of early exits; empty without the signal
+    states: list[Tensor] = field(default_factory=list)  # (tokens, size), which earlier exits imitate, if heads remember
+    imitated: list[Tensor] = field(default_factory=list)  # (tokens, later exits, size), estimates of later states
 
 
 class MultiExitDecoder(CaptionExits, Registrable):
@@ -76,8 +87,8 @@ class MultiExitDecoder(CaptionExits, Registrable):
         self.fork.bind(self.num_exits)
         if layer_dropout is not None:
             layer_dropout.bind(decoder.num_layers)
-        if shortlist is not None and not 2 <= shortlist <= decoder.vocab_size:
-            raise ConfigurationError(f"decoder.shortlist: found {shortlist}, allowed: 2 to {decoder.vocab_size}")
+        if shortlist is not None:
+            check_number("decoder.shortlist", shortlist, 2, decoder.vocab_size)
         self.shortlist = shortlist
         norm, weight = decoder.final_norm, decoder.output_weight
         heads: list[VocabularyHead] = [
@@ -115,18 +126,8 @@ class MultiExitDecoder(CaptionExits, Registrable):
 
     def exit_states(self, tokens: Tensor, image_states: Tensor | None) -> Iterator[tuple[int, Tensor, Tensor]]:
         """
-        Runs all blocks over whole captions, and yields at each exit.
-
-        # Parameters
-
-        tokens : `Tensor`
-            `(batch, tokens)` int64, padded on the right; no mask is needed because attention is causal.
-        image_states : `Tensor`, optional
-
-        # Returns
-
-        `Iterator[tuple[int, Tensor, Tensor]]`
-            The exit's number, the output of its block, and that block's input, both `(batch, tokens, hidden)`.
+        Runs all blocks over whole captions, `(batch, tokens)` int64, padded on the right, without a mask because
+        attention is causal. Yields each exit's number, and its block's output and input, `(batch, tokens, hidden)`.
         """
         decoder = self.backbone.decoder
         hidden = decoder.embed(tokens)
@@ -143,6 +144,28 @@ class MultiExitDecoder(CaptionExits, Registrable):
                 if self.training and exits[layer] < self.num_exits:
                     for_exit, hidden = self.fork.split(hidden, exits[layer], self.num_exits)
                 yield exits[layer], for_exit, previous
+
+    def target_outputs(self, tokens: Tensor, is_target: Tensor, image_states: Tensor | None) -> TargetOutputs:
+        """
+        Of all exits for the target tokens of reference captions. `tokens` are `(batch, tokens)` int64, each caption
+        without its last token; `is_target` is true where the next token is predicted.
+        """
+        outputs, memory = TargetOutputs(), dict[str, Tensor]()
+        for number, hidden, _ in self.exit_states(tokens, image_states):
+            head, last = self.head(number), number == self.num_exits
+            read = self.exit_input(number, hidden)[is_target]
+            outputs.features.append(head.features(read, memory))
+            if "predicted_error" in self.signal_modules and not last:
+                outputs.predicted_errors.append(self.predicted_error(number, hidden[is_target]))
+            if not self.remembers:
+                continue
+            state = head.state(read)
+            outputs.states.append(outputs.features[-1] if last or state is None else state)
+            imitated = None if last else head.imitated(read)
+            if imitated is not None:
+                outputs.imitated.append(imitated)
+            memory.update(head.memory_after(read, memory))
+        return outputs
 
 
 MultiExitDecoder.register("multi_exit")(MultiExitDecoder)

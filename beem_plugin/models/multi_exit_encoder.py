@@ -14,7 +14,7 @@ from torch import Tensor
 from beem_plugin.backbones import Backbone, BackboneState
 from beem_plugin.backbones.layer_dropout import LayerDropout
 from beem_plugin.calibration.token_depth import TokenDepth
-from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.errors import ConfigurationError, check_number
 from beem_plugin.common.registry import Lazy, Registrable
 from beem_plugin.data.instance import Instance
 from beem_plugin.exits.branches import Branch, with_branches
@@ -103,8 +103,7 @@ class MultiExitEncoder(EncoderExits, Registrable):
         layer_dropout: LayerDropout | None = None,
     ) -> None:
         super().__init__()
-        if not 0 <= dropout < 1:
-            raise ConfigurationError(f"dropout: found {dropout}, allowed: 0 up to, not including, 1")
+        check_number("dropout", dropout, high=1, open_high=True)
         self.backbone = backbone
         self.num_labels = num_labels
         self.exit_layers = check_exit_layers(exit_layers, backbone.num_layers)
@@ -115,10 +114,8 @@ class MultiExitEncoder(EncoderExits, Registrable):
         self.layer_dropout = layer_dropout
         if layer_dropout is not None:
             layer_dropout.bind(backbone.num_layers)
-        if gradual_unfreezing is not None and not 1 <= gradual_unfreezing < backbone.num_layers:
-            raise ConfigurationError(
-                f"gradual_unfreezing: found {gradual_unfreezing}, allowed: 1 to {backbone.num_layers - 1}, or null"
-            )
+        if gradual_unfreezing is not None:
+            check_number("gradual_unfreezing", gradual_unfreezing, 1, backbone.num_layers - 1)
         self.gradual_unfreezing = gradual_unfreezing
         self._is_frozen = False
         count, size = len(self.exit_layers), backbone.hidden_size

@@ -11,6 +11,7 @@ from beem_plugin.common.ranks import gathered
 from beem_plugin.execution.metering.macs import exit_costs
 from beem_plugin.execution.precision import dtype_of
 from beem_plugin.exits.signals import ExitSignals
+from beem_plugin.models.model import evaluating
 from beem_plugin.models.multi_exit_model import MultiExitModel
 
 
@@ -19,17 +20,16 @@ def all_exits(
     model: MultiExitModel, batches: Iterable[dict[str, Tensor]]
 ) -> Iterator[tuple[dict[str, Tensor], list[Any]]]:
     """Each batch with the signals of all its exits."""
-    was_training, network = model.training, model.encoder
-    model.eval()
-    for batch in batches:
-        inputs = {name: value.to(model.device) for name, value in batch.items() if name not in ("index", "label")}
-        state = network.embed(inputs)
-        signals = []
-        for number in range(1, network.num_exits + 1):
-            state = network.advance(number, state)
-            signals.append(network.exit_signals(number, state))
-        yield batch, signals
-    model.train(was_training)
+    network = model.encoder
+    with evaluating(model):
+        for batch in batches:
+            inputs = {name: value.to(model.device) for name, value in batch.items() if name not in ("index", "label")}
+            state = network.embed(inputs)
+            signals = []
+            for number in range(1, network.num_exits + 1):
+                state = network.advance(number, state)
+                signals.append(network.exit_signals(number, state))
+            yield batch, signals
 
 
 def trace_model(
@@ -46,16 +46,8 @@ def trace_outputs(
     source: str,
 ) -> ExitTrace:
     """
-    The outputs of all exits on a data set.
-
-    # Parameters
-
-    model : `MultiExitModel`
-    outputs : `Iterable[tuple[dict[str, Tensor], list[ExitSignals]]]`
-        Batches in any order, each with the signals of its exits; `index` is each sample's position in the data set.
-    ids : `list[str]`, optional
-    source : `str`
-        Which data these are.
+    The outputs of all exits on the data set `source`: batches in any order, each with the signals of its exits; `index`
+    is each sample's position in the data set.
     """
     indices, logits, labels = [], [], []
     signals: dict[str, list[Tensor]] = {name: [] for name in sorted(model.encoder.available_signals)}

@@ -62,15 +62,14 @@ def check_tensors(state: Mapping[str, torch.Tensor], model: Mapping[str, torch.T
         expected = model.get(key)
         if expected is None or value.shape != expected.shape:
             continue  # reported by `differences`
+        found, allowed = (str(tensor.dtype).removeprefix("torch.") for tensor in (value, expected))
         if value.is_floating_point() != expected.is_floating_point():
-            kind = (
-                "a floating-point type" if expected.is_floating_point() else str(expected.dtype).removeprefix("torch.")
-            )
-            found = str(value.dtype).removeprefix("torch.")
+            kind = "a floating-point type" if expected.is_floating_point() else allowed
             raise DataError(f"{name}: {key}: found {found}, allowed: {kind}")
-        if value.dtype not in _READABLE and value.is_floating_point():
-            found = str(value.dtype).removeprefix("torch.")
+        if not value.is_floating_point():
+            continue
+        if value.dtype not in _READABLE:
             raise DataError(f"{name}: {key}: found {found}, allowed: float16, bfloat16, float32 or float64")
-        if value.is_floating_point() and not bool(value.isfinite().all()) and bool(expected.isfinite().all()):
+        if not bool(value.isfinite().all()) and bool(expected.isfinite().all()):
             count = int((~value.isfinite()).sum())
             raise DataError(f"{name}: {key}: {count} of {value.numel()} values are not finite")

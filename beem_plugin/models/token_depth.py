@@ -67,14 +67,9 @@ def depth_of_samples(encoder: MultiExitEncoder, depths: Sequence[Tensor], full_d
 def sample_macs(macs: NetworkMacs, depth: Tensor, full_depth: int, saves: bool) -> tuple[float, float]:
     """Multiply-accumulates of a sample at full depth, and those that are computed; both include the classifier."""
     layers = len(macs.layers)
-    all_tokens = powers(torch.tensor(len(depth)))
+    all_tokens = torch.linalg.vander(torch.tensor([len(depth)], dtype=torch.float64), N=3)[0]  # (3,) 1, n and n^2
     head = float((macs.heads[-1] * all_tokens).sum())
     running = (depth[None] >= torch.arange(1, layers + 1)[:, None]).sum(1)  # (layers,)
-    computed = powers(running) if saves else all_tokens.expand(layers, 3)
+    computed = torch.linalg.vander(running.double(), N=3) if saves else all_tokens.expand(layers, 3)
     full = float((macs.layers.sum(0) + (full_depth - layers) * macs.layers[-1]) @ all_tokens) + head
     return full, float((macs.layers * computed).sum()) + head
-
-
-def powers(tokens: Tensor) -> Tensor:
-    """`(..., 3)` float64: 1, n and n^2 for each number of tokens n."""
-    return torch.stack([torch.ones_like(tokens), tokens, tokens**2], -1).double()

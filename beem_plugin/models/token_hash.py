@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from beem_plugin.common.errors import ConfigurationError, DataError, not_allowed
+from beem_plugin.common.errors import ConfigurationError, DataError, check_choice, check_number
 from beem_plugin.common.registry import Registrable
 
 BALANCES = ("occurrences", "types")
@@ -19,16 +19,8 @@ class TokenHash(Registrable):
 
     def layers(self, counts: Tensor, num_layers: int) -> Tensor:
         """
-        # Parameters
-
-        counts : `Tensor`
-            `(vocabulary,)` int64: number of occurrences of each token in the training data.
-        num_layers : `int`
-
-        # Returns
-
-        `Tensor`
-            `(vocabulary,)` int64: the last layer that is computed for each token, 1 to `num_layers`.
+        The last layer that is computed for each token of the vocabulary, `(vocabulary,)` int64 from 1 to `num_layers`,
+        given the number of its occurrences in the training data, `counts` `(vocabulary,)` int64.
         """
         raise TypeError(f"{type(self).__name__} does not define layers")
 
@@ -37,8 +29,7 @@ class BucketHash(TokenHash):
     """Sorts tokens into buckets that exit at layers of their own."""
 
     def __init__(self, num_buckets: int, bucket_layers: list[int] | None) -> None:
-        if num_buckets < 1:
-            raise ConfigurationError(f"hash.num_buckets: found {num_buckets}, allowed: 1 or more")
+        check_number("hash.num_buckets", num_buckets, low=1)
         self.num_buckets = num_buckets
         self.bucket_layers = bucket_layers
 
@@ -79,8 +70,7 @@ class FrequencyHash(BucketHash):
         self, num_buckets: int = 6, bucket_layers: list[int] | None = None, balance: str = "occurrences"
     ) -> None:
         super().__init__(num_buckets, bucket_layers)
-        if balance not in BALANCES:
-            raise ConfigurationError(not_allowed("hash.balance", balance, BALANCES))
+        check_choice("hash.balance", balance, BALANCES)
         self.balance = balance
 
     def buckets(self, counts: Tensor) -> Tensor:

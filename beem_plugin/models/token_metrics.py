@@ -1,5 +1,6 @@
 """Accuracy and perplexity of each exit on the next token."""
 
+import copy
 import math
 from typing import Any
 
@@ -8,13 +9,7 @@ from torch import Tensor
 
 
 class TokenMetrics:
-    """
-    Stores sums over tokens, so that states of several processes, or of parts of an epoch, can be added.
-
-    # Parameters
-
-    num_exits : `int`
-    """
+    """Stores sums over tokens, so that states of several processes, or of parts of an epoch, can be added."""
 
     def __init__(self, num_exits: int) -> None:
         self.num_exits = num_exits
@@ -26,14 +21,7 @@ class TokenMetrics:
         self.negative_log_likelihood = torch.zeros(self.num_exits, dtype=torch.float64)
 
     def update(self, predictions: Tensor, negative_log_likelihood: Tensor, target: Tensor) -> None:
-        """
-        # Parameters
-
-        predictions, negative_log_likelihood : `Tensor`
-            `(tokens, exits)`
-        target : `Tensor`
-            `(tokens,)`
-        """
+        """Adds `(tokens, exits)` predictions and likelihoods of `(tokens,)` targets."""
         self.tokens += len(target)
         self.correct += (predictions == target.unsqueeze(1)).sum(0).double().cpu()
         self.negative_log_likelihood += negative_log_likelihood.double().sum(0).cpu()
@@ -58,13 +46,7 @@ class TokenMetrics:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "tokens": self.tokens,
-            "correct": self.correct.clone(),
-            "negative_log_likelihood": self.negative_log_likelihood.clone(),
-        }
+        return copy.deepcopy({name: value for name, value in vars(self).items() if name != "num_exits"})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.tokens = int(state["tokens"])
-        self.correct = state["correct"].clone()
-        self.negative_log_likelihood = state["negative_log_likelihood"].clone()
+        vars(self).update(copy.deepcopy(state))
