@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from beem_plugin.common.archive_files import opened_folder
-from beem_plugin.common.errors import ConfigurationError, not_allowed
+from beem_plugin.common.errors import ConfigurationError, check_choice
 from beem_plugin.common.files import atomic_write, scratch_folder
 from beem_plugin.common.outputs import check_writable
 from beem_plugin.common.params import load_config
@@ -62,15 +62,13 @@ def make_vocabulary(
     if kind == "from_files" and set(config) == {"directory"}:
         with opened_folder(config["directory"]) as folder:
             return Vocabulary.from_files(folder)
-    if kind not in ("from_files", "from_instances"):
-        raise ConfigurationError(not_allowed("vocabulary.type", kind, ["from_files", "from_instances"]))
+    check_choice("vocabulary.type", kind, ("from_files", "from_instances"))
     if kind == "from_files" or config:
         raise ConfigurationError(
             f"vocabulary: found keys {', '.join(config) or 'none'}, allowed: `directory` with type from_files, "
             "none with type from_instances"
         )
     for name in names or []:
-        if name not in datasets:
-            raise ConfigurationError(not_allowed("datasets_for_vocab_creation", name, datasets))
+        check_choice("datasets_for_vocab_creation", name, datasets)
     labels = (label for name in names or datasets for label in labels_of(datasets[name]))
     return Vocabulary.from_labels(labels, reader.label_names)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.errors import ConfigurationError, check_number
 from beem_plugin.common.registry import Lazy
 from beem_plugin.training.learning_rate_schedulers import LearningRateScheduler
 
@@ -43,8 +43,7 @@ class CombinedSchedulers(LearningRateScheduler):
         if not schedulers:
             raise ConfigurationError("schedulers: found none, allowed: at least one")
         for number, (epochs, _) in enumerate(schedulers):
-            if epochs < 1:
-                raise ConfigurationError(f"schedulers.{number}.0: found {epochs} epochs, allowed: at least 1")
+            check_number(f"schedulers.{number}.0", epochs, low=1)
         self.schedulers = schedulers
         self.num_steps_per_epoch = num_steps_per_epoch
         self.epochs = 0

@@ -1,7 +1,6 @@
 """Held-out losses, and their gradient with respect to the weights of the training loss's terms."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -34,31 +33,11 @@ def term_weight_gradient(
         theta' = theta - xi grad sum_k a_k l_k(theta),    g = grad L_val(theta'),
         dL_val(theta')/da_k = -xi g . grad l_k(theta) ~ -xi (l_k(theta + eps g) - l_k(theta - eps g)) / (2 eps):
 
-    the approximation of DARTS (Liu et al. 2019, Eq. 8), for all terms at once with two evaluations. The parameters are
-    restored exactly.
-
-    # Parameters
-
-    parameters : `list[Tensor]`
-        The trained ones.
-    terms : `Callable[[], Tensor]`
-        `(terms,)`, at the present parameters; deterministic.
-    held_out_loss : `Callable[[], Tensor]`
-        The scalar L_val, likewise.
-    weights : `Tensor`
-        `(terms,)`
-    learning_rate : `float`
-    look_ahead : `bool`, optional (default = `False`)
-        Whether g is taken at theta', which costs another gradient, or at theta (first order).
-    average : `Callable[[Tensor], Tensor]`, optional (default = identity)
-        The mean over processes.
-    weighted : `Callable[[], Tensor]`, optional (default = from `terms`)
-        The scalar sum_k a_k l_k with its gradient, for `look_ahead`; if given, `terms` needs no gradient.
-
-    # Returns
-
-    `Tensor`
-        `(terms,)`, 0 if the held-out loss does not depend on the parameters.
+    the approximation of DARTS (Liu et al. 2019, Eq. 8), for all terms at once with two evaluations: `(terms,)`, 0 if
+    the held-out loss does not depend on the parameters, which are restored exactly. `terms()`, `(terms,)`, and the
+    scalar `held_out_loss()` are deterministic functions of the parameters. With `look_ahead` g is taken at theta',
+    which costs another gradient, else at theta (first order); `weighted()` is sum_k a_k l_k with its gradient, without
+    which `terms()` must have one. `average` is the mean over processes.
     """
     # Restored from copies: opposite steps would leave rounding errors.
     copies = [parameter.detach().clone() for parameter in parameters]
@@ -101,24 +80,19 @@ def through_softmax(gradient: Tensor, weights: Tensor) -> Tensor:
 
 
 class HeldOutBatches:
-    """
-    The held-out batch of each update, a function of the update's number alone, so that a recovered run is unchanged.
-    """
+    """The held-out batch of each update, a function of its number alone, so that a recovered run is unchanged."""
 
     def __init__(self, data_loader: Any, rank: int, num_processes: int) -> None:
-        self._data_loader = data_loader
-        self._rank = rank
-        self._num_processes = num_processes
-        self._plan = EpochPlan(data_loader, 0, rank, num_processes)
-        self._rounds = len(self._plan)
+        self._plan_of = lambda epoch: EpochPlan(data_loader, epoch, rank, num_processes)
+        self._rank, self._num_processes = rank, num_processes
+        self._rounds = len(self._plan_of(0))
         self._next = -1
-        self._batches: Iterator[dict[str, Tensor]] = iter(())
 
     def get(self, number: int) -> tuple[dict[str, Tensor], float]:
         """This process's batch, and its weight in a mean over processes that equals the mean over all samples."""
         epoch, position = divmod(number, self._rounds)
         if number != self._next or position == 0:
-            self._plan = EpochPlan(self._data_loader, epoch, self._rank, self._num_processes)
+            self._plan = self._plan_of(epoch)
             self._batches = self._plan.batches(position)
         self._next = number + 1
         counts = self._plan.samples(position)
@@ -149,7 +123,7 @@ def measured(model: Model, batch: dict[str, Tensor], objective: Objective) -> di
 
 
 class TermLosses(Objective):
-    """The (weighted) sum of the terms as loss, and each term, detached."""
+    """The (weighted) sum of the terms as loss, and the terms, `(terms,)`, detached."""
 
     def __init__(self, terms: Callable[[ExitOutputs, Tensor], Tensor], weights: Tensor | None = None) -> None:
         super().__init__()
@@ -159,16 +133,4 @@ class TermLosses(Objective):
     def loss(self, outputs: ExitOutputs, label: Tensor) -> dict[str, Tensor]:
         values = self.terms(outputs, label)
         total = values.sum() if self.weights is None else (self.weights * values).sum()
-        return {"loss": total, **{f"term_{number}": value.detach() for number, value in enumerate(values)}}
-
-
-@contextmanager
-def evaluating(model: torch.nn.Module) -> Iterator[None]:
-    """Evaluation mode within the block; restores the mode of every module."""
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
+        return {"loss": total, "terms": values.detach()}

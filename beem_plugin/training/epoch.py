@@ -23,7 +23,7 @@ from beem_plugin.common.files import atomic_write
 from beem_plugin.common.progress import progress_bar
 from beem_plugin.training.batches import EpochPlan
 from beem_plugin.training.callbacks.callback import TrainerCallback
-from beem_plugin.training.checkpointer import save_torch
+from beem_plugin.training.checkpointer import checkpoint_is_due, save_checkpoint, save_torch
 from beem_plugin.training.evaluation import (
     description_from_metrics,
     loss_units,
@@ -32,7 +32,6 @@ from beem_plugin.training.evaluation import (
     weighted_loss,
 )
 from beem_plugin.training.parameter_groups import frozen_modules_to_eval
-from beem_plugin.training.run_state import checkpoint_is_due, save_checkpoint
 from beem_plugin.training.trainer import RunningTrainer, TrainingError
 
 BAR_REFRESH_SECONDS = 1.0

@@ -61,27 +61,10 @@ def find_learning_rate(
     Of a training in stages, it is the first stage. Parameter groups keep the ratios of their rates. Writes the losses
     to `lr-losses.json` and, if matplotlib is installed, `lr-losses.png`.
 
-    # Parameters
-
-    params : `Params`
-        A training config. It is not consumed.
-    serialization_dir : `str | Path`
-        Must be empty or missing, except with `force`.
-    start_lr, end_lr : `float`, optional (default = `1e-5`, `10`)
-    num_batches : `int`, optional (default = `100`)
-        Optimizer steps.
-    linear_steps : `bool`, optional (default = `False`)
-        Equal differences between rates in place of equal ratios.
-    stopping_factor : `float`, optional
-        Ends when a loss is this multiple of the lowest one. A loss that is not finite always ends the search.
-    force : `bool`, optional (default = `False`)
-    file_friendly_logging : `bool`, optional (default = `False`)
-
-    # Returns
-
-    `dict[str, Any]`
-        `learning_rates`, `losses`, `smoothed_losses`; `steepest`: the rate at which the smoothed loss falls fastest,
-        `lowest`: at which it is lowest.
+    `num_batches` are optimizer steps; with `linear_steps` rates have equal differences in place of equal ratios. The
+    search ends at a loss of `stopping_factor` times the lowest one, and at one that is not finite. Returns
+    `learning_rates`, `losses`, `smoothed_losses`; `steepest`: the rate at which the smoothed loss falls fastest,
+    `lowest`: at which it is lowest.
     """
     if num_batches <= FEWEST:
         raise ConfigurationError(f"--num-batches: found {num_batches}, allowed: more than {FEWEST}")

@@ -7,24 +7,23 @@ from pathlib import Path
 from typing import Any
 
 from beem_plugin.common.archive_files import BEST_WEIGHTS
-from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.errors import ConfigurationError, check_number
 from beem_plugin.common.registry import Lazy
 from beem_plugin.models.model import Model
 from beem_plugin.training.batches import EpochPlan
 from beem_plugin.training.callbacks.callback import TrainerCallback
 from beem_plugin.training.callbacks.console_logger import ConsoleLoggerCallback
-from beem_plugin.training.checkpointer import Checkpointer, load_torch
+from beem_plugin.training.checkpointer import Checkpointer, load_torch, restore_checkpoint
 from beem_plugin.training.epoch import run_epoch
 from beem_plugin.training.evaluation import evaluate
 from beem_plugin.training.launch import make_accelerator
 from beem_plugin.training.learning_rate_schedulers import LearningRateScheduler
 from beem_plugin.training.metric_tracker import MetricTracker
-from beem_plugin.training.momentum_schedulers import MomentumScheduler
 from beem_plugin.training.moving_average import MovingAverage
 from beem_plugin.training.optimizers import Optimizer
 from beem_plugin.training.parameter_groups import count_parameters, freeze
 from beem_plugin.training.random_state import get_random_state, separate_ranks, set_random_state
-from beem_plugin.training.run_state import restore_checkpoint
+from beem_plugin.training.schedules import MomentumScheduler
 from beem_plugin.training.trainer import RunningTrainer, Trainer
 
 logger = logging.getLogger(__name__)
@@ -116,12 +115,8 @@ class GradientDescentTrainer(RunningTrainer):
             raise ConfigurationError('trainer.grad_scaling: found false, allowed: true ("bf16" needs no scaling)')
         if use_amp and mixed_precision not in (None, "fp16"):
             raise ConfigurationError('trainer.use_amp means mixed_precision "fp16": set one of the two')
-        for key, count in (
-            ("num_gradient_accumulation_steps", num_gradient_accumulation_steps),
-            ("num_epochs", num_epochs),
-        ):
-            if count < 1:
-                raise ConfigurationError(f"trainer.{key}: found {count}, allowed: at least 1")
+        check_number("trainer.num_gradient_accumulation_steps", num_gradient_accumulation_steps, low=1)
+        check_number("trainer.num_epochs", num_epochs, low=1)
         if patience is not None and validation_data_loader is None:
             raise ConfigurationError("trainer.patience needs validation data: set validation_data_path")
         precision = mixed_precision or ("fp16" if use_amp else "no")

@@ -3,17 +3,13 @@
 import math
 from typing import Any
 
-from beem_plugin.common.errors import ConfigurationError, not_allowed
+from beem_plugin.common.errors import ConfigurationError, check_choice
 
 
 class MetricTracker:
     """
-    # Parameters
-
-    validation_metric : `str | list[str]`
-        A metric's name after "+" (higher is better) or "-" (lower is better). Several are summed with these signs.
-    patience : `int`, optional (default = `None`)
-        Number of epochs without improvement after which training stops.
+    `validation_metric` is a metric's name after "+" (higher is better) or "-" (lower is better); several are summed
+    with these signs. Training stops after `patience` epochs without improvement.
     """
 
     def __init__(self, validation_metric: str | list[str] = "-loss", patience: int | None = None) -> None:
@@ -40,8 +36,7 @@ class MetricTracker:
     def combined_score(self, metrics: dict[str, float]) -> float:
         """The signed sum; an unknown metric's name is an error that lists the known ones."""
         for _, name in self.signed_names:
-            if name not in metrics:
-                raise ConfigurationError(not_allowed("trainer.validation_metric", name, metrics))
+            check_choice("trainer.validation_metric", name, metrics)
         return sum(sign * metrics[name] for sign, name in self.signed_names)
 
     def add_metrics(self, metrics: dict[str, float]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.errors import check_number
 from beem_plugin.common.registry import Registrable
 
 
@@ -78,8 +78,7 @@ class ExponentialMovingAverage(MovingAverage):
         denominator: float = 10.0,
     ) -> None:
         super().__init__(parameters)
-        if not 0 <= decay < 1:
-            raise ConfigurationError(f"decay: found {decay}, allowed: at least 0 and less than 1")
+        check_number("decay", decay, high=1, open_high=True)
         self.decay, self.numerator, self.denominator = decay, numerator, denominator
 
     def apply(self, num_updates: int) -> None:

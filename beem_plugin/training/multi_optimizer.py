@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from beem_plugin.common.errors import ConfigurationError, not_allowed
+from beem_plugin.common.errors import ConfigurationError, check_choice
 from beem_plugin.common.registry import Lazy
 from beem_plugin.training.optimizers import NamedParameters, Optimizer
 from beem_plugin.training.parameter_groups import ParameterGroups, make_parameter_groups
@@ -49,8 +49,7 @@ class MultiOptimizer(Optimizer):
         groups_of: dict[str, list[dict[str, Any]]] = {name: [] for name in optimizers}
         for _, options in parameter_groups:
             name = options.get("optimizer_name", options.get("name", DEFAULT))
-            if name not in optimizers:
-                raise ConfigurationError(not_allowed("parameter_groups.optimizer_name", name, list(optimizers)))
+            check_choice("parameter_groups.optimizer_name", name, optimizers)
         for group in make_parameter_groups(model_parameters, parameter_groups):
             name = group.pop("name", DEFAULT)
             groups_of[group.pop("optimizer_name", name)].append(group)

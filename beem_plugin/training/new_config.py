@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from beem_plugin.backbones.loading import make_config, read_config
-from beem_plugin.common.errors import ConfigurationError, DataError, not_allowed
+from beem_plugin.common.errors import ConfigurationError, DataError, check_choice
 from beem_plugin.common.files import atomic_write
 from beem_plugin.common.outputs import check_outputs, check_writable
 from beem_plugin.data.hub import resolve_model_name
@@ -75,8 +75,7 @@ def look_at(path: str, text_fields: Sequence[str] | None = None, label_field: st
     names = list(dict.fromkeys(name for row in rows for name in row.values))
     for flag, given in (("--label", [label_field] if label_field else []), ("--text", text_fields or [])):
         for name in given:
-            if name not in names:
-                raise ConfigurationError(not_allowed(flag, name, names))
+            check_choice(flag, name, names)
     values = {name: [row.values.get(name) for row in rows] for name in names}
     label = label_field or guessed_label({name: values[name] for name in names if name not in (text_fields or ())})
     texts = list(text_fields or guessed_texts(values, label))

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.nn import Parameter
 
-from beem_plugin.common.errors import ConfigurationError, not_allowed
+from beem_plugin.common.errors import ConfigurationError, check_choice, check_number
 
 logger = logging.getLogger(__name__)
 
@@ -29,8 +29,7 @@ def freeze(model: torch.nn.Module, regexes: Iterable[str]) -> None:
     for regex in regexes:
         if regex.startswith("@"):
             parts: dict[str, list[Parameter]] = model.parts() if hasattr(model, "parts") else {}  # type: ignore[operator]
-            if regex[1:] not in parts:
-                raise ConfigurationError(not_allowed("trainer.no_grad", regex, [f"@{part}" for part in parts]))
+            check_choice("trainer.no_grad", regex, [f"@{part}" for part in parts])
             matched = parts[regex[1:]]
         else:
             matched = [parameter for name, parameter in named if re.search(regex, name)]
@@ -61,17 +60,10 @@ def make_parameter_groups(
     model_parameters: list[tuple[str, Parameter]], groups: ParameterGroups | None = None
 ) -> list[dict[str, Any]]:
     """
-    The optimizer's parameter groups for a config's `parameter_groups`.
-
-    # Parameters
-
-    model_parameters : `list[tuple[str, Parameter]]`
-        Names and parameters; frozen ones are excluded.
-    groups : `list[tuple[list[str], dict]]`, optional (default = `None`)
-        AllenNLP's form, `[[[regex, ...], {option: value}], ...]`. A parameter belongs to the group one of whose regexes
-        matches in its name (`re.search`); a parameter that matches several groups is an error, one that matches none
-        has the default options, and a regex without a match is warned about. `{requires_grad: false}` freezes the
-        group.
+    The optimizer's parameter groups of AllenNLP's form, `[[[regex, ...], {option: value}], ...]`. A parameter belongs
+    to the group one of whose regexes matches in its name (`re.search`); a parameter that matches several groups is an
+    error, one that matches none has the default options, and a regex without a match is warned about.
+    `{requires_grad: false}` freezes the group. Frozen parameters are excluded.
     """
     groups = groups or []
     for regexes, _ in groups:
@@ -86,12 +78,10 @@ def make_parameter_groups(
     for name, parameter in model_parameters:
         if not parameter.requires_grad:
             continue
-        owners: dict[int, str] = {}
-        for number, (regexes, _) in enumerate(groups):
-            matching = [regex for regex in regexes if re.search(regex, name)]
-            unused.difference_update(matching)
-            if matching:
-                owners[number] = matching[0]
+        matching = [(number, regex) for number, (regexes, _) in enumerate(groups) for regex in regexes]
+        matching = [(number, regex) for number, regex in matching if re.search(regex, name)]
+        unused.difference_update(regex for _, regex in matching)
+        owners = dict(matching)
         if len(owners) > 1:
             raise ConfigurationError(
                 f"optimizer.parameter_groups: parameter {name!r} matches several groups, by "
@@ -118,23 +108,17 @@ def with_rate_factors(
     layer_lr_decay: float = 1.0,
 ) -> list[dict[str, Any]]:
     """
-    Optimizer groups whose rates are multiplied by factors that depend on the parameter's place in the network. A group
-    with several factors becomes several groups; `lr` is the rate of groups without one.
-
-    # Parameters
-
-    heads_lr_factor : `float`, optional (default = `1.0`)
-        For all parameters outside the backbone: branches, poolers, classifiers, signal modules.
-    layer_lr_decay : `float`, optional (default = `1.0`)
-        Layer l of L has the factor decay ** (L - l), parameters outside layers, such as embeddings, decay ** L (Howard
-        and Ruder 2018; Clark et al. 2020).
+    Optimizer groups whose rates are multiplied by factors that depend on the parameter's place in the network.
+    `heads_lr_factor` is for all parameters outside the backbone: branches, poolers, classifiers, signal modules. With
+    `layer_lr_decay`, layer l of L has the factor decay ** (L - l), parameters outside layers, such as embeddings, decay
+    ** L (Howard and Ruder 2018; Clark et al. 2020). A group with several factors becomes several groups; `lr` is the
+    rate of groups without one.
     """
     keys = {"heads_lr_factor": heads_lr_factor, "layer_lr_decay": layer_lr_decay}
     if all(value == 1 for value in keys.values()):
         return groups
     for key, value in keys.items():
-        if value <= 0:
-            raise ConfigurationError(f"{key}: found {value}, allowed: above 0")
+        check_number(key, value, open_low=True)
     factors = _factors([name for name, _ in model_parameters], heads_lr_factor, layer_lr_decay)
     factor_of = {parameter: factors[name] for name, parameter in model_parameters}
     made = []

@@ -1,11 +1,12 @@
-"""Learning rates as functions of the step, under AllenNLP's names."""
+"""Learning rates and momenta as functions of the step, under AllenNLP's names."""
 
 import logging
 import math
 from collections.abc import Callable
+from typing import Any
 
-from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.training.learning_rate_schedulers import Curve, schedule
+from beem_plugin.common.errors import ConfigurationError, check_number
+from beem_plugin.training.learning_rate_schedulers import Curve, CurveScheduler, schedule
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +75,7 @@ def cosine_hard_restarts_with_warmup(
     num_cycles: int = 1,
 ) -> Curve:
     """Linear warm-up from 0, then `num_cycles` cosines from the full rate to 0."""
-    _check_at_least(1, num_cycles=num_cycles)
+    check_number("num_cycles", num_cycles, low=1)
 
     def curve(base: float, progress: float) -> float:
         return 0.0 if progress >= 1 else base * _cosine(num_cycles * progress % 1.0)
@@ -104,7 +105,8 @@ def noam(total_steps: int, model_size: int, warmup_steps: int, factor: float = 1
     factor * model_size ** -0.5 * min(steps ** -0.5, steps * warmup_steps ** -1.5) (Vaswani et al. 2017). It replaces
     the optimizer's rates, those of parameter groups included.
     """
-    _check_at_least(1, model_size=model_size, warmup_steps=warmup_steps)
+    check_number("model_size", model_size, low=1)
+    check_number("warmup_steps", warmup_steps, low=1)
     scale = factor * model_size**-0.5
     return lambda base, step: scale * min(max(step, 1) ** -0.5, max(step, 1) * warmup_steps**-1.5)
 
@@ -116,10 +118,9 @@ def cosine(total_steps: int, t_initial: int, t_mul: float = 1.0, eta_min: float 
     int(t_initial * t_mul ** n) epochs, in which the rate falls from base * eta_mul ** n towards `eta_min`. (torch's
     scheduler takes neither fractions nor `eta_mul`.)
     """
-    _check_at_least(1, t_initial=t_initial)
-    _check_at_least(0, eta_min=eta_min)
-    if t_mul <= 0:
-        raise ConfigurationError(f"t_mul: found {t_mul!r}, allowed: above 0")
+    check_number("t_initial", t_initial, low=1)
+    check_number("eta_min", eta_min)
+    check_number("t_mul", t_mul, open_low=True)
     if t_initial == 1 and t_mul == 1 and eta_mul == 1:
         logger.warning("learning_rate_scheduler cosine: with t_initial 1 every epoch restarts, so no rate changes")
 
@@ -163,7 +164,48 @@ def _cosine(fraction: float) -> float:
     return max(0.0, (1 + math.cos(math.pi * fraction)) / 2)
 
 
-def _check_at_least(minimum: float, **values: float) -> None:
-    for key, value in values.items():
-        if value < minimum:
-            raise ConfigurationError(f"{key}: found {value!r}, allowed: at least {minimum}")
+class MomentumScheduler(CurveScheduler):
+    """Sets the momentum of an optimizer's groups: `momentum` of SGD and RMSprop, the first of Adam's `betas`."""
+
+    def value_of(self, group: dict[str, Any]) -> float:
+        if "momentum" not in group and "betas" not in group:
+            raise ConfigurationError("the optimizer has no momentum; allowed: sgd, rmsprop, adam")
+        return float(group["momentum"] if "momentum" in group else group["betas"][0])
+
+    def set_value(self, group: dict[str, Any], value: float) -> None:
+        if "momentum" in group:
+            group["momentum"] = value
+        else:
+            group["betas"] = (value, *group["betas"][1:])
+
+
+@schedule(
+    "inverted_triangular",
+    {"cool_down": "Epochs in which the momentum falls.", "warm_up": "Epochs in which it rises again."},
+    unit="epochs",
+    kind=MomentumScheduler,
+)
+def inverted_triangular(total_steps: int, cool_down: int, warm_up: int, ratio: int = 10) -> Curve:
+    """A linear fall to 1 / ratio of the optimizer's momentum and a linear rise back, stepped once an epoch."""
+
+    def triangle(base: float, epoch: int) -> float:
+        if epoch <= cool_down:
+            return base - (base - base / ratio) * epoch / max(1, cool_down)
+        return base / ratio + (base - base / ratio) * min(1.0, (epoch - cool_down) / max(1, warm_up))
+
+    return triangle
+
+
+@schedule("one_cycle", {"pct_start": "The share of all steps in which the momentum falls."}, kind=MomentumScheduler)
+def one_cycle(
+    total_steps: int, base_momentum: float = 0.85, max_momentum: float = 0.95, pct_start: float = 0.3
+) -> Curve:
+    """A cosine from `max_momentum` to `base_momentum` and back, as torch's `OneCycleLR` does beside its rates."""
+    lowest = pct_start * total_steps - 1
+
+    def cycle(base: float, step: int) -> float:
+        done = max(0, step - 1)
+        part = done / lowest if done <= lowest else (total_steps - 1 - done) / max(1.0, total_steps - 1 - lowest)
+        return max_momentum + (base_momentum - max_momentum) * (1 - math.cos(math.pi * max(0.0, part))) / 2
+
+    return cycle

@@ -13,7 +13,7 @@ from typing import Any
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 
-from beem_plugin.common.errors import ConfigurationError, not_allowed
+from beem_plugin.common.errors import ConfigurationError, check_choice
 from beem_plugin.common.registry import FromParams, Lazy
 from beem_plugin.data.data_loader import DataLoader
 from beem_plugin.models.model import Model
@@ -54,8 +54,7 @@ class Requirement(FromParams):
     def __post_init__(self) -> None:
         if self.at_least is None and self.at_most is None:
             raise ConfigurationError("at_least: missing, allowed: a number here or in at_most")
-        if self.on_failure not in ("error", "warn"):
-            raise ConfigurationError(not_allowed("on_failure", self.on_failure, ["error", "warn"]))
+        check_choice("on_failure", self.on_failure, ("error", "warn"))
 
     def failure(self, metrics: dict[str, float]) -> str | None:
         """A description of how these validation metrics miss the requirement; `None` if they meet it."""
@@ -72,24 +71,15 @@ class Requirement(FromParams):
 
 @dataclass
 class StageResult:
-    """
-    The result of a stage, for later stages and for a recovery.
-
-    # Parameters
-
-    best_metrics : `dict[str, float]`
-        Validation metrics of the best epoch; empty without validation data.
-    metrics : `dict[str, Any]`, optional (default = `{}`)
-        All of the stage's metrics, with those of callbacks; not stored for a recovery.
-    """
+    """The result of a stage, for later stages and for a recovery."""
 
     name: str
     best_epoch: int | None
-    best_metrics: dict[str, float]
+    best_metrics: dict[str, float]  # of validation; empty without validation data
     seconds: float
     trainable_parameters: int
     frozen_parameters: int
-    metrics: dict[str, Any] = field(default_factory=dict)
+    metrics: dict[str, Any] = field(default_factory=dict)  # with those of callbacks; not stored for a recovery
 
     def summary(self) -> dict[str, Any]:
         """Entries of metrics.json, whose names begin with the stage's."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from beem_plugin.backbones.renamed_weights import renamed
 from beem_plugin.common.archive_files import BEST_WEIGHTS
-from beem_plugin.common.errors import ConfigurationError, not_allowed
+from beem_plugin.common.errors import ConfigurationError, check_choice
 from beem_plugin.common.registry import Lazy
 from beem_plugin.models.model import Model
 from beem_plugin.training.callbacks.callback import TrainerCallback
@@ -171,8 +171,8 @@ class StagedTrainer(Trainer):
                 trainer.release()
             if stage.require is not None and self.validation_data_loader is None:
                 raise ConfigurationError("trainer.require needs validation data: set validation_data_path")
-            if stage.require is not None and metrics is not None and stage.require.metric not in metrics:
-                raise ConfigurationError(not_allowed("trainer.require.metric", stage.require.metric, metrics))
+            if stage.require is not None and metrics is not None:
+                check_choice("trainer.require.metric", stage.require.metric, metrics)
 
     def _conclude(self) -> dict[str, Any]:
         """Leaves the best weights of the latest stage that has any, in the model and on disk; returns the metrics."""

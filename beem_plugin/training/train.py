@@ -105,14 +105,8 @@ def built_run(
 
 def train_model_from_args(args: argparse.Namespace) -> None:
     """`train_model` with the arguments of the command line."""
-    train_model(
-        params=load_config(args.param_path, args.overrides),
-        serialization_dir=args.serialization_dir,
-        recover=args.recover,
-        force=args.force,
-        dry_run=args.dry_run,
-        file_friendly_logging=args.file_friendly_logging,
-        return_model=False,
-    )
+    names = ("serialization_dir", "recover", "force", "dry_run", "file_friendly_logging")
+    options = {name: getattr(args, name) for name in names}
+    train_model(load_config(args.param_path, args.overrides), **options, return_model=False)
     if launched_processes() > 1:
         PartialState().destroy_process_group()

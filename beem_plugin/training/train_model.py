@@ -19,7 +19,6 @@ from beem_plugin.objectives import Objective
 from beem_plugin.training.build_vocab import make_vocabulary
 from beem_plugin.training.epoch import write_metrics
 from beem_plugin.training.gradient_descent_trainer import GradientDescentTrainer  # noqa: F401  registers the default
-from beem_plugin.training.schedules import constant  # noqa: F401  registers the schedules
 from beem_plugin.training.serialization import METRICS_NAME, VOCABULARY_DIR
 from beem_plugin.training.staged_trainer import StagedTrainer  # noqa: F401  registers "staged"
 from beem_plugin.training.trainer import Trainer, TrainingData, is_test, test_paths, with_means

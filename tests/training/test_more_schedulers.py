@@ -63,7 +63,7 @@ def test_cosine_is_that_of_allennlp(t_initial: int, t_mul: float, eta_min: float
 def test_cosine_that_changes_nothing_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
     assert rates_of_epochs(3, type="cosine", t_initial=1) == [1, 1, 1]
     assert "every epoch restarts" in caplog.text
-    with pytest.raises(ConfigurationError, match="t_initial: found 0, allowed: at least 1"):
+    with pytest.raises(ConfigurationError, match="t_initial: found 0, allowed: 1 or more"):
         make(type="cosine", t_initial=0)
 
 
@@ -82,7 +82,7 @@ def test_noam() -> None:
     scale = 2.0 * 16**-0.5
     expected = [1 * 2**-1.5, 2**-0.5, 3**-0.5, 4**-0.5]
     assert found == pytest.approx([scale * value for value in expected])
-    with pytest.raises(ConfigurationError, match="warmup_steps: found 0, allowed: at least 1"):
+    with pytest.raises(ConfigurationError, match="warmup_steps: found 0, allowed: 1 or more"):
         rates("noam", 1, model_size=16, warmup_steps=0)
 
 
@@ -133,7 +133,7 @@ def test_combined_resumes_in_every_scheduler(stop: int) -> None:
 def test_combined_says_what_is_wrong_before_training(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(ConfigurationError, match="schedulers: found none"):
         make(type="combined", schedulers=[])
-    with pytest.raises(ConfigurationError, match=r"schedulers.1.0: found 0 epochs"):
+    with pytest.raises(ConfigurationError, match=r"schedulers.1.0: found 0, allowed"):
         make(type="combined", schedulers=[[1, "constant"], [0, "constant"]])
     with pytest.raises(ConfigurationError, match="warmup_steps: found 1.5"):
         make(type="combined", schedulers=[[1, "constant"], [1, {"type": "linear_with_warmup", "warmup_steps": 1.5}]])

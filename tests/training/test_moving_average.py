@@ -10,7 +10,7 @@ import torch
 
 from beem_plugin.common.registry import Lazy, Params
 from beem_plugin.training.callbacks.callback import TrainerCallback
-from beem_plugin.training.momentum_schedulers import MomentumScheduler
+from beem_plugin.training.schedules import MomentumScheduler
 from beem_plugin.training.train import train_model
 from tests.training.configs import params, read_metrics
 from tests.training.interrupted import interrupted_and_recovered

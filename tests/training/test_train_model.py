@@ -157,7 +157,10 @@ def test_failing_callback_loses_neither_metrics_nor_weights(tmp_path: Path) -> N
     [
         ({"trainer__validation_metric": "+acuracy"}, r"validation_metric: found 'acuracy', allowed: accuracy"),
         ({"trainer__validation_metric": "accuracy"}, r"after \"\+\" or \"-\""),
-        ({"trainer__moving_average": {"decay": 1.5}}, "trainer.moving_average.decay: found 1.5, allowed: at least 0"),
+        (
+            {"trainer__moving_average": {"decay": 1.5}},
+            "trainer.moving_average.decay: found 1.5, allowed: from 0 and",
+        ),
         (
             {"trainer__momentum_scheduler": "one_cycle", "trainer__optimizer": {"type": "adagrad", "lr": 0.1}},
             "trainer.momentum_scheduler: the optimizer has no momentum",

@@ -1,6 +1,11 @@
-from beem_plugin.training.callbacks.callback import TrainerCallback as TrainerCallback
+from beem_plugin.training.callbacks.callback import (
+    TrackEpochCallback as TrackEpochCallback,
+    TrainerCallback as TrainerCallback,
+)
 from beem_plugin.training.callbacks.console_logger import ConsoleLoggerCallback as ConsoleLoggerCallback
 from beem_plugin.training.callbacks.cross_level import CrossLevel as CrossLevel
-from beem_plugin.training.callbacks.tensorboard import TensorBoardCallback as TensorBoardCallback
-from beem_plugin.training.callbacks.track_epoch import TrackEpochCallback as TrackEpochCallback
-from beem_plugin.training.callbacks.trackers import MLflowCallback as MLflowCallback, WandBCallback as WandBCallback
+from beem_plugin.training.callbacks.trackers import (
+    MLflowCallback as MLflowCallback,
+    TensorBoardCallback as TensorBoardCallback,
+    WandBCallback as WandBCallback,
+)

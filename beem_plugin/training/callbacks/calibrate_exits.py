@@ -47,8 +47,6 @@ class CalibrateExits(TrainerCallback):
 
     # Parameters
 
-    serialization_dir : `str`
-        Filled in.
     data : `str`, optional (default = the slice of the training data that `train_data_path` holds out)
         A source for the dataset reader: with `train_data_path` "train[fit]" the default is "train[holdout]".
         Calibration on the split that is reported makes its figures optimistic; reports name the split.

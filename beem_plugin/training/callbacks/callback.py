@@ -70,3 +70,19 @@ class TrainerCallback(Registrable):
 
 
 TrainerCallback.register("null")(TrainerCallback)
+
+
+@TrainerCallback.register("track_epoch_callback")
+class TrackEpochCallback(TrainerCallback):
+    """
+    Sets `model.epoch` to the number of completed epochs, for models whose loss depends on it.
+
+    Registered as a `TrainerCallback` with name "track_epoch_callback".
+    """
+
+    def on_start(self, trainer: RunningTrainer, **kwargs: Any) -> None:
+        super().on_start(trainer)
+        trainer.model.epoch = trainer.epochs_completed
+
+    def on_epoch(self, trainer: RunningTrainer, epoch: int, **kwargs: Any) -> None:
+        trainer.model.epoch = epoch + 1

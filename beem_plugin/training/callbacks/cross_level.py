@@ -1,7 +1,6 @@
 """Learns the weights of an objective's terms on a held-out share of the training data."""
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,14 +10,14 @@ import torch
 from accelerate.utils import send_to_device
 from torch import Tensor
 
-from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.errors import ConfigurationError, check_number
 from beem_plugin.data.data_loader import DataLoader
+from beem_plugin.models.model import evaluating
 from beem_plugin.training.callbacks.callback import TrainerCallback
 from beem_plugin.training.cross_level import (
     HeldOutBatches,
     TermLosses,
     count_of,
-    evaluating,
     mean_cross_entropy,
     measured,
     term_weight_gradient,
@@ -51,8 +50,6 @@ class CrossLevel(TrainerCallback):
 
     # Parameters
 
-    serialization_dir : `str`
-        Filled in.
     share : `float`, optional (default = `0.2`)
         Share of the training data on which the weights are learned.
     train_on_all : `bool`, optional (default = `False`)
@@ -78,10 +75,8 @@ class CrossLevel(TrainerCallback):
 
     def __post_init__(self) -> None:
         super().__init__(self.serialization_dir)
-        if not 0 < self.share < 1:
-            raise ConfigurationError(f"share: found {self.share}, allowed: above 0 and below 1")
-        if self.interval < 1:
-            raise ConfigurationError(f"interval: found {self.interval}, allowed: 1 or more")
+        check_number("share", self.share, high=1, open_low=True, open_high=True)
+        check_number("interval", self.interval, low=1)
         self.held_out: HeldOutBatches | None = None
         self._held_out_loader: DataLoader | None = None
         self._optimizer: torch.optim.Optimizer | None = None
@@ -127,21 +122,11 @@ class CrossLevel(TrainerCallback):
         weights = objective.loss_weights.detach().softmax(0)
         held_out_batch, held_out_share = self.held_out.get(update)
         held_out_batch = send_to_device(held_out_batch, accelerator.device)
-        samples = sum(map(count_of, batch_inputs))
+        shares = [count_of(batch) / sum(map(count_of, batch_inputs)) for batch in batch_inputs]
 
-        def mean_over_batches(measure: TermLosses, values: Callable[[dict[str, Tensor]], Tensor]) -> Tensor:
-            shares = [count_of(batch) / samples for batch in batch_inputs]
-            found = (values(measured(model, batch, measure)) for batch in batch_inputs)
+        def mean_of(name: str, measure: TermLosses) -> Tensor:
+            found = (measured(model, batch, measure)[name] for batch in batch_inputs)
             return sum((value * share for value, share in zip(found, shares)), weights.new_zeros(()))
-
-        def terms() -> Tensor:
-            names = [f"term_{number}" for number in range(len(weights))]
-            return mean_over_batches(
-                TermLosses(objective.terms), lambda found: torch.stack([found[name] for name in names])
-            )
-
-        def weighted() -> Tensor:
-            return mean_over_batches(TermLosses(objective.terms, weights), lambda found: found["loss"])
 
         def held_out_loss() -> Tensor:
             function = getattr(objective, "held_out_loss", mean_cross_entropy)
@@ -151,13 +136,13 @@ class CrossLevel(TrainerCallback):
         with evaluating(model):
             gradient = term_weight_gradient(
                 [parameter for parameter in model.parameters() if parameter.requires_grad],
-                terms,
+                lambda: mean_of("terms", TermLosses(objective.terms)),
                 held_out_loss,
                 weights,
                 trainer.optimizer.param_groups[0]["lr"],
                 self.look_ahead,
                 lambda value: accelerator.reduce(value, "mean"),
-                weighted,
+                lambda: mean_of("loss", TermLosses(objective.terms, weights)),
             )
         objective.loss_weights.grad = through_softmax(gradient, weights)
         self._optimizer.step()

@@ -1,7 +1,7 @@
-"""Runs in Weights & Biases and MLflow."""
+"""Curves in TensorBoard, and runs in Weights & Biases and MLflow."""
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,6 @@ from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.registry import Params
 from beem_plugin.common.strict_json import read_json_object
 from beem_plugin.training.callbacks.callback import TrainerCallback
-from beem_plugin.training.callbacks.log_writer import LogWriter, numbers
 from beem_plugin.training.trainer import RunningTrainer
 
 FINAL = ("best_", "calibration_", "test_")
@@ -18,31 +17,104 @@ _PARAMS_A_CALL, _LONGEST_PARAM = 100, 250
 """Limits of `mlflow.log_params`."""
 
 
-class Tracker(LogWriter):
+class LogWriter(TrainerCallback):
     """
-    A run of a tracking service, started with the training, whose config are its parameters, and continued by
-    `--recover`. Its steps are optimizer steps. At the end it gets the best metrics, and what callbacks before this one
-    have added, such as the calibration's.
+    Training and validation metrics, learning rates and the gradient norm; what happens to them is a subclass's `write`.
 
     # Parameters
 
-    package : `str`
-    options : `dict`
-        For the function that starts a run.
+    summary_interval : `int`, optional (default = `100`)
+        Optimizer steps between two points of the training curves.
+    should_log_learning_rate : `bool`, optional (default = `True`)
+        Also logs the learning rate of every parameter group.
     """
 
     def __init__(
-        self, serialization_dir: str | Path, interval: int, learning_rate: bool, package: str, options: dict[str, Any]
+        self, serialization_dir: str | Path, summary_interval: int = 100, should_log_learning_rate: bool = True
     ) -> None:
-        super().__init__(serialization_dir, interval, learning_rate)
-        try:
-            self.service: Any = importlib.import_module(package)
-        except ImportError as error:
-            raise ConfigurationError(
-                f'trainer.callbacks: "{package}" needs the package {package}: pip install {package}'
-            ) from error
-        self.options = options
-        self.run_id: str | None = None
+        super().__init__(serialization_dir)
+        self.summary_interval = summary_interval
+        self.should_log_learning_rate = should_log_learning_rate
+
+    def write(self, split: str, values: dict[str, float], step: int, epoch: int | None) -> None:
+        """Takes numbers of "train" or "validation", after optimizer step `step`; of a whole epoch, `epoch` is given."""
+        raise NotImplementedError
+
+    def on_batch(
+        self,
+        trainer: RunningTrainer,
+        batch_metrics: dict[str, Any],
+        is_primary: bool = True,
+        batch_grad_norm: float | None = None,
+        **kwargs: Any,
+    ) -> None:
+        step = trainer.steps_completed
+        if not is_primary or step % self.summary_interval != 0:
+            return
+        values = {**batch_metrics, "gradient_norm": batch_grad_norm}
+        if self.should_log_learning_rate:
+            values.update({f"learning_rate/group_{n}": g["lr"] for n, g in enumerate(trainer.optimizer.param_groups)})
+        self.write("train", numbers(values), step, None)
+
+    def on_epoch(
+        self, trainer: RunningTrainer, metrics: dict[str, Any], epoch: int, is_primary: bool = True, **kwargs: Any
+    ) -> None:
+        for split, prefix in (("train", "training_"), ("validation", "validation_")) if is_primary else ():
+            found = {name.removeprefix(prefix): value for name, value in metrics.items() if name.startswith(prefix)}
+            values = {f"epoch/{name}": value for name, value in numbers(found).items()}
+            self.write(split, values, trainer.steps_completed, epoch)
+
+
+def numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    return {name: value for name, value in values.items() if isinstance(value, int | float)}
+
+
+def imported(module: str, package: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        message = f'trainer.callbacks: "{package}" needs the package {package}: pip install {package}'
+        raise ConfigurationError(message) from error
+
+
+@TrainerCallback.register("tensorboard")
+class TensorBoardCallback(LogWriter):
+    """
+    Writes training and validation metrics, learning rates and the gradient norm to `log/train` and `log/validation`.
+
+    Registered as a `TrainerCallback` with name "tensorboard". Needs the package `tensorboard`. The keys are those of
+    `LogWriter`.
+    """
+
+    def __init__(self, serialization_dir: str | Path, **options: Any) -> None:
+        super().__init__(serialization_dir, **options)
+        self._writer_class: Any = imported("torch.utils.tensorboard", "tensorboard").SummaryWriter
+        self._writers: dict[str, Any] = {}
+
+    def write(self, split: str, values: dict[str, float], step: int, epoch: int | None) -> None:
+        if split not in self._writers:
+            self._writers[split] = self._writer_class(str(self.serialization_dir / "log" / split))
+        for name, value in values.items():
+            self._writers[split].add_scalar(name, value, step if epoch is None else epoch)
+
+    def on_end(self, trainer: RunningTrainer, **kwargs: Any) -> None:
+        for writer in self._writers.values():
+            writer.close()
+
+
+class Tracker(LogWriter):
+    """
+    A run of the tracking service `package`, started with the training, whose config are its parameters, and continued
+    by `--recover`. Its steps are optimizer steps. At the end it gets the best metrics, and what callbacks before this
+    one have added, such as the calibration's.
+    """
+
+    package: str
+    run_id: str | None = None
+
+    def __init__(self, serialization_dir: str | Path, **options: Any) -> None:
+        super().__init__(serialization_dir, **options)
+        self.service = imported(self.package, self.package)
 
     def start(self, config: dict[str, Any]) -> tuple[str, Callable[..., Any], Callable[[], Any]]:
         """Starts the run, or continues `run_id`; returns its id, and functions that log metrics and end it."""
@@ -90,11 +162,11 @@ class WandBCallback(Tracker):
         Further arguments of `wandb.init`.
     """
 
+    package = "wandb"
+
     def __init__(
         self,
         serialization_dir: str | Path,
-        summary_interval: int = 100,
-        should_log_learning_rate: bool = True,
         project: str | None = None,
         entity: str | None = None,
         group: str | None = None,
@@ -104,16 +176,17 @@ class WandBCallback(Tracker):
         watch_model: bool = False,
         files_to_save: list[str] | None = None,
         wandb_kwargs: dict | None = None,
+        **options: Any,
     ) -> None:
+        super().__init__(serialization_dir, **options)
         given = {"project": project, "entity": entity, "group": group, "name": name, "notes": notes, "tags": tags}
-        given |= wandb_kwargs or {}
-        super().__init__(serialization_dir, summary_interval, should_log_learning_rate, "wandb", given)
+        self.run_options = given | (wandb_kwargs or {})
         self.watch_model = watch_model
         self.files_to_save = ["config.json", "out.log"] if files_to_save is None else files_to_save
 
     def start(self, config: dict[str, Any]) -> tuple[str, Callable[..., Any], Callable[[], Any]]:
         folder = self.serialization_dir.absolute()
-        run = self.service.init(dir=str(folder), config=config, id=self.run_id, resume="allow", **self.options)
+        run = self.service.init(dir=str(folder), config=config, id=self.run_id, resume="allow", **self.run_options)
         for name in self.files_to_save:
             run.save(str(folder / name), base_path=str(folder))
         if self.watch_model and self.trainer is not None:
@@ -134,24 +207,24 @@ class MLflowCallback(Tracker):
     tags : `dict[str, str]`, optional
     """
 
+    package = "mlflow"
+
     def __init__(
         self,
         serialization_dir: str | Path,
-        summary_interval: int = 100,
-        should_log_learning_rate: bool = True,
         experiment_name: str | None = None,
         run_name: str | None = None,
         tags: dict[str, str] | None = None,
+        **options: Any,
     ) -> None:
-        given = {"run_name": run_name, "tags": tags}
-        super().__init__(serialization_dir, summary_interval, should_log_learning_rate, "mlflow", given)
-        self.experiment_name = experiment_name
+        super().__init__(serialization_dir, **options)
+        self.experiment_name, self.run_name, self.tags = experiment_name, run_name, tags
 
     def start(self, config: dict[str, Any]) -> tuple[str, Callable[..., Any], Callable[[], Any]]:
         if self.experiment_name is not None:
             self.service.set_experiment(self.experiment_name)
-        run_id = self.service.start_run(run_id=self.run_id, **self.options).info.run_id
+        run = self.service.start_run(run_id=self.run_id, run_name=self.run_name, tags=self.tags)
         items = [(key, str(value)[:_LONGEST_PARAM]) for key, value in Params(config).as_flat_dict().items()]
         for first in range(0, len(items) * (self.run_id is None), _PARAMS_A_CALL):
             self.service.log_params(dict(items[first : first + _PARAMS_A_CALL]))
-        return run_id, self.service.log_metrics, self.service.end_run
+        return run.info.run_id, self.service.log_metrics, self.service.end_run
