@@ -14,8 +14,7 @@ from beem_plugin.calibration.replay import replay
 from beem_plugin.common.archive_files import save_state
 from beem_plugin.common.errors import ConfigurationError, DataError, NotCalibratedError
 from beem_plugin.exits.policies import Beem, Patience
-from beem_plugin.models.initial_weights import InitialWeights
-from beem_plugin.models.saved_weights import load_weights
+from beem_plugin.models.saved_weights import InitialWeights, load_weights
 from tests import tiny_captioner
 
 

@@ -16,7 +16,7 @@ from beem_plugin.common.params import load_config
 from beem_plugin.data import DatasetReader
 from beem_plugin.data.caption_tokenizer import CaptionTokenizer
 from beem_plugin.models import MultiExitCaptioner
-from beem_plugin.models.initial_weights import read_weights
+from beem_plugin.models.saved_weights import read_weights
 from beem_plugin.training.train import train_model
 from tests.tiny_captions import captioned_colours
 from tests.tiny_project import CONFIGS

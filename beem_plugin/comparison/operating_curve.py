@@ -29,7 +29,7 @@ from beem_plugin.comparison.result import (
     right_of,
 )
 from beem_plugin.exits.policy import ExitPolicy
-from beem_plugin.exits.threshold_grid import ThresholdGrid
+from beem_plugin.exits.threshold_strategy import ThresholdGrid
 
 CURVE_POINTS = 200
 Fitted = tuple[Setting, ExitPolicy, CalibrationReport | None]

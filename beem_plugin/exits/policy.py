@@ -12,7 +12,7 @@ from beem_plugin.common.errors import ConfigurationError, DataError, NotCalibrat
 from beem_plugin.common.registry import Registrable, names_where, registered_name
 from beem_plugin.common.signatures import signature_of
 from beem_plugin.exits.calibration_report import CalibrationReport
-from beem_plugin.exits.shared_scores import SharedScores
+from beem_plugin.exits.score_table import SharedScores
 from beem_plugin.exits.signals import ExitSignals, decision_dtype, prediction_of
 from beem_plugin.exits.state import ExitState
 from beem_plugin.exits.trace_interface import Trace, check_signals

@@ -16,10 +16,10 @@ from beem_plugin.data.vocabulary import Vocabulary
 from beem_plugin.decoding import CaptionDecoding, Decoded, GeneratedCaption
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.models.caption_exits import check_caption_policy
-from beem_plugin.models.initial_weights import InitialWeights
+from beem_plugin.models.exit_metrics import TokenMetrics
 from beem_plugin.models.model import ExitModel, Model, evaluating
 from beem_plugin.models.multi_exit_decoder import MultiExitDecoder
-from beem_plugin.models.token_metrics import TokenMetrics
+from beem_plugin.models.saved_weights import InitialWeights
 from beem_plugin.objectives import Objective, WeightedDistillation
 from beem_plugin.objectives.chunked import CHUNK_ELEMENTS, chunked_loss
 

@@ -23,9 +23,8 @@ from beem_plugin.exits.heads import HeadFamily, HeadSizes, PooledHeads
 from beem_plugin.exits.outputs import ExitOutputs, HeadOutput, collect
 from beem_plugin.exits.poolers import BertPooler
 from beem_plugin.exits.signal_modules import SignalModule
-from beem_plugin.models.encoder_exits import EncoderExits
+from beem_plugin.models.encoder_exits import MEMORY, NEW_MEMORY, EncoderExits, commit_memory, with_memory
 from beem_plugin.models.exit_construction import build_pooler, build_signals, check_exit_layers
-from beem_plugin.models.exit_memory import MEMORY, NEW_MEMORY, commit_memory, with_memory
 
 logger = logging.getLogger(__name__)
 

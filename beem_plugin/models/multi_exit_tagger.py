@@ -12,7 +12,7 @@ from beem_plugin.common.registry import Lazy
 from beem_plugin.exits.poolers import EveryToken
 from beem_plugin.exits.signals import confidence_of, entropy_of, margin_of
 from beem_plugin.exits.token_signals import TokenSignals, TokenSummary
-from beem_plugin.models.exit_memory import MEMORY, with_memory
+from beem_plugin.models.encoder_exits import MEMORY, with_memory
 from beem_plugin.models.model import Model
 from beem_plugin.models.multi_exit_encoder import MultiExitEncoder
 from beem_plugin.models.multi_exit_model import MultiExitClassifier

@@ -6,8 +6,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from beem_plugin.common.errors import ConfigurationError, check_choice, check_number
-from beem_plugin.objectives.divergence import DIRECTIONS, softened_divergence
-from beem_plugin.objectives.exit_loss import loss_name, mean_exit_losses, mean_over_known
+from beem_plugin.objectives.exit_loss import (
+    DIRECTIONS,
+    loss_name,
+    mean_exit_losses,
+    mean_over_known,
+    softened_divergence,
+)
 from beem_plugin.objectives.exit_weights import REDUCTIONS, Curriculum, WeightedObjective
 from beem_plugin.objectives.objective import Objective
 

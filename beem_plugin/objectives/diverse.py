@@ -5,8 +5,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from beem_plugin.common.errors import check_choice, check_number
-from beem_plugin.objectives.divergence import pairwise_cross_entropy, pairwise_kl
-from beem_plugin.objectives.exit_loss import mean_exit_losses, mean_over_known
+from beem_plugin.objectives.exit_loss import mean_exit_losses, mean_over_known, pairwise_cross_entropy, pairwise_kl
 from beem_plugin.objectives.exit_weights import Curriculum, WeightedObjective
 from beem_plugin.objectives.objective import Objective
 

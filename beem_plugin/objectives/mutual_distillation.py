@@ -8,8 +8,7 @@ from torch import Tensor
 from beem_plugin.common.errors import ConfigurationError, check_number
 from beem_plugin.exits.outputs import ExitOutputs
 from beem_plugin.objectives.distillation import check_has_students
-from beem_plugin.objectives.divergence import pairwise_kl
-from beem_plugin.objectives.exit_loss import mean_exit_losses, mean_over_known
+from beem_plugin.objectives.exit_loss import mean_exit_losses, mean_over_known, pairwise_kl
 from beem_plugin.objectives.objective import Objective
 
 

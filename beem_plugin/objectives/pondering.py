@@ -8,8 +8,7 @@ from torch.nn import functional
 
 from beem_plugin.common.errors import check_choice, check_number
 from beem_plugin.exits.outputs import ExitOutputs
-from beem_plugin.objectives.divergence import kl_divergence
-from beem_plugin.objectives.exit_loss import exit_loss, loss_name, mean_over_known
+from beem_plugin.objectives.exit_loss import exit_loss, kl_divergence, loss_name, mean_over_known
 from beem_plugin.objectives.objective import Objective
 
 DIRECTIONS = ("prior_halting", "halting_prior")

@@ -13,7 +13,7 @@ from beem_plugin.data.vocabulary import Vocabulary
 from beem_plugin.exits.outputs import ExitOutputs
 from beem_plugin.models.multi_exit_model import MultiExitModel
 from beem_plugin.objectives import Objective, WeightedDistillation
-from beem_plugin.objectives.divergence import DIRECTIONS, softened_divergence
+from beem_plugin.objectives.exit_loss import DIRECTIONS, softened_divergence
 from beem_plugin.objectives.exit_weights import REDUCTIONS
 from beem_plugin.tasks.classification import text_model
 

@@ -42,12 +42,10 @@ JSON_OPTIONS = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_
 class Window:
     """The batches of one optimizer step: sums over all processes, inputs and outputs of this process on its device."""
 
-    units: int
-    """Units of the loss (`Model.loss_units`)."""
+    units: int  # units of the loss (`Model.loss_units`)
     inputs: list[dict[str, Tensor]] = field(default_factory=list)
     outputs: list[dict[str, Any]] = field(default_factory=list)
-    loss_sum: float = 0.0
-    """Mean losses times units."""
+    loss_sum: float = 0.0  # mean losses times units
 
 
 def run_epoch(trainer: RunningTrainer, epoch: int) -> None:

@@ -11,8 +11,7 @@ from beem_plugin.common.errors import ConfigurationError, check_number
 from beem_plugin.common.registry import Lazy
 from beem_plugin.models.model import Model
 from beem_plugin.training.batches import EpochPlan
-from beem_plugin.training.callbacks.callback import TrainerCallback
-from beem_plugin.training.callbacks.console_logger import ConsoleLoggerCallback
+from beem_plugin.training.callbacks.callback import ConsoleLoggerCallback, TrainerCallback
 from beem_plugin.training.checkpointer import Checkpointer, load_torch, restore_checkpoint
 from beem_plugin.training.epoch import run_epoch
 from beem_plugin.training.evaluation import evaluate

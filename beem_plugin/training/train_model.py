@@ -31,14 +31,10 @@ class Invocation:
     """Settings of the command line and the launcher."""
 
     config: dict[str, Any]
-    is_recovering: bool = False
-    """Reads the vocabulary from the serialization directory."""
-    is_primary: bool = True
-    """Whether this process writes files."""
-    seed: int = 13370
-    """For the order of the training data."""
-    dry_run: bool = False
-    """Reads test data even if `evaluate_on_test` is false."""
+    is_recovering: bool = False  # reads the vocabulary from the serialization directory
+    is_primary: bool = True  # whether this process writes files
+    seed: int = 13370  # for the order of the training data
+    dry_run: bool = False  # reads test data even if `evaluate_on_test` is false
 
     @property
     def policy_config(self) -> dict[str, Any]:

@@ -30,8 +30,7 @@ class TrainingData:
     paths: dict[str, str]
     instances: dict[str, Sequence[Instance]]
     pad_token_id: int
-    policy_config: dict[str, Any]
-    """The block `model.exit_policy` of the config."""
+    policy_config: dict[str, Any]  # the block `model.exit_policy` of the config
 
 
 class Trainer(Registrable):

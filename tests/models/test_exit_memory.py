@@ -24,7 +24,7 @@ from beem_plugin.execution.precision import cast_network
 from beem_plugin.exits.policies import Beem, Final
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.models import Model, MultiExitClassifier
-from beem_plugin.models.exit_memory import MEMORY, NEW_MEMORY
+from beem_plugin.models.encoder_exits import MEMORY, NEW_MEMORY
 from beem_plugin.models.multi_exit_trace import trace_model
 from beem_plugin.models.saved_weights import load_weights
 from tests.backbones.tiny_models import CONFIGS

@@ -29,9 +29,9 @@ from beem_plugin.execution.metering.macs import count_macs
 from beem_plugin.execution.onnx.export import export_network
 from beem_plugin.exits.policies import Final
 from beem_plugin.models import HashExitEncoder, Model, MultiExitClassifier, MultiExitEncoder
+from beem_plugin.models.hash_exit_encoder import AllTokens
 from beem_plugin.models.multi_exit_trace import trace_model
 from beem_plugin.models.saved_weights import load_weights
-from beem_plugin.models.token_depth import AllTokens
 from beem_plugin.models.token_hash import TokenHash
 from beem_plugin.tasks.engine_cases import tokens_of
 from beem_plugin.training.callbacks.calibrate_exits import figures

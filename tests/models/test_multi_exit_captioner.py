@@ -13,7 +13,7 @@ from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.decoding.generated import GeneratedCaption
 from beem_plugin.models import MultiExitCaptioner
 from beem_plugin.models.caption_trace import trace_captions
-from beem_plugin.models.initial_weights import InitialWeights
+from beem_plugin.models.saved_weights import InitialWeights
 from beem_plugin.training.evaluation import merge_metric_states
 from tests.tiny_captioner import BOS, WORDS, batch, captioner, images, policy
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from beem_plugin.objectives.divergence import kl_divergence, pairwise_cross_entropy, pairwise_kl
+from beem_plugin.objectives.exit_loss import kl_divergence, pairwise_cross_entropy, pairwise_kl
 from tests.objectives.by_hand import kl, random_logits, softmax
 
 

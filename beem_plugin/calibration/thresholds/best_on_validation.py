@@ -6,8 +6,7 @@ from beem_plugin.calibration.speed import depth_summary
 from beem_plugin.common.errors import ConfigurationError, not_allowed
 from beem_plugin.common.metrics import METRICS, check_metric, main_score
 from beem_plugin.exits.score_table import ScoreTable
-from beem_plugin.exits.threshold_grid import ThresholdGrid
-from beem_plugin.exits.threshold_strategy import ThresholdFit, ThresholdStrategy
+from beem_plugin.exits.threshold_strategy import ThresholdFit, ThresholdGrid, ThresholdStrategy
 
 MAX_CANDIDATES = 200
 

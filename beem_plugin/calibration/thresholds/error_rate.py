@@ -10,8 +10,7 @@ from torch import Tensor
 
 from beem_plugin.common.errors import ConfigurationError, not_allowed
 from beem_plugin.exits.score_table import ScoreTable
-from beem_plugin.exits.threshold_grid import ThresholdGrid
-from beem_plugin.exits.threshold_strategy import ThresholdFit, ThresholdStrategy, check_tolerance
+from beem_plugin.exits.threshold_strategy import ThresholdFit, ThresholdGrid, ThresholdStrategy, check_tolerance
 
 COUNTINGS = ("sequential", "marginal")
 CONSTRAINTS = ("final_error", "same_samples")

@@ -10,8 +10,7 @@ from torch import Tensor
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.exits.bandit import Bandit
 from beem_plugin.exits.score_table import ScoreTable
-from beem_plugin.exits.threshold_grid import ThresholdGrid
-from beem_plugin.exits.threshold_strategy import ThresholdFit, ThresholdStrategy
+from beem_plugin.exits.threshold_strategy import ThresholdFit, ThresholdGrid, ThresholdStrategy
 
 
 @ThresholdStrategy.register("ucb")

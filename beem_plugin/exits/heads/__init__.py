@@ -1,5 +1,4 @@
 from beem_plugin.exits.heads.attention import AttentionHead as AttentionHead, AttentionHeads as AttentionHeads
-from beem_plugin.exits.heads.cascaded import CascadedHead as CascadedHead, CascadedHeads as CascadedHeads
 from beem_plugin.exits.heads.equiangular import EquiangularHead as EquiangularHead, EquiangularHeads as EquiangularHeads
 from beem_plugin.exits.heads.head import (
     ExitHead as ExitHead,
@@ -8,4 +7,9 @@ from beem_plugin.exits.heads.head import (
     PooledHead as PooledHead,
     PooledHeads as PooledHeads,
 )
-from beem_plugin.exits.heads.past_future import PastFutureHead as PastFutureHead, PastFutureHeads as PastFutureHeads
+from beem_plugin.exits.heads.with_memory import (
+    CascadedHead as CascadedHead,
+    CascadedHeads as CascadedHeads,
+    PastFutureHead as PastFutureHead,
+    PastFutureHeads as PastFutureHeads,
+)

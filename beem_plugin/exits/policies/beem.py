@@ -39,6 +39,7 @@ class Beem(ThresholdPolicy):
         The score when the label changes: `"restart"`, w_i C_i as in the paper; `"zero"`, as in the released code.
     """
 
+    default_thresholds: ClassVar[Thresholds | None] = "error_rate"
     published_grids: ClassVar[Mapping[str, Sequence[Any]]] = {
         "error_rate": (0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, "never"),
         "best_on_validation": (0.3, 0.6, 0.9, 1.2, 1.5),
@@ -51,7 +52,7 @@ class Beem(ThresholdPolicy):
         on_disagreement: str = "restart",
         min_exit: int = 1,
     ) -> None:
-        super().__init__("error_rate" if thresholds is None else thresholds, min_exit)
+        super().__init__(thresholds, min_exit)
         check_choice("on_disagreement", on_disagreement, DISAGREEMENTS)
         self.weighting = as_weights(weights)
         self.on_disagreement = on_disagreement

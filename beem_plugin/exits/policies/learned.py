@@ -11,9 +11,6 @@ from beem_plugin.exits.signals import ExitSignals
 from beem_plugin.exits.state import ExitState
 from beem_plugin.exits.threshold_strategy import Thresholds
 
-EVEN_ODDS = 0.5
-MEDIAN = 0.5
-
 
 @ExitPolicy.register("predicted_error")
 class PredictedError(ThresholdPolicy):
@@ -100,9 +97,7 @@ class Gate(ThresholdPolicy):
     required_signals: ClassVar[tuple[str, ...]] = ("gate",)
     probability_signals: ClassVar[tuple[str, ...]] = ("gate",)
     bounds: ClassVar[tuple[float, float] | None] = (0.0, 1.0)
-
-    def __init__(self, thresholds: Thresholds | None = None, min_exit: int = 1) -> None:
-        super().__init__(EVEN_ODDS if thresholds is None else thresholds, min_exit)
+    default_thresholds: ClassVar[Thresholds | None] = 0.5
 
     def start(self, batch_size: int, num_exits: int, device: torch.device | str = "cpu") -> ExitState:
         zeros = self.zeros(batch_size, device)
@@ -147,13 +142,12 @@ class Halting(ThresholdPolicy):
     strict: ClassVar[bool] = True
     serves_regression: ClassVar[bool] = True
     bounds: ClassVar[tuple[float, float] | None] = (0.0, 1.0)
+    default_thresholds: ClassVar[Thresholds | None] = 0.5  # the median of the exit distribution
 
     def __init__(self, threshold: float | None = None, thresholds: Thresholds | None = None, min_exit: int = 1) -> None:
         if threshold is not None and thresholds is not None:
             raise ConfigurationError("threshold: found both threshold and thresholds, allowed: one of them")
-        if thresholds is None:
-            thresholds = MEDIAN if threshold is None else threshold
-        super().__init__(thresholds, min_exit)
+        super().__init__(threshold if thresholds is None else thresholds, min_exit)
 
     def start(self, batch_size: int, num_exits: int, device: torch.device | str = "cpu") -> ExitState:
         zeros = self.zeros(batch_size, device)

@@ -11,8 +11,7 @@ from beem_plugin.common.errors import check_number
 from beem_plugin.exits.calibration_report import CalibrationReport
 from beem_plugin.exits.policies.adapting import AdaptingPolicy
 from beem_plugin.exits.policy import ExitPolicy
-from beem_plugin.exits.threshold_grid import ThresholdGrid
-from beem_plugin.exits.threshold_strategy import NEVER
+from beem_plugin.exits.threshold_strategy import NEVER, ThresholdGrid
 from beem_plugin.exits.trace_interface import Trace
 
 

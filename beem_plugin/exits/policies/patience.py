@@ -21,8 +21,8 @@ OUTPUTS = ("last", "run_mean", "mean")
 class CountingPolicy(ExitPolicy):
     """A sample exits after `patience` exits in a row at which `holds` is true."""
 
-    first_exit: int
-    """The first exit at which a sample can exit."""
+    uncounted: ClassVar[int] = 0
+    """Exits before the first one that can count."""
 
     def __init__(self, patience: int) -> None:
         check_number("patience", patience, low=1)
@@ -44,7 +44,7 @@ class CountingPolicy(ExitPolicy):
         return count >= self.patience, ExitState(score=count, **self.kept(exit_number, signals, state, count))
 
     def can_leave(self, exit_number: int) -> bool:
-        return exit_number >= self.first_exit
+        return exit_number >= self.patience + self.uncounted
 
     def scores(self, trace: Trace) -> ScoreTable:
         start = self.start(len(trace), trace.num_exits)
@@ -72,6 +72,7 @@ class Patience(CountingPolicy):
         STS-B.
     """
 
+    uncounted: ClassVar[int] = 1  # the first exit has no predecessor
     speed_keys: ClassVar[tuple[str, ...] | None] = ("patience", "tolerance")
     serves_regression: ClassVar[bool] = True
 
@@ -80,10 +81,6 @@ class Patience(CountingPolicy):
         if tolerance is not None:
             check_number("tolerance", tolerance, open_low=True)
         self.tolerance = tolerance
-
-    @property
-    def first_exit(self) -> int:  # type: ignore[override]
-        return self.patience + 1
 
     def bind(self, exit_layers: Sequence[int], num_labels: int) -> None:
         super().bind(exit_layers, num_labels)
@@ -155,10 +152,6 @@ class ConfidentPatience(CountingPolicy):
         check_choice("output", output, OUTPUTS)
         self.entropy_threshold = entropy_threshold
         self.output_kind = output
-
-    @property
-    def first_exit(self) -> int:  # type: ignore[override]
-        return self.patience
 
     def normalized_entropy(self, signals: ExitSignals) -> Tensor:
         """`(batch,)` H / ln C"""

@@ -46,6 +46,8 @@ class ThresholdPolicy(ExitPolicy):
     bounds: ClassVar[tuple[float, float] | None] = None
     """The smallest and the largest possible score, if they are the same at every exit; see `score_range`."""
 
+    default_thresholds: ClassVar[Thresholds | None] = None
+
     published_grids: ClassVar[Mapping[str, Sequence[Any]]] = {}
     """The threshold grids of the policy's own paper by strategy name; without, the observed scores are the grid."""
 
@@ -56,7 +58,7 @@ class ThresholdPolicy(ExitPolicy):
 
     def __init__(self, thresholds: Thresholds | None = None, min_exit: int = 1) -> None:
         check_number("min_exit", min_exit, low=1)
-        self.strategy = as_strategy(thresholds)
+        self.strategy = as_strategy(self.default_thresholds if thresholds is None else thresholds)
         self.min_exit = min_exit
         self.values: list[float] | None = None  # in the policy's own unit, +-inf for never
 
