@@ -1,4 +1,3 @@
-from beem_plugin.objectives.contrastive import Contrastive as Contrastive
 from beem_plugin.objectives.distillation import (
     SelfDistillation as SelfDistillation,
     WeightedDistillation as WeightedDistillation,
@@ -10,9 +9,9 @@ from beem_plugin.objectives.exit_sums import (
     EarlyExits as EarlyExits,
     FinalExit as FinalExit,
 )
+from beem_plugin.objectives.further_terms import Contrastive as Contrastive, LearnedExit as LearnedExit
 from beem_plugin.objectives.imitation import Imitation as Imitation
 from beem_plugin.objectives.joint_gates import JointGates as JointGates
-from beem_plugin.objectives.learned_exit import LearnedExit as LearnedExit
 from beem_plugin.objectives.mutual_distillation import MutualDistillation as MutualDistillation
 from beem_plugin.objectives.objective import Objective as Objective
 from beem_plugin.objectives.pondering import Pondering as Pondering

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from beem_plugin.common.errors import ConfigurationError, check_number
+from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.registry import Registrable, names_where, registered_name
 from beem_plugin.data.vocabulary import Vocabulary
 from beem_plugin.exits.outputs import ExitOutputs
@@ -42,20 +42,10 @@ class Objective(torch.nn.Module, Registrable):
 
     def bind(self, exit_layers: Sequence[int], num_labels: int) -> None:
         """
-        Called once before training with the network's shape: checks the lengths of lists, and creates parameters of
-        which there is one per exit. Inner objectives are bound too.
-
-        # Parameters
-
-        exit_layers : `list[int]`
-            The layer of each exit, rising; the last is the network's depth.
-        num_labels : `int`
-            1 for a regression.
-
-        # Raises
-
-        `ConfigurationError`
-            For a regression, if the objective does not serve one.
+        Called once before training with the layer of each exit, rising, of which the last is the network's depth, and
+        the number of labels, 1 for a regression: checks the lengths of lists, and creates parameters of which there is
+        one per exit. A `ConfigurationError` for a regression that the objective does not serve. Inner objectives are
+        bound too.
         """
         if num_labels == 1 and not self.serves_regression:
             raise ConfigurationError(
@@ -79,17 +69,10 @@ class Objective(torch.nn.Module, Registrable):
 
     def start_step(self, step: int, total_steps: int) -> None:
         """
-        Called in training before each optimizer step's first batch. Schedules depend on these arguments alone, so that
-        a recovered run continues unchanged. In evaluation (`self.training` is false) an objective that depends on the
-        step has one loss for all steps, so that the validation loss does not depend on the last step. Inner objectives
-        are called too.
-
-        # Parameters
-
-        step : `int`
-            Completed optimizer steps: 0 before the first.
-        total_steps : `int`
-            Planned optimizer steps.
+        Called in training before each optimizer step's first batch with the completed (0 before the first) and the
+        planned optimizer steps. Schedules depend on these arguments alone, so that a recovered run continues unchanged.
+        In evaluation (`self.training` is false) an objective that depends on the step has one loss for all steps, so
+        that the validation loss does not depend on the last step. Inner objectives are called too.
         """
         self._progress = step, total_steps
         self.schedule[0], self.schedule[1] = step, total_steps
@@ -114,46 +97,8 @@ class Objective(torch.nn.Module, Registrable):
 
     def forward(self, logits: Tensor, label: Tensor) -> dict[str, Tensor]:
         """
-        # Parameters
-
-        logits : `Tensor`
-            `(batch, exits, labels)`
-        label : `Tensor`
-            `(batch,)` int64; samples with label -1 are ignored. Of a regression floating, NaN where unknown.
-
-        # Returns
-
-        `dict[str, Tensor]`
-            `loss`, a scalar, the mean over the samples; and its components by name, detached, for the log.
+        `loss`, a scalar, the mean over the samples, and its components by name, detached, for the log, of `(batch,
+        exits, labels)` logits and `(batch,)` int64 labels; samples with label -1 are ignored. Labels of a regression
+        are floating, NaN where unknown.
         """
         raise TypeError(f"{type(self).__name__} does not define forward")
-
-
-class ExtendedObjective(Objective):
-    """
-    loss of `objective` + weight * term.
-
-    # Parameters
-
-    objective : `Objective`
-    weight : `float`
-        From 0.
-    """
-
-    serves_regression = True  # where `objective` does
-
-    def __init__(self, objective: Objective, weight: float) -> None:
-        super().__init__()
-        check_number("weight", weight)
-        self.objective = objective
-        self.weight = weight
-        self.required_signals = tuple(dict.fromkeys((*objective.required_signals, *type(self).required_signals)))
-
-    def loss(self, outputs: ExitOutputs, label: Tensor) -> dict[str, Tensor]:
-        own = self.objective.loss(outputs, label)
-        ((name, term),) = self.term(outputs, label).items()
-        return {**own, "loss": own["loss"] + self.weight * term, name: term.detach()}
-
-    def term(self, outputs: ExitOutputs, label: Tensor) -> dict[str, Tensor]:
-        """The term, a scalar, under its name in the log. Parameters as of `loss`."""
-        raise TypeError(f"{type(self).__name__} does not define term")

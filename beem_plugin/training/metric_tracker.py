@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from beem_plugin.common.errors import ConfigurationError, check_choice
+from beem_plugin.common.errors import ConfigurationError, check_choice, check_number
 
 
 class MetricTracker:
@@ -13,8 +13,8 @@ class MetricTracker:
     """
 
     def __init__(self, validation_metric: str | list[str] = "-loss", patience: int | None = None) -> None:
-        if patience is not None and (isinstance(patience, bool) or patience <= 0):
-            raise ConfigurationError(f"trainer.patience: found {patience!r}, allowed: 1 or more epochs, or null")
+        if patience is not None:
+            check_number("trainer.patience", patience, low=1)
         self.patience = patience
         self.signed_names: list[tuple[float, str]] = []
         names = [validation_metric] if isinstance(validation_metric, str) else list(validation_metric)

@@ -13,13 +13,8 @@ from beem_plugin.common.registry import Registrable
 
 class MovingAverage(Registrable):
     """
-    Averages of the trained weights. Validation and the best weights use them; training goes on from the last step's
-    weights. They take as much memory as the weights.
-
-    # Parameters
-
-    parameters : `list[torch.nn.Parameter]`
-        Given by the trainer: those in the optimizer.
+    Averages of the trained weights, the `parameters` in the optimizer. Validation and the best weights use them;
+    training goes on from the last step's weights. They take as much memory as the weights.
     """
 
     default_implementation = "exponential"

@@ -66,12 +66,6 @@ def make_parameter_groups(
     `{requires_grad: false}` freezes the group. Frozen parameters are excluded.
     """
     groups = groups or []
-    for regexes, _ in groups:
-        if isinstance(regexes, str):
-            raise ConfigurationError(
-                f"optimizer.parameter_groups: found {regexes!r}, allowed: groups of the form "
-                "[[regex, ...], {option: value}]"
-            )
     made: list[dict[str, Any]] = [{"params": [], **options} for _, options in groups]
     default: dict[str, Any] = {"params": []}
     unused = {regex for regexes, _ in groups for regex in regexes}

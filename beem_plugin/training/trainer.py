@@ -35,12 +35,8 @@ class TrainingData:
 
 class Trainer(Registrable):
     """
-    Trains a given model and leaves it with its best weights.
-
-    # Parameters
-
-    serialization_dir : `str | Path`
-        Folder for checkpoints, the best weights and the metrics of every epoch.
+    Trains a given model and leaves it with its best weights. `serialization_dir` is the folder for checkpoints, the
+    best weights and the metrics of every epoch.
     """
 
     default_implementation = "gradient_descent"

@@ -186,7 +186,7 @@ def test_without_a_model_or_without_samples_it_says_so():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda model: model.pop("gain"), "model: found the keys"),
+        (lambda model: model.pop("gain"), "model.gain: missing"),
         (lambda model: model["gain"].pop(), r"model.gain: found numbers of shape \(4,\), allowed: \(5,\)"),
         (lambda model: model["bias"][1].pop(), "model.bias: found no rectangle"),
         (lambda model: model["trust"].__setitem__(0, math.nan), "model.trust: found a number that is not finite"),

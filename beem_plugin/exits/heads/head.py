@@ -44,14 +44,8 @@ class ExitHead(torch.nn.Module):
         self, hidden_states: Tensor, attention_mask: Tensor | None = None, memory: Mapping[str, Tensor] = NO_MEMORY
     ) -> HeadOutput:
         """
-        # Parameters
-
-        hidden_states : `Tensor`
-            `(batch, tokens, hidden)`
-        attention_mask : `Tensor`, optional (default = `None`)
-            `(batch, tokens)` bool, true at real tokens; `None` if all are.
-        memory : `Mapping[str, Tensor]`, optional (default = `{}`)
-            The tensors stored by earlier exits; empty at exit 1.
+        The output for `(batch, tokens, hidden)` hidden states. The mask is `(batch, tokens)` bool, true at real tokens,
+        `None` if all are; `memory` holds the tensors stored by earlier exits, none at exit 1.
         """
         raise TypeError(f"{type(self).__name__} does not define forward")
 

@@ -39,6 +39,7 @@ class Beem(ThresholdPolicy):
         The score when the label changes: `"restart"`, w_i C_i as in the paper; `"zero"`, as in the released code.
     """
 
+    fitted: ClassVar[str | None] = "weights"
     default_thresholds: ClassVar[Thresholds | None] = "error_rate"
     published_grids: ClassVar[Mapping[str, Sequence[Any]]] = {
         "error_rate": (0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, "never"),
@@ -67,10 +68,6 @@ class Beem(ThresholdPolicy):
                 f"the policy's weights were calibrated for {len(self.weights)} exits, "
                 f"found a network of {self.num_exits}"
             )
-
-    @property
-    def has_parameters(self) -> bool:
-        return self.weights is not None
 
     def fit_parameters(self, trace: Trace) -> None:
         self.weights = self.weighting.fit(trace)

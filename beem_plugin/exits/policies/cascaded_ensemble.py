@@ -48,6 +48,7 @@ class CascadedEnsemble(ThresholdPolicy):
     """
 
     strict: ClassVar[bool] = True
+    fitted: ClassVar[str | None] = "weights"
 
     def __init__(
         self,
@@ -77,10 +78,6 @@ class CascadedEnsemble(ThresholdPolicy):
                 raise ConfigurationError("weights: found a negative one, allowed: numbers from 0")
         if self.bias is not None:
             check_rows("bias", self.bias, [num_labels] * (self.num_exits - 1))
-
-    @property
-    def has_parameters(self) -> bool:
-        return self.weights is not None
 
     def fit_parameters(self, trace: Trace) -> None:
         if self.weighting not in (FIT, ADAM):

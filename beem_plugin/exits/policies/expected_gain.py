@@ -61,8 +61,8 @@ class ExpectedGain(ThresholdPolicy):
 
     thresholds, min_exit
         See `ThresholdPolicy`; accuracy per layer. Exits before `min_exit` vote.
-    model : `dict`, optional (default = fitted)
-        The fitted numbers in a calibrated policy's config, see `ExpertModel`.
+    model : `ExpertModel`, optional (default = fitted)
+        The fitted numbers in a calibrated policy's config.
     ridge : `float`, optional (default = `1.0`)
         The penalty on the weights of standardised features.
     label_share : `float`, optional (default = `0.3`)
@@ -70,11 +70,12 @@ class ExpectedGain(ThresholdPolicy):
     """
 
     higher_is_more_confident: ClassVar[bool] = False
+    fitted: ClassVar[str | None] = "model"
 
     def __init__(
         self,
         thresholds: Thresholds | None = None,
-        model: dict[str, Any] | None = None,
+        model: ExpertModel | None = None,
         ridge: float = 1.0,
         label_share: float = 0.3,
         min_exit: int = 1,
@@ -84,16 +85,12 @@ class ExpectedGain(ThresholdPolicy):
         check_number("label_share", label_share, high=1)
         self.ridge = ridge
         self.label_share = label_share
-        self.model = None if model is None else ExpertModel.from_config(dict(model))
+        self.model = model
 
     def bind(self, exit_layers: Sequence[int], num_labels: int) -> None:
         super().bind(exit_layers, num_labels)
         if self.model is not None:
             self.model.check(self.num_exits, num_labels)
-
-    @property
-    def has_parameters(self) -> bool:
-        return self.model is not None
 
     def fit_parameters(self, trace: Trace) -> None:
         self.model = fit_experts(trace, self.ridge, self.label_share)

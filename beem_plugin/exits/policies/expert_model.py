@@ -1,7 +1,5 @@
 """The fitted numbers of the policy `expected_gain`: the combined vote, and the expected gain after each exit."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -11,6 +9,7 @@ import numpy as np
 
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.known_labels import known_labels
+from beem_plugin.common.registry import FromParams
 from beem_plugin.exits.fitting import fit_temperature, log_softmax, minimise
 from beem_plugin.exits.trace_interface import Trace
 
@@ -23,7 +22,7 @@ PSEUDO_CHANGES = 0.5
 
 
 @dataclass
-class ExpertModel:
+class ExpertModel(FromParams):
     """Numbers for each exit but the last."""
 
     memory: list[float]  # m_i, the weight of the earlier exits' vote
@@ -32,13 +31,6 @@ class ExpertModel:
     change: list[list[float]]  # weights of the log-odds under the vote, this exit and the one before
     change_bias: list[list[float]]  # d_i, for each label of the vote
     gain: list[float]  # g_i, the accuracy gained per layer by samples whose label changes
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> ExpertModel:
-        expected = list(cls.__dataclass_fields__)
-        if sorted(config) != sorted(expected):
-            raise ConfigurationError(f"model: found the keys {sorted(config)}, allowed: exactly {sorted(expected)}")
-        return cls(**config)
 
     def to_config(self) -> dict[str, Any]:
         return asdict(self)

@@ -48,6 +48,9 @@ class ThresholdPolicy(ExitPolicy):
 
     default_thresholds: ClassVar[Thresholds | None] = None
 
+    fitted: ClassVar[str | None] = None
+    """The attribute that holds the numbers which the score needs, `None` until they are given or fitted."""
+
     published_grids: ClassVar[Mapping[str, Sequence[Any]]] = {}
     """The threshold grids of the policy's own paper by strategy name; without, the observed scores are the grid."""
 
@@ -90,7 +93,7 @@ class ThresholdPolicy(ExitPolicy):
     @property
     def has_parameters(self) -> bool:
         """Whether the numbers that the score needs are given or fitted."""
-        return True
+        return self.fitted is None or getattr(self, self.fitted) is not None
 
     def update(self, exit_number: int, signals: ExitSignals, state: ExitState) -> ExitState:
         """The state after this exit; its tensor `score` is compared with the threshold."""

@@ -93,11 +93,8 @@ class CalibrateExits(TrainerCallback):
         Calibration(report.policy, data.policy_config, report.to_json(), trace).save(
             self.serialization_dir / "calibration"
         )
-        metrics["calibration_source"] = self.data
-        metrics["calibration_samples"] = report.samples
-        metrics["calibration_early_share"] = report.early_share
-        metrics["calibration_warnings"] = report.warnings
-        metrics.update({f"calibration_{name}": value for name, value in figures(model, trace).items()})
+        own = {name: getattr(report, name) for name in ("source", "samples", "early_share", "warnings")}
+        metrics.update({f"calibration_{name}": value for name, value in (own | figures(model, trace)).items()})
         exits_table(report.to_json()).print(stderr=True)
         for warning in report.warnings:
             logger.warning("calibration on %s: %s", self.data, warning)

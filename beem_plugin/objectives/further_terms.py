@@ -1,4 +1,4 @@
-"""Supervised contrastive learning across exits."""
+"""Objectives with a further term beside another objective: predicted errors, and contrasts between samples."""
 
 import torch
 from torch import Tensor
@@ -8,7 +8,71 @@ from beem_plugin.common.errors import ConfigurationError, check_choice, check_nu
 from beem_plugin.common.known_labels import known_labels
 from beem_plugin.exits.outputs import ExitOutputs
 from beem_plugin.objectives.distillation import WeightedDistillation
-from beem_plugin.objectives.objective import ExtendedObjective, Objective
+from beem_plugin.objectives.exit_loss import exit_error, mean_over_known
+from beem_plugin.objectives.exit_sums import Alternating
+from beem_plugin.objectives.exit_weights import REDUCTIONS
+from beem_plugin.objectives.objective import Objective
+
+
+class ExtendedObjective(Objective):
+    """loss of `objective` + weight * term, with a weight from 0."""
+
+    serves_regression = True  # where `objective` does
+
+    def __init__(self, objective: Objective, weight: float) -> None:
+        super().__init__()
+        check_number("weight", weight)
+        self.objective = objective
+        self.weight = weight
+        self.required_signals = tuple(dict.fromkeys((*objective.required_signals, *type(self).required_signals)))
+
+    def loss(self, outputs: ExitOutputs, label: Tensor) -> dict[str, Tensor]:
+        own = self.objective.loss(outputs, label)
+        ((name, term),) = self.term(outputs, label).items()
+        return {**own, "loss": own["loss"] + self.weight * term, name: term.detach()}
+
+    def term(self, outputs: ExitOutputs, label: Tensor) -> dict[str, Tensor]:
+        """The term, a scalar, under its name in the log. Parameters as of `loss`."""
+        raise TypeError(f"{type(self).__name__} does not define term")
+
+
+@Objective.register("learned_exit")
+class LearnedExit(ExtendedObjective):
+    """
+    BERxiT's learning to exit (Xin et al. 2021, section 3.4): with u_i, in (0, 1), the module's predicted probability
+    that exit i is wrong,
+
+        loss = loss of `objective` + weight * mean_i (u_i - [argmax p_i != y])^2,
+
+    over all exits; in a regression |tanh(y_i - y)| replaces [argmax p_i != y].
+    Whether an exit is wrong has no gradient; u_i's own reaches the pooled vector and so the backbone, as in the
+    release, unless the encoder's `predicted_error` detaches it.
+
+    Registered as an `Objective` with name "learned_exit".
+
+    # Parameters
+
+    objective : `Objective`, optional (default = `"alternating"`)
+        The objective of the exits. `{"type": "alternating"}`: BERxiT as published.
+        `{"type": "alternating", "include_final_on_odd": false}`: the release's `alternate-lte`.
+        `{"type": "early_exits"}` and the like: the module in a second stage.
+    weight : `float`, optional (default = `1.0`)
+    reduction : `str`, optional (default = `"mean"`)
+        Over the exits; `"sum"`: the sum.
+    """
+
+    required_signals = ("predicted_error",)
+
+    def __init__(self, objective: Objective | None = None, weight: float = 1.0, reduction: str = "mean") -> None:
+        super().__init__(objective if objective is not None else Alternating(), weight)
+        check_choice("reduction", reduction, REDUCTIONS)
+        self.reduction = reduction
+
+    def term(self, outputs: ExitOutputs, label: Tensor) -> dict[str, Tensor]:
+        wrong = exit_error(outputs.logits, label)  # (batch, exits)
+        error = mean_over_known((outputs.signals["predicted_error"].float() - wrong) ** 2, label)
+        return {"predicted_error": error.mean() if self.reduction == "mean" else error.sum()}
+
 
 KEYS = ("all", "last")
 

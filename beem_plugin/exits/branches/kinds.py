@@ -1,12 +1,13 @@
-"""A narrow transformer block, whole or its feed-forward half."""
+"""The branches: a narrow transformer block, its feed-forward half, and a bottleneck adapter."""
 
+from collections.abc import Callable
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from beem_plugin.common.errors import ConfigurationError, check_number
+from beem_plugin.common.errors import ConfigurationError, check_choice, check_number
 from beem_plugin.exits.branches.branch import Branch, KeyValueStore
 
 
@@ -129,3 +130,40 @@ class TransformerBranch(Branch):
         attended = functional.scaled_dot_product_attention(query, key, value, mask, dropout, is_causal)
         merged = self.merge(attended.transpose(1, 2).flatten(2))
         return self.feed_forward(self.norm(vectors + self.dropout(merged)))
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": functional.gelu, "relu": functional.relu}
+
+
+@Branch.register("adapter")
+class AdapterBranch(Branch):
+    """
+    x + scale W_out GELU(W_in x), token by token: Houlsby et al. (2019)'s adapter.
+
+    Registered as a `Branch` with name "adapter".
+
+    # Parameters
+
+    width : `int`, optional (default = `64`)
+        Size of the bottleneck.
+    activation : `str`, optional (default = `"gelu"`)
+        Or `"relu"`.
+    scale : `float`, optional (default = `1.0`)
+    norm : `bool`, optional (default = `False`)
+        Whether a layer normalization of the sum follows.
+    """
+
+    def __init__(
+        self, hidden_size: int, width: int = 64, activation: str = "gelu", scale: float = 1.0, norm: bool = False
+    ) -> None:
+        super().__init__(hidden_size, width)
+        check_choice("activation", activation, ACTIVATIONS)
+        self.activation, self.scale = ACTIVATIONS[activation], scale
+        self.norm = torch.nn.LayerNorm(hidden_size) if norm else None
+
+    def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        found = super().forward(hidden_states, attention_mask)
+        return found if self.norm is None else self.norm(found)
+
+    def inner(self, vectors: Tensor, attention_mask: Tensor | None) -> Tensor:
+        return self.scale * self.activation(vectors)
