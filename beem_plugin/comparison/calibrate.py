@@ -27,8 +27,8 @@ from beem_plugin.comparison.policy_files import errors_at, policy_block
 from beem_plugin.comparison.result import check_same_network, fixed_exits, measure
 from beem_plugin.evaluation.trace import trace_archive
 from beem_plugin.execution.precision import cast_network
-from beem_plugin.exits.policies.wrapped import Calibrated
 from beem_plugin.exits.policies.threshold_policy import ThresholdPolicy
+from beem_plugin.exits.policies.wrapped import Calibrated
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.rendering.pages.calibration import calibration_page, exits_table
 from beem_plugin.rendering.tables import write_all

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from beem_plugin.exits.threshold_grid import ThresholdGrid
 
 from beem_plugin.calibration.replay import replay
 from beem_plugin.calibration.thresholds import BestOnValidation, ErrorRate, FixedThresholds, ScoreTable
@@ -16,6 +15,7 @@ from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.registry import Params
 from beem_plugin.exits.policies import Beem, Entropy, ExitPolicy, MaxProbability
+from beem_plugin.exits.threshold_strategy import ThresholdGrid
 from tests.exits.random_traces import random_trace
 
 from .thresholds.tables import make_trace
