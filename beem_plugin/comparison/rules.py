@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+import beem_plugin.calibration.thresholds
+import beem_plugin.exits.policies  # noqa: F401  registers what `RULES` names
 from beem_plugin.calibration.curves import Curve, threshold_curve, vector_curve
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.comparison.result import build
