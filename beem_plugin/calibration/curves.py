@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from beem_plugin.calibration.outcomes import outcomes_of
+from beem_plugin.calibration.replay import outcomes_of
 from beem_plugin.calibration.speed import histogram_summary
 from beem_plugin.calibration.thresholds.path import ThresholdPath
 from beem_plugin.common.errors import ConfigurationError

@@ -15,8 +15,6 @@ from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.threshold_strategy import NEVER
 from beem_plugin.exits.trace_interface import Trace
 
-__all__ = ["CalibrationReport", "ExitEvidence", "report_on"]
-
 
 def report_on(
     policy: ExitPolicy,

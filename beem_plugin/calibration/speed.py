@@ -1,14 +1,20 @@
-"""The depth at which samples exit, in every form that papers print, each under an unambiguous name."""
+"""The depth at which samples, or their tokens, exit, in every form that papers print, under unambiguous names."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from beem_plugin.calibration.trace_file import require_arrays
+from beem_plugin.common.errors import DataError
 from beem_plugin.exits.score_table import full_depth_cost
+
+ARRAYS = ("token_depth_counts", "token_depth_macs", "token_depth_full")
 
 
 def depth_summary(
@@ -46,3 +52,70 @@ def histogram_summary(
         "average_layer": mean(layers),
         "exit_histogram": list(histogram),
     }
+
+
+@dataclass
+class TokenDepth:
+    counts: Tensor  # (samples, layers) int64: a sample's tokens by their last layer
+    macs: Tensor  # (samples, 2) float64: multiply-accumulates at full depth, and those that are computed
+    full_depth: int  # which speed-ups are relative to
+
+    def __len__(self) -> int:
+        return self.counts.shape[0]
+
+    def select(self, rows: Tensor) -> TokenDepth:
+        return TokenDepth(self.counts[rows], self.macs[rows], self.full_depth)
+
+    def summary(self) -> dict[str, Any]:
+        """
+        `layer_speedup`: layers of all tokens at full depth over the layers computed; `average_layer`: their
+        mean; `layers_saved`; `token_exit_histogram`: tokens by their last layer; `mac_speedup`: multiply-accumulates of
+        a network of full depth over those computed, without padding, the classifier included. Empty without
+        tokens.
+        """
+        histogram = self.counts.sum(0)
+        tokens = int(histogram.sum())
+        if tokens == 0:
+            return {}
+        average = float((histogram * torch.arange(1, len(histogram) + 1)).sum()) / tokens
+        full, spent = self.macs.sum(0).tolist()
+        return {
+            "layer_speedup": self.full_depth / average,
+            "layers_saved": 1 - average / self.full_depth,
+            "average_layer": average,
+            "token_exit_histogram": histogram.tolist(),
+            "mac_speedup": full / spent,
+        }
+
+    def to_arrays(self) -> dict[str, np.ndarray]:
+        """The arrays of a trace file."""
+        values = (self.counts.numpy().astype(np.int32), self.macs.numpy(), np.array(self.full_depth))
+        return dict(zip(ARRAYS, values, strict=True))
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> TokenDepth | None:
+        """The reverse of `to_arrays`; `None` if the arrays are missing, as in older files."""
+        if not any(name in arrays for name in ARRAYS):
+            return None
+        require_arrays(arrays, ARRAYS)
+        counts, macs, full = (arrays[name] for name in ARRAYS)
+        if counts.dtype.kind not in "iu" or full.dtype.kind not in "iu" or macs.dtype.kind != "f" or full.shape != ():
+            raise DataError(
+                f"{', '.join(ARRAYS)} must be integers, floating numbers and an integer, found {counts.dtype}, "
+                f"{macs.dtype}, {full.dtype} of shape {full.shape}"
+            )
+        return cls(torch.from_numpy(counts.astype(np.int64)), torch.from_numpy(macs.astype(np.float64)), int(full))
+
+    def check(self, samples: int) -> None:
+        """Raises a `DataError` unless the arrays fit this number of samples."""
+        if self.counts.ndim != 2 or len(self) != samples or self.macs.shape != (samples, 2):
+            raise DataError(
+                f"trace: {samples} samples, but token depths have shapes {tuple(self.counts.shape)} and "
+                f"{tuple(self.macs.shape)}, allowed: ({samples}, layers) and ({samples}, 2)"
+            )
+        if bool((self.counts < 0).any()) or not bool((self.macs > 0).all()) or not bool(self.macs.isfinite().all()):
+            raise DataError("trace: token depths hold a negative count, or multiply-accumulates not above 0")
+        if self.full_depth < self.counts.shape[1]:
+            raise DataError(
+                f"trace: token depths of {self.counts.shape[1]} layers, but a full depth of {self.full_depth}"
+            )

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from beem_plugin.calibration.confidence import expected_calibration_error
 from beem_plugin.calibration.report import report_on
-from beem_plugin.calibration.speed import depth_summary, histogram_summary
-from beem_plugin.calibration.token_depth import TokenDepth
+from beem_plugin.calibration.speed import TokenDepth, depth_summary, histogram_summary
 from beem_plugin.calibration.trace_file import (
     as_labels,
     check_exits,

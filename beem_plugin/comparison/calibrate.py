@@ -13,7 +13,6 @@ from beem_plugin.archival import Archive, load_archive, with_calibration
 from beem_plugin.calibration.confidence import expected_calibration_error, reliability
 from beem_plugin.calibration.curves import curve_of, has_scores
 from beem_plugin.calibration.replay import replay
-from beem_plugin.calibration.report import CalibrationReport
 from beem_plugin.calibration.stored_calibration import Calibration
 from beem_plugin.calibration.theory import theory_report
 from beem_plugin.calibration.trace import ExitTrace
@@ -27,6 +26,7 @@ from beem_plugin.comparison.policy_files import errors_at, policy_block
 from beem_plugin.comparison.result import check_same_network, fixed_exits, measure
 from beem_plugin.evaluation.trace import trace_archive
 from beem_plugin.execution.precision import cast_network
+from beem_plugin.exits.calibration_report import CalibrationReport
 from beem_plugin.exits.policies.threshold_policy import ThresholdPolicy
 from beem_plugin.exits.policies.wrapped import Calibrated
 from beem_plugin.exits.policy import ExitPolicy

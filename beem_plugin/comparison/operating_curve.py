@@ -10,9 +10,7 @@ from typing import Any
 import numpy as np
 
 from beem_plugin.calibration.curves import Curve, metric_curve, native
-from beem_plugin.calibration.outcomes import Outcome, outcome_of
-from beem_plugin.calibration.replay import ExitDecisions, replay, replay_many
-from beem_plugin.calibration.report import CalibrationReport
+from beem_plugin.calibration.replay import ExitDecisions, Outcome, outcome_of, replay, replay_many
 from beem_plugin.calibration.thresholds import NEVER
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError
@@ -28,6 +26,7 @@ from beem_plugin.comparison.result import (
     measure_outcome,
     right_of,
 )
+from beem_plugin.exits.calibration_report import CalibrationReport
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.threshold_strategy import ThresholdGrid
 

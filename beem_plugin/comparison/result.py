@@ -11,8 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from beem_plugin.calibration.curves import Curve
-from beem_plugin.calibration.outcomes import Outcome
-from beem_plugin.calibration.replay import ExitDecisions
+from beem_plugin.calibration.replay import ExitDecisions, Outcome
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.metrics import count_metrics, metric_with_key

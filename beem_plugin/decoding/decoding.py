@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from beem_plugin.calibration.replay import check_signals
 from beem_plugin.common.errors import ConfigurationError, check_at_least
 from beem_plugin.common.registry import FromParams
 from beem_plugin.decoding.cache import DecoderCache
@@ -20,7 +19,7 @@ from beem_plugin.decoding.mixed_depths.compiled_captions import CompiledCaptions
 from beem_plugin.decoding.search import beam_search, greedy
 from beem_plugin.decoding.skipped_blocks import Propagate, SkippedBlocks
 from beem_plugin.decoding.stepper import Stepper
-from beem_plugin.exits.policy import ExitPolicy
+from beem_plugin.exits.policy import ExitPolicy, check_signals
 
 
 @dataclass

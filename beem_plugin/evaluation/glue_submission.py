@@ -79,8 +79,9 @@ def write_submission(directory: Path, predicted: Mapping[str, Sequence[str]]) ->
     """Writes all files and their zip; returns the names of those that nothing was predicted for."""
     directory.mkdir(parents=True, exist_ok=True)
     filled = []
-    for task in GLUE_TASKS.values():
-        for name, count in task.submission.values():
+    with zipfile.ZipFile(directory / ZIP_NAME, "w", zipfile.ZIP_DEFLATED) as archive:
+        files = [(task, *entry) for task in GLUE_TASKS.values() for entry in task.submission.values()]
+        for task, name, count in files:
             rows = predicted.get(name)
             if rows is None:
                 filled.append(f"{name}.tsv")
@@ -88,8 +89,5 @@ def write_submission(directory: Path, predicted: Mapping[str, Sequence[str]]) ->
                 rows = written(task, [first]) * count
             with atomic_write(directory / f"{name}.tsv") as file:
                 file.write("index\tprediction\n" + "".join(f"{index}\t{row}\n" for index, row in enumerate(rows)))
-    with zipfile.ZipFile(directory / ZIP_NAME, "w", zipfile.ZIP_DEFLATED) as archive:
-        for task in GLUE_TASKS.values():
-            for name, _ in task.submission.values():
-                archive.write(directory / f"{name}.tsv", f"{name}.tsv")
+            archive.write(directory / f"{name}.tsv", f"{name}.tsv")
     return filled

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from beem_plugin.calibration.replay import ExitDecisions, check_signals
+from beem_plugin.calibration.replay import ExitDecisions
 from beem_plugin.common.errors import ConfigurationError, not_allowed
 from beem_plugin.common.registry import Registrable
 from beem_plugin.data.ragged_batch import RaggedBatch
 from beem_plugin.execution.compiled.network import CompiledNetwork
 from beem_plugin.execution.stepped_network import SteppedNetwork
-from beem_plugin.exits.policy import ExitPolicy
+from beem_plugin.exits.policy import ExitPolicy, check_signals
 
 
 @dataclass

@@ -8,7 +8,7 @@ from allennlp_light.modules.seq2vec_encoders.seq2vec_encoder import Seq2VecEncod
 from torch import Tensor
 
 from beem_plugin.backbones import Backbone, BackboneState
-from beem_plugin.calibration.token_depth import TokenDepth
+from beem_plugin.calibration.speed import TokenDepth
 from beem_plugin.common.errors import ConfigurationError, check_number
 from beem_plugin.common.registry import Lazy
 from beem_plugin.data.instance import Instance

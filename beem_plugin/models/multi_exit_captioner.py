@@ -8,13 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from beem_plugin.calibration.replay import check_signals
 from beem_plugin.calibration.token_trace import CALIBRATION_TARGETS
 from beem_plugin.common.errors import ConfigurationError, check_choice, check_number
 from beem_plugin.common.registry import Lazy
 from beem_plugin.data.vocabulary import Vocabulary
 from beem_plugin.decoding import CaptionDecoding, Decoded, GeneratedCaption
-from beem_plugin.exits.policy import ExitPolicy
+from beem_plugin.exits.policy import ExitPolicy, check_signals
 from beem_plugin.models.caption_exits import check_caption_policy
 from beem_plugin.models.exit_metrics import TokenMetrics
 from beem_plugin.models.model import ExitModel, Model, evaluating

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from beem_plugin.backbones import Backbone, BackboneState
 from beem_plugin.backbones.layer_dropout import LayerDropout
-from beem_plugin.calibration.token_depth import TokenDepth
+from beem_plugin.calibration.speed import TokenDepth
 from beem_plugin.common.errors import ConfigurationError, check_number
 from beem_plugin.common.registry import Lazy, Registrable
 from beem_plugin.data.instance import Instance

@@ -7,14 +7,13 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor
 
-from beem_plugin.calibration.replay import check_signals
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.metrics import check_metric
 from beem_plugin.common.registry import Lazy
 from beem_plugin.data.instance import Instance
 from beem_plugin.data.vocabulary import Vocabulary
 from beem_plugin.execution.engine import Engine
-from beem_plugin.exits.policy import ExitPolicy
+from beem_plugin.exits.policy import ExitPolicy, check_signals
 from beem_plugin.models.exit_metrics import ExitMetrics
 from beem_plugin.models.model import ExitModel, Model
 from beem_plugin.models.multi_exit_encoder import MultiExitEncoder

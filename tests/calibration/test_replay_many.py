@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from beem_plugin.calibration import outcomes
-from beem_plugin.calibration.outcomes import outcome_of
-from beem_plugin.calibration.replay import replay, replay_many
+from beem_plugin.calibration.replay import outcome_of, replay, replay_many
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError, NotCalibratedError
 from beem_plugin.common.metrics import compute_metrics, count_metrics

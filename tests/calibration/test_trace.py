@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from beem_plugin.calibration.replay import replay
-from beem_plugin.calibration.token_depth import TokenDepth
+from beem_plugin.calibration.speed import TokenDepth
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import DataError
 from beem_plugin.exits.policies import MaxProbability
