@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from beem_plugin.calibration import outcomes
+from beem_plugin.calibration import replay as replaying
 from beem_plugin.calibration.replay import outcome_of, replay, replay_many
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError, NotCalibratedError
@@ -83,7 +83,7 @@ def settings(rng: random.Random, num_exits: int) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("many_cells", [False, True])
 def test_many_at_once_are_each_by_itself(seed: int, many_cells: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if many_cells:
-        monkeypatch.setattr(outcomes, "MAX_CELLS", 0)
+        monkeypatch.setattr(replaying, "MAX_CELLS", 0)
     rng = random.Random(seed)
     trace = random_trace(rng)
     assert_same(build(settings(rng, trace.num_exits)), trace)
