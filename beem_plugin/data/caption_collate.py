@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ logger = logging.getLogger(__name__)
 ImageOpener = Callable[[Mapping[str, Any]], Image.Image]
 
 
+@dataclass
 class CaptionCollator:
     """
     The collator of the captions readers; images are opened here, in the data loader's workers.
@@ -47,20 +49,12 @@ class CaptionCollator:
         Images stay in memory once they have been decoded, in the process that makes the batches.
     """
 
-    def __init__(
-        self,
-        pad_token_id: int,
-        processor: ImageProcessor | None = None,
-        open_image: ImageOpener | None = None,
-        skips_bad_images: bool = False,
-        keeps_images: bool = False,
-    ) -> None:
-        self.pad_token_id = pad_token_id
-        self.processor = processor
-        self.open_image = open_image
-        self.skips_bad_images = skips_bad_images
-        self.keeps_images = keeps_images
-        self._kept: dict[str, Tensor] = {}
+    pad_token_id: int
+    processor: ImageProcessor | None = None
+    open_image: ImageOpener | None = None
+    skips_bad_images: bool = False
+    keeps_images: bool = False
+    _kept: dict[str, Tensor] = field(default_factory=dict, init=False)
 
     def __call__(self, instances: Sequence[Instance], indices: Sequence[int] | None = None) -> dict[str, Tensor]:
         rows = [instance.encoding["input_ids"] for instance in instances]

@@ -39,6 +39,7 @@ class Decoded:
     num_image_blocks: int = 0
 
 
+@dataclass(eq=False)
 class CaptionDecoding(FromParams):
     """
     How captions are decoded.
@@ -66,24 +67,17 @@ class CaptionDecoding(FromParams):
         with hooks. Compiled decoders are stored in this object and dropped when the model is trained.
     """
 
-    def __init__(
-        self,
-        num_beams: int = 1,
-        max_length: int = 20,
-        length_penalty: float = 1.0,
-        early_stopping: bool = False,
-        skipped_blocks: SkippedBlocks | None = None,
-        image_exit: ImageExit | None = None,
-        capture: bool = True,
-    ) -> None:
-        check_at_least(1, **{"decoding.num_beams": num_beams, "decoding.max_length": max_length})
-        self.num_beams = num_beams
-        self.max_length = max_length
-        self.length_penalty = length_penalty
-        self.early_stopping = early_stopping
-        self.skipped_blocks = skipped_blocks if skipped_blocks is not None else Propagate()
-        self.image_exit = image_exit
-        self.capture = capture
+    num_beams: int = 1
+    max_length: int = 20
+    length_penalty: float = 1.0
+    early_stopping: bool = False
+    skipped_blocks: SkippedBlocks | None = None
+    image_exit: ImageExit | None = None
+    capture: bool = True
+
+    def __post_init__(self) -> None:
+        check_at_least(1, **{"decoding.num_beams": self.num_beams, "decoding.max_length": self.max_length})
+        self.skipped_blocks = self.skipped_blocks or Propagate()
         self.compiled = CompiledCaptions()
 
     def check_network(self, network: Any, where: str = "") -> None:
@@ -130,15 +124,15 @@ class CaptionDecoding(FromParams):
             if not len(pixels):
                 return decoded
             states = self._encode(network, policy, pixels, decoded)
-        decoded.patches = states.shape[1]
+        decoded.patches, skipped_blocks = states.shape[1], self.skipped_blocks
+        assert skipped_blocks is not None, "replaced after the start"
         if beams == 1 and self.capture:
-            given = (network, policy, self.skipped_blocks, states, decoded.macs, bos, eos, length)
-            captions = self.compiled.decode(*given)
+            captions = self.compiled.decode(network, policy, skipped_blocks, states, decoded.macs, bos, eos, length)
             if captions is not None:
                 decoded.captions = captions
                 return decoded
         cache = DecoderCache(network.backbone.decoder, states, beams, length, network.attending_branches)
-        stepper = Stepper(network, policy, cache, self.skipped_blocks, decoded.macs)
+        stepper = Stepper(network, policy, cache, skipped_blocks, decoded.macs)
         if beams == 1:
             decoded.captions = greedy(stepper, bos, eos, length)
         else:

@@ -39,25 +39,18 @@ class _Active:
     memory: dict[str, Tensor]
 
 
+@dataclass
 class Stepper:
     """
     Runs one token of each row through the blocks. The policy, bound to the network and calibrated, decides at each exit
     which tokens exit. Multiply-accumulates are added to `macs`.
     """
 
-    def __init__(
-        self,
-        network: Any,
-        policy: ExitPolicy,
-        cache: DecoderCache,
-        skipped_blocks: SkippedBlocks,
-        macs: CaptionMacs,
-    ) -> None:
-        self.network = network
-        self.policy = policy
-        self.cache = cache
-        self.skipped_blocks = skipped_blocks
-        self.macs = macs
+    network: Any
+    policy: ExitPolicy
+    cache: DecoderCache
+    skipped_blocks: SkippedBlocks
+    macs: CaptionMacs
 
     def step(self, tokens: Tensor, position: int) -> TokenScores:
         """`tokens` `(rows,)` int64 are the last tokens of the rows, at `position` (0 for BOS)."""
@@ -151,14 +144,7 @@ class Stepper:
         keys_values = cache.append(layer, active.rows, position, key, value)
         cache.filled[active.host, position] = layer
         cross, beams = cache.cross_keys_values(layer, active.host, active.rows)
-        return decoder.block(
-            layer,
-            active.hidden,
-            query,
-            keys_values,
-            cross=cross,
-            beams=beams,
-        )
+        return decoder.block(layer, active.hidden, query, keys_values, cross=cross, beams=beams)
 
     def _fill_branch(self, layer: int, rows: np.ndarray, positions: np.ndarray) -> None:
         """Stores keys and values of tokens that skipped `layer`, in the branch of the exit after it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ HEADS = ("fused", "compiled", "plain")
 
 
 @Engine.register("single")
+@dataclass(eq=False)
 class Single(Engine):
     """
     Low latency: runs sample by sample, without padding, until the sample exits.
@@ -56,25 +58,20 @@ class Single(Engine):
         Has no effect; accepted for configs of earlier releases.
     """
 
-    def __init__(
-        self,
-        length_bucket: int = 16,
-        max_lengths: int = 16,
-        capture: bool = True,
-        lookahead: bool = True,
-        check_every: int = 1,
-        heads: str = "fused",
-        plain_numbers: bool = True,
-    ) -> None:
-        check_at_least(1, length_bucket=length_bucket, max_lengths=max_lengths, check_every=check_every)
-        if heads not in HEADS:
-            raise ConfigurationError(not_allowed("heads", heads, HEADS))
-        self.length_bucket = length_bucket
-        self.max_lengths = max_lengths
-        self.capture = capture
-        self.lookahead = lookahead
-        self.check_every = check_every
-        self.use_kernels = False if heads == "plain" else None
+    length_bucket: int = 16
+    max_lengths: int = 16
+    capture: bool = True
+    lookahead: bool = True
+    check_every: int = 1
+    heads: str = "fused"
+    plain_numbers: bool = True
+
+    def __post_init__(self) -> None:
+        options = {name: getattr(self, name) for name in ("length_bucket", "max_lengths", "check_every")}
+        check_at_least(1, **options)
+        if self.heads not in HEADS:
+            raise ConfigurationError(not_allowed("heads", self.heads, HEADS))
+        self.use_kernels = False if self.heads == "plain" else None
         self._runner: SampleRunner | None = None
 
     @torch.inference_mode()
