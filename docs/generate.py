@@ -21,8 +21,9 @@ from mkdocs.structure.files import File, Files
 import beem_plugin.components  # noqa: F401
 from beem_plugin.commands.parser import all_commands
 from beem_plugin.common.plugins import import_deferred
+from beem_plugin.common.recipes import constructor_of, signature_of
 from beem_plugin.common.registry import FromParams
-from beem_plugin.common.signatures import EMPTY, constructor_of, signature_of
+from beem_plugin.common.values import EMPTY
 from beem_plugin.training.gradient_descent_trainer import GradientDescentTrainer
 
 ROOT = Path(__file__).resolve().parent.parent

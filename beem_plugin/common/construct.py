@@ -16,9 +16,8 @@ import tango.common
 from tango.common import Params
 
 from beem_plugin.common.errors import ConfigurationError, nearest_first
-from beem_plugin.common.recipes import Recipe, all_registered_for, resolve
-from beem_plugin.common.signatures import EMPTY, constructor_of, signature_of
-from beem_plugin.common.values import Mismatch, NoneType, at, bare, describe_type, errors_at, join, plan_scalar
+from beem_plugin.common.recipes import Recipe, all_registered_for, constructor_of, resolve, signature_of
+from beem_plugin.common.values import EMPTY, Mismatch, NoneType, at, bare, describe_type, errors_at, join, plan_scalar
 
 T = TypeVar("T")
 Plan = Callable[[], Any]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import inspect
 import json
 import os
 import types
@@ -15,7 +16,6 @@ from typing import Any, Literal, Union, get_args, get_origin
 from tango.common.exceptions import ConfigurationError as TangoConfigurationError
 
 from beem_plugin.common.errors import ConfigurationError, nearest_first
-from beem_plugin.common.signatures import EMPTY
 
 _OF_LIBRARIES = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, RuntimeError, AssertionError)
 
@@ -53,6 +53,9 @@ def errors_at(path: str, name: str, arguments: Collection[str]) -> Iterator[None
         kind = type(error).__name__
         raise at(path, f"{name} cannot be built: {f'{kind}: {text}' if text else kind}") from error
 
+
+#: The value of `inspect` for a missing annotation or default.
+EMPTY: Any = inspect.Parameter.empty
 
 NoneType = type(None)
 

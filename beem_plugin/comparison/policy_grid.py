@@ -27,8 +27,8 @@ from typing import Any, Literal, Union, get_args, get_origin
 import numpy as np
 
 from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.recipes import constructor_of, signature_of
 from beem_plugin.common.registry import Registrable
-from beem_plugin.common.signatures import constructor_of, signature_of
 from beem_plugin.common.values import bare, describe_value
 from beem_plugin.exits.policies import ExitPolicy
 

@@ -16,12 +16,11 @@ from beem_plugin.common.registry import Registrable
 from beem_plugin.data.caption_tokenizer import CaptionTokenizer
 from beem_plugin.data.collate import Collator, LabelledTexts
 from beem_plugin.data.instance import Instance, InstanceTable, token_counts
-from beem_plugin.data.labels import LabelRules
 from beem_plugin.data.ragged_batch import RaggedBatch
 from beem_plugin.data.slices import PARTS, Slicing, split_source
 from beem_plugin.data.table_file import TableFormat, TableRow, read_table
 from beem_plugin.data.tokenizer import TextEncoder
-from beem_plugin.data.vocabulary import Vocabulary
+from beem_plugin.data.vocabulary import LabelRules, Vocabulary
 
 logger = logging.getLogger(__name__)
 

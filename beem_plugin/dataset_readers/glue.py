@@ -10,10 +10,10 @@ from typing import Any
 from beem_plugin.common.errors import ConfigurationError, DataError, not_allowed
 from beem_plugin.data.dataset_reader import DatasetReader, text_value
 from beem_plugin.data.instance import Instance
-from beem_plugin.data.labels import LabelRules
 from beem_plugin.data.slices import Slicing
 from beem_plugin.data.table_file import TABLES, TableRow, table_format
 from beem_plugin.data.tokenizer import TextEncoder
+from beem_plugin.data.vocabulary import LabelRules
 from beem_plugin.dataset_readers.glue_sources import file_rows, split_rows, task_folder
 from beem_plugin.dataset_readers.glue_tasks import GLUE_TASKS
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from PIL import Image, ImageDraw
@@ -223,15 +222,3 @@ class ShapesCaptionsReader(CaptionReader):
         # Not first when it is drawn: here the line that it came from is known.
         check_scene(fields["scene"])
         return Instance(fields=fields, id=fields.get("image_id", fields.get("id")))
-
-
-def write_scenes(reader: ShapesCaptionsReader, source: str, folder: str | Path) -> list[Path]:
-    """The images of a source as PNG files, for looking at them and for `predict`."""
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for image in reader._read_images(source):
-        path = folder / f"{image.fields['image_id']}.png"
-        reader.open_image(image.fields).save(path)
-        paths.append(path)
-    return paths

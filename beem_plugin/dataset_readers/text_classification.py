@@ -13,10 +13,10 @@ from beem_plugin.common.metrics import METRICS
 from beem_plugin.data.dataset_reader import DatasetReader, text_value
 from beem_plugin.data.hub import package_folder
 from beem_plugin.data.instance import Instance
-from beem_plugin.data.labels import LabelRules
 from beem_plugin.data.slices import PARTS, Slicing, split_source
 from beem_plugin.data.table_file import TableFormat, TableRow, read_table
 from beem_plugin.data.tokenizer import TextEncoder
+from beem_plugin.data.vocabulary import LabelRules
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Samples of a window that are computed together, with padding or packed."""
+"""Samples of a window that are computed together: what all layouts share, and chunks without padding."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from beem_plugin.backbones import BackboneState
+from beem_plugin.common.transfer import to_device
 from beem_plugin.data.ragged_batch import RaggedBatch
+from beem_plugin.execution.compiled.network import CompiledNetwork
+from beem_plugin.kernels.packed import Packed
 
 
 @dataclass
@@ -63,3 +67,47 @@ def pieces_of(chunks: Sequence[Chunk], kept: Tensor, kept_on_device: Tensor) -> 
         for chunk, end, first, last in zip(chunks, ends.tolist(), borders, borders[1:], strict=False)
         if first < last
     ]
+
+
+class PackedLayout:
+    def __init__(self, network: CompiledNetwork, tokens_per_chunk: int) -> None:
+        self.backbone, self.tokens_per_chunk = network.backbone, tokens_per_chunk
+
+    def first(self, samples: RaggedBatch) -> Iterator[Chunk]:
+        device = samples.tokens["input_ids"].device
+        starts, lengths = to_device(samples.starts, device), samples.lengths.numpy()
+        for first, last in divide(lengths, self.tokens_per_chunk):
+            packed = Packed.of(lengths[first:last], device)
+            index = packed.indices(starts[first:last])
+            tokens = {name: value.index_select(0, index) for name, value in samples.tokens.items()}
+            yield Chunk(self.backbone.embed_packed(tokens, packed), samples.lengths[first:last])
+
+    def repack(self, chunks: Sequence[Chunk], kept: Tensor, kept_on_device: Tensor) -> Iterator[Chunk]:
+        """Each hidden state is copied once, into one tensor of which the new chunks are slices."""
+        lengths = torch.cat([chunk.lengths for chunk in chunks])[kept].numpy()
+        like = chunks[0].state.hidden_states
+        ends = lengths.cumsum()
+        hidden = like.new_empty((int(ends[-1]), like.shape[2]))
+        for piece in pieces_of(chunks, kept, kept_on_device):
+            target = hidden[ends[piece.first] - lengths[piece.first] : ends[piece.last - 1]]
+            old = piece.chunk.state
+            if len(piece.rows) == len(piece.chunk):
+                target.copy_(old.hidden_states[0])
+                continue
+            assert old.packed is not None, "chunks of this layout are packed"
+            packed = Packed.of(lengths[piece.first : piece.last], like.device)
+            index = packed.indices(old.packed.starts.index_select(0, piece.rows))
+            torch.index_select(old.hidden_states[0], 0, index, out=target)
+        for first, last in divide(lengths, self.tokens_per_chunk):
+            packed = Packed.of(lengths[first:last], like.device)
+            part = hidden[ends[first] - lengths[first] : ends[last - 1]]
+            yield Chunk(self.backbone.packed_state(part[None], packed), torch.from_numpy(lengths[first:last]))
+
+
+def divide(lengths: np.ndarray, tokens_per_chunk: int) -> list[tuple[int, int]]:
+    """Chunks of about equally many tokens."""
+    ends = lengths.cumsum()
+    count = max(1, round(int(ends[-1]) / tokens_per_chunk))
+    edges = np.searchsorted(ends, ends[-1] * np.arange(1, count) / count)
+    cuts = [0, *np.unique(edges[(edges > 0) & (edges < len(lengths))]).tolist(), len(lengths)]
+    return list(zip(cuts, cuts[1:]))

@@ -12,11 +12,10 @@ from beem_plugin.calibration.replay import ExitDecisions
 from beem_plugin.common.errors import check_at_least
 from beem_plugin.common.transfer import HostCopy, to_device
 from beem_plugin.data.ragged_batch import RaggedBatch
-from beem_plugin.execution.chunks import Chunk, Layout
+from beem_plugin.execution.chunks import Chunk, Layout, PackedLayout
 from beem_plugin.execution.compiled.network import CompiledNetwork
 from beem_plugin.execution.engine import Engine, ExecutedBatch, check_min_leaving
 from beem_plugin.execution.exit_tracker import ExitTracker
-from beem_plugin.execution.packed_chunks import PackedLayout
 from beem_plugin.execution.padded_chunks import PaddedLayout
 from beem_plugin.execution.read_ahead import ReadAhead
 from beem_plugin.execution.stepped_network import SteppedNetwork

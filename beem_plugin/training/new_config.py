@@ -18,8 +18,8 @@ from beem_plugin.common.errors import ConfigurationError, DataError, check_choic
 from beem_plugin.common.files import atomic_write
 from beem_plugin.common.outputs import check_outputs, check_writable
 from beem_plugin.data.hub import resolve_model_name
-from beem_plugin.data.labels import LabelRules, parse_score
 from beem_plugin.data.table_file import TableFormat, read_table
+from beem_plugin.data.vocabulary import LabelRules, parse_score
 from beem_plugin.rendering.pages import render_page
 
 ROWS = 100_000

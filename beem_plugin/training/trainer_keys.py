@@ -11,8 +11,8 @@ from typing import Any, TypeVar, Union
 
 from torch import Tensor
 
-from beem_plugin.common.signatures import EMPTY, signature_of
-from beem_plugin.common.values import bare
+from beem_plugin.common.recipes import signature_of
+from beem_plugin.common.values import EMPTY, bare
 
 F = TypeVar("F", bound=Callable[..., Any])
 

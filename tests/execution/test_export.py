@@ -30,7 +30,7 @@ pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 from beem_plugin.execution.onnx.export import export_network, long_input
-from beem_plugin.execution.onnx.policy_graph import write_policy
+from beem_plugin.execution.onnx.graph import write_policy
 from beem_plugin.execution.onnx.runner import Runner, all_exits, open_graph
 from tests.execution.exported import run_exported
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from beem_plugin.execution import Compaction, DepthPools
+from beem_plugin.execution.chunks import PackedLayout, divide
 from beem_plugin.execution.depth_pools import PackedLayout as UsedLayout
 from beem_plugin.execution.engine import gather_decisions
-from beem_plugin.execution.packed_chunks import PackedLayout, divide
 from beem_plugin.exits.heads import HeadFamily
 from beem_plugin.exits.policies import MaxProbability
 from beem_plugin.models.multi_exit_encoder import MultiExitEncoder

@@ -21,8 +21,7 @@ from torch import Tensor
 from beem_plugin.backbones import BackboneState
 from beem_plugin.common.errors import ConfigurationError, not_allowed
 from beem_plugin.common.files import write_json
-from beem_plugin.execution.onnx.graph import GraphModule, missing_extra, write_graph
-from beem_plugin.execution.onnx.policy_graph import write_policy
+from beem_plugin.execution.onnx.graph import GraphModule, missing_extra, write_graph, write_policy
 from beem_plugin.execution.stepped_network import SteppedNetwork, pad_token_of
 from beem_plugin.exits.policy import ExitPolicy, check_signals
 
