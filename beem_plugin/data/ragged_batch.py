@@ -18,20 +18,10 @@ TOKEN_FIELDS = ("input_ids", "token_type_ids", "words")
 @dataclass
 class RaggedBatch:
     """
-    Token ids of a number of samples, one after the other, without padding.
-
-    # Parameters
-
-    tokens : `dict[str, Tensor]`
-        `input_ids` and, where the encoder has them, `token_type_ids`: each `(all tokens,)` int64; of tagged words also
-        `words`, 1 at the first token of each. There may be unused tokens between two samples.
-    starts : `Tensor`
-        `(samples,)` int64 on the CPU: where each sample begins in `tokens`.
-    lengths : `Tensor`
-        `(samples,)` int64 on the CPU: tokens of each sample, 1 or more.
-    index : `Tensor`
-        `(samples,)` int64 on the CPU: positions in the input.
-    pad_token_id : `int`, optional (default = `0`)
+    Token ids of a number of samples, one after the other, without padding. `tokens` are `input_ids` and, where the
+    encoder has them, `token_type_ids`, each `(all tokens,)` int64, and of tagged words also `words`, 1 at the first
+    token of each; there may be unused tokens between two samples. On the CPU, `(samples,)` int64: `starts`, where each
+    sample begins in `tokens`; `lengths`, its tokens, 1 or more; `index`, its position in the input.
     """
 
     tokens: dict[str, Tensor]

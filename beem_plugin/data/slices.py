@@ -36,17 +36,8 @@ def split_source(source: str, allowed: Sequence[str] = tuple(PARTS)) -> tuple[st
 @dataclass(frozen=True)
 class Slicing:
     """
-    How a source is cut into `test`, `holdout` and `fit`, stratified by label (by label quantiles for regression).
-
-    # Parameters
-
-    test_fraction : `float`, optional (default = `0.0`)
-        The share of all rows that is `test`.
-    holdout_fraction : `float`, optional (default = `0.1`)
-        The share of the other rows that is `holdout`.
-    holdout_max_size : `int`, optional (default = `5000`)
-        `holdout` has no more rows than this.
-    seed : `int`, optional (default = `0`)
+    How a source is cut into `test`, `holdout` and `fit`, stratified by label (by label quantiles for regression):
+    `test_fraction` of all rows, `holdout_fraction` of the others but no more than `holdout_max_size`, and the rest.
     """
 
     test_fraction: float = 0.0

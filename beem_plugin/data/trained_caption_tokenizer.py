@@ -17,16 +17,8 @@ SPECIAL = PAD, START, END, UNKNOWN = ["<pad>", "<s>", "</s>", "<unk>"]
 
 class TrainedCaptionTokenizer(CaptionTokenizer):
     """
-    Learns its words from the training captions.
-
-    # Parameters
-
-    min_count : `int`
-        What occurs less often is no word.
-    model_name : `str`, optional (default = `None`)
-        A folder in which such a tokenizer was saved: it is loaded, and nothing is learnt. So an archive brings its own.
-    max_length : `int | None`, optional (default = `32`)
-        See `CaptionTokenizer`.
+    Learns its words from the training captions; what occurs less often than `min_count` is no word. With `model_name`,
+    a folder in which such a tokenizer was saved, it is loaded, and nothing is learnt: so an archive brings its own.
     """
 
     def __init__(self, min_count: int, model_name: str | None = None, max_length: int | None = 32) -> None:

@@ -138,20 +138,10 @@ def _as_number(name: str) -> float:
 @dataclass
 class LabelRules:
     """
-    What a reader's label column may hold.
-
-    # Parameters
-
-    names : `Sequence[str]`, optional (default = `None`)
-        The names allowed, in their order; a whole number stands for the name at that position. `None` allows any name.
-    regression : `bool`, optional (default = `False`)
-        Labels are finite numbers.
-    mapping : `dict[str, str]`, optional (default = `{}`)
-        Name in the file -> label.
-    skipped : `Sequence[str]`, optional (default = `[]`)
-        Names in the file whose rows are left out.
-    known : `Sequence[str]`, optional (default = `None`)
-        The labels of a trained model, set when an archive is loaded: others are refused.
+    What a reader's label column may hold: finite numbers for `regression`, otherwise `names` in their order (a whole
+    number stands for the name at that position; `None` allows any name). `mapping` has the label for a name in the
+    file; rows with a name in `skipped` are left out; `known` are the labels of a trained model, set when an archive is
+    loaded: others are refused.
     """
 
     names: Sequence[str] | None = None

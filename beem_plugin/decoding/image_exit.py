@@ -10,12 +10,11 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
 from beem_plugin.backbones.image_blocks import image_stages, intercepted_blocks
 from beem_plugin.common.errors import ConfigurationError, check_at_least
 from beem_plugin.common.registry import FromParams
+from beem_plugin.execution.metering.macs import counting
 
 
 @dataclass
@@ -102,12 +101,7 @@ def image_block_macs(backbone: Any, shape: tuple[int, ...]) -> tuple[Tensor, flo
             costs.append((counter.get_total_flops() - before) / 2)
             return result
 
-        with (
-            torch.no_grad(),
-            sdpa_kernel(SDPBackend.MATH),
-            FlopCounterMode(display=False) as counter,
-            intercepted_blocks(backbone.image_encoder, run_block),
-        ):
+        with torch.no_grad(), counting() as counter, intercepted_blocks(backbone.image_encoder, run_block):
             backbone.encode_images(image)
         total = counter.get_total_flops() / 2
         costs_by_shape[shape] = torch.tensor(costs, dtype=torch.float64), total - sum(costs)

@@ -34,9 +34,6 @@ class CaptionMacs:
     def total(self) -> float:
         return self.images + self.decoder
 
-    def __add__(self, other: CaptionMacs) -> CaptionMacs:
-        return CaptionMacs(*(a + b for a, b in zip(vars(self).values(), vars(other).values())))
-
     def add(self, other: CaptionMacs) -> None:
         for name, value in vars(other).items():
             setattr(self, name, getattr(self, name) + value)

@@ -29,8 +29,8 @@ def decoded_speed(network: Any, decoded: Sequence[Decoded]) -> dict[str, Any]:
     exits = torch.tensor([number for caption in captions for number in caption.exits], dtype=torch.int64)
     spent, full = CaptionMacs(), CaptionMacs()
     for part in decoded:
-        spent = spent + part.macs
-        full = full + full_depth(network, [len(caption.tokens) for caption in part.captions], part.patches)
+        spent.add(part.macs)
+        full.add(full_depth(network, [len(caption.tokens) for caption in part.captions], part.patches))
     result: dict[str, Any] = {**depth_summary(exits, network.exit_layers), "words": len(exits)}
     if all(part.beams == 1 for part in decoded) and len(exits):
         images = sum(part.full_image_macs for part in decoded)

@@ -21,12 +21,7 @@ from beem_plugin.exits.policy import ExitPolicy, check_signals
 @dataclass
 class ExecutedBatch:
     """
-    # Parameters
-
-    index : `Tensor`
-        `(samples,)` int64 on the CPU: the samples' positions in the input.
-    decisions : `ExitDecisions`
-        Exit and output of each sample, on the CPU, in the order of `index`.
+    Exit and output of each sample, on the CPU, in the order of `index`, `(samples,)` int64: its position in the input.
     """
 
     index: Tensor

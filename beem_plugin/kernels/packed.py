@@ -13,14 +13,9 @@ from torch import Tensor
 @dataclass(frozen=True, eq=False)
 class Packed:
     """
-    Where each sample lies in hidden states `(1, tokens of all samples, hidden)`.
-
-    # Parameters
-
-    cu_seqlens : `Tensor`
-        `(samples + 1,)` int64, on the device of the hidden states: cumulative lengths, from 0.
-    lengths : `np.ndarray`
-        `(samples,)` int64, on the host, ascending.
+    Where each sample lies in hidden states `(1, tokens of all samples, hidden)`: `cu_seqlens` `(samples + 1,)` int64,
+    on the device of the hidden states, are cumulative lengths, from 0; `lengths` `(samples,)` int64, on the host,
+    ascend.
     """
 
     cu_seqlens: Tensor

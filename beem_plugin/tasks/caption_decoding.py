@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from beem_plugin.archival import Archive
-from beem_plugin.common.caption_metrics.tokens import simple_tokens
+from beem_plugin.common.caption_metrics.scores import simple_tokens
 from beem_plugin.common.errors import ConfigurationError, DataError, not_allowed
 from beem_plugin.common.files import atomic_write
 from beem_plugin.common.progress import progress_bar

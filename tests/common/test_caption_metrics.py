@@ -9,7 +9,7 @@ import pytest
 
 from beem_plugin.common.caption_metrics import java_programs as programs_module, score_captions
 from beem_plugin.common.caption_metrics.java_programs import JARS, ScorerError, has_java, meteor, spice
-from beem_plugin.common.caption_metrics.tokens import one_line, simple_tokens, treebank_tokens
+from beem_plugin.common.caption_metrics.scores import one_line, simple_tokens, treebank_tokens
 from beem_plugin.common.errors import ConfigurationError, DataError
 
 pytest.importorskip("pycocoevalcap")

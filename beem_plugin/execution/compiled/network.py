@@ -135,8 +135,6 @@ def mean_tokens(state: BackboneState, use_kernel: bool) -> Tensor:
     hidden, mask, packed = state.hidden_states, state.attention_mask, state.packed
     if use_kernel and triton is not None:
         return mean_kernel.mean_tokens(hidden.contiguous(), mask.contiguous() if packed is None else None, packed)
-    if packed is not None:
-        return mean_kernel.mean_tokens_reference(hidden, packed=packed)
     # A product with the mask reads the hidden states once.
     total = torch.bmm(mask.to(hidden.dtype).unsqueeze(1), hidden).squeeze(1)
     return (total / mask.sum(1, keepdim=True)).to(hidden.dtype)

@@ -48,18 +48,21 @@ class NetworkMacs:
         """
         `(samples,)` float64: multiply-accumulates of samples that exit at `exits`, all heads up to there included.
         """
-        powers = torch.stack([torch.ones_like(lengths), lengths, lengths**2], 1).double()  # (samples, 3)
         upto = (self.layers + self.heads).cumsum(0)[exits - 1]  # (samples, 3)
-        return (upto * powers).sum(1)
+        return (upto * powers_of(lengths)).sum(1)
 
     def full(self, lengths: Tensor) -> Tensor:
         """`(samples,)` float64: full depth with the last head alone, as a network without exits."""
-        powers = torch.stack([torch.ones_like(lengths), lengths, lengths**2], 1).double()
-        return ((self.layers.sum(0) + self.heads[-1]) * powers).sum(1)
+        return ((self.layers.sum(0) + self.heads[-1]) * powers_of(lengths)).sum(1)
 
     def speedup(self, exits: Tensor, lengths: Tensor) -> float:
         """`mac_speedup`: multiply-accumulates of full depth over those spent, heads included; 1.0 without samples."""
         return float(self.full(lengths).sum() / self.spent(exits, lengths).sum()) if len(exits) else 1.0
+
+
+def powers_of(lengths: Tensor) -> Tensor:
+    """`(samples, 3)` float64: 1, T and T^2."""
+    return torch.stack([torch.ones_like(lengths), lengths, lengths**2], 1).double()
 
 
 def count_macs(network: SteppedNetwork) -> NetworkMacs:
@@ -70,7 +73,7 @@ def count_macs(network: SteppedNetwork) -> NetworkMacs:
         counts = _count_at(network, length)
         layers.append([layer for layer, _ in counts])
         heads.append([head for _, head in counts])
-    powers = torch.tensor([[1, length, length**2] for length in LENGTHS], dtype=torch.float64)
+    powers = powers_of(torch.tensor(LENGTHS))
 
     def fit(values: list[list[float]]) -> Tensor:
         coefficients = torch.linalg.solve(powers, torch.tensor(values, dtype=torch.float64)).T
@@ -96,7 +99,7 @@ def exit_costs(network: Any, policy: ExitPolicy | None = None, length: int = 32)
     for number, (head, depth) in enumerate(zip(network.exits, network.exit_layers, strict=True), 1):
         needed = policy is None or number == network.num_exits or policy.needs(number)
         if isinstance(head, BranchedHead) and needed:
-            with _counting() as counter:
+            with counting() as counter:
                 head.branch(hidden)
             branches += counter.get_total_flops() / 2 / layer
         costs.append(round(depth + branches, 4))
@@ -108,18 +111,19 @@ def _count_at(network: SteppedNetwork, length: int) -> list[tuple[float, float]]
     batch = {"input_ids": torch.full((1, length), 3, device=device_of(network))}
     counts = []
     for exit_number in range(1, network.num_exits + 1):
-        with _counting() as layer:
+        with counting() as layer:
             if exit_number == 1:
                 state = network.embed(batch)
             state = network.advance(exit_number, state)
-        with _counting() as head:
+        with counting() as head:
             network.exit_signals(exit_number, state)
         counts.append((layer.get_total_flops() / 2, head.get_total_flops() / 2))
     return counts
 
 
 @contextmanager
-def _counting() -> Iterator[Any]:
+def counting() -> Iterator[Any]:
+    """Counts floating-point operations, two for each multiply-accumulate."""
     from torch.utils.flop_counter import FlopCounterMode  # here, because it imports Triton
 
     # Fused operators have no formula on every device: attention and transformer layers as matrix products.
