@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from beem_plugin.common.errors import ConfigurationError, DataError, NotCalibratedError
+from beem_plugin.common.recipes import signature_of
 from beem_plugin.common.registry import Registrable, names_where, registered_name
-from beem_plugin.common.signatures import signature_of
 from beem_plugin.exits.calibration_report import CalibrationReport
 from beem_plugin.exits.score_table import SharedScores
 from beem_plugin.exits.signals import ExitSignals, decision_dtype, prediction_of
