@@ -78,19 +78,17 @@ def fine_tune(
     """
     if unknown := set(options) - set(KEYS):
         raise TypeError(f"fine_tune: found the option {min(unknown)!r}, allowed: {', '.join(KEYS)}")
-    rows, names = list(texts), [str(label).strip() for label in labels]
+    rows, names = _texts(texts), [str(label).strip() for label in labels]
     if len(rows) != len(names):
         raise DataError(f"labels: found {len(names)} for {len(rows)} texts, allowed: as many")
-    fields = ("text1", "text2") if rows and isinstance(rows[0], tuple | list) and len(rows[0]) == 2 else ("text",)
+    fields = ("text1", "text2") if rows and isinstance(rows[0], tuple) and len(rows[0]) == 2 else ("text",)
     records = [texts_of(row_of(row, fields), fields) for row in rows]
     classes = Counter(names)
     if len(classes) < 2 or "" in classes:
         raise DataError(f"labels: found {', '.join(map(repr, classes)) or 'none'}, allowed: two names or more")
     fraction = options.get("validation_fraction") or 0.1
     if round(fraction * len(rows)) < 1:
-        raise DataError(
-            f"texts: found {len(rows)}, allowed: more, so that validation_fraction {fraction} is one or more"
-        )
+        raise DataError(f"texts: found {len(rows)}, allowed: more: validation_fraction {fraction} of them is none")
     found = Columns(list(fields), "label", classes, [sum(len(row[name].split()) for name in fields) for row in records])
     changes = {
         "dataset_reader.label_names": list(label_names or sorted(classes)),
@@ -244,7 +242,8 @@ class EarlyExitClassifier(ClassifierMixin, BaseEstimator):
 
 
 def _texts(X: Any) -> list[Text]:
-    """Texts or pairs from a list, an array, a series, or a frame of one or two columns."""
+    """Texts or pairs from an array, a series, a frame of one or two columns, or any other iterable."""
     if isinstance(X, str | bytes):
         raise DataError(f"X: found a {type(X).__name__}, allowed: several texts")
-    return [tuple(value) if isinstance(value, list) else value for value in np.asarray(X, dtype=object).tolist()]
+    items = np.asarray(X if hasattr(X, "__array__") else list(X), dtype=object).tolist()
+    return [tuple(item) if isinstance(item, list) else item for item in items]

@@ -17,7 +17,7 @@ from beem_plugin.evaluation.benchmark import benchmark
 from beem_plugin.execution.engine import file_engine
 from beem_plugin.execution.precision import cast_network
 from beem_plugin.models.multi_exit_model import MultiExitModel
-from beem_plugin.predictors.early_exit import Text, labelled_instances, row_of
+from beem_plugin.predictors.early_exit import Text, inputs_of, labelled_instances, row_of
 from beem_plugin.predictors.predictor import Predictor, check_precision
 from beem_plugin.publish import push_to_hub, save_pretrained
 from beem_plugin.tasks.classification import text_model
@@ -99,7 +99,7 @@ class EarlyExitPipeline:
 
         inputs : `str`, `tuple[str, str]`, or several
             A text, or a pair for a model of pairs: returns a prediction. A list, an array, a column of `datasets` or
-            of pandas: returns a list. A generator: returns a generator that reads as far ahead as its queues hold.
+            of pandas, a frame with the model's text columns: returns a list. A generator: returns a generator that reads as far ahead as its queues hold.
             A mapping of the model's text columns to lists, as `datasets.map(..., batched=True)` gives: returns a
             mapping of lists.
         """
@@ -226,7 +226,7 @@ class EarlyExitPipeline:
     def _predict(self, inputs: Iterable[Any]) -> Iterator[dict[str, Any]]:
         self.model.exit_policy.check_calibrated()
         names = self.archive.validation_dataset_reader.text_fields
-        rows = (TableRow(f"input {number}", row_of(item, names)) for number, item in enumerate(inputs))
+        rows = (TableRow(f"input {number}", row_of(item, names)) for number, item in enumerate(inputs_of(inputs, names)))
         try:
             predictor = self._idle.pop()
         except IndexError:

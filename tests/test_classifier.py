@@ -132,7 +132,8 @@ def test_fine_tune_keeps_what_it_did_and_leaves_the_program_as_it_was(
     [
         (["a", "b"], [0], "labels: found 1 for 2 texts"),
         (["a"] * 5, ["x"] * 5, "labels: found 'x', allowed: two names or more"),
-        (["a", "b"], ["x", "y"], "texts: found 2, allowed: more, so that validation_fraction 0.1 is one or more"),
+        (["a", "b"], ["x", "y"], "texts: found 2, allowed: more: validation_fraction 0.1 of them is none"),
+        (pd.DataFrame({"a": ["a", "b"]}), ["x"], "labels: found 1 for 2 texts, allowed: as many"),
         (["a", 3], ["x", "y"], "text: found 3, allowed: a text"),
         ([("a", "b"), "c"], ["x", "y"], r"found 1 text\(s\) an input, allowed: 2"),
         ("a text", ["x"], "X: found a str, allowed: several texts"),

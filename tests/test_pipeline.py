@@ -10,6 +10,7 @@ from typing import Any
 
 import datasets
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -56,6 +57,16 @@ def test_every_kind_of_input_gives_the_predictors_results(
     for inputs in (TEXTS, data["sentence"], np.array(TEXTS), [{"sentence": text} for text in TEXTS]):
         assert labels_and_exits(pipeline(inputs)) == expected
     assert pipeline([]) == []
+
+
+def test_a_frame_gives_its_rows_and_not_the_names_of_its_columns(
+    pipeline: EarlyExitPipeline, expected: list[tuple[str, int]]
+) -> None:
+    frame = pd.DataFrame({"number": range(len(TEXTS)), "sentence": TEXTS}, index=range(9, 9 + len(TEXTS)))
+    assert labels_and_exits(pipeline(frame)) == expected
+    assert len(pipeline.trace(frame, LABELS)) == len(TEXTS)
+    with pytest.raises(DataError, match=r"the input lacks \['sentence'\]; found \['number'\]"):
+        pipeline(frame[["number"]])
 
 
 def test_a_generator_is_read_as_predictions_are_taken(

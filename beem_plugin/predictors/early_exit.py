@@ -169,6 +169,16 @@ class EarlyExitPredictor(Predictor):
         return found
 
 
+def inputs_of(inputs: Iterable[Any], names: Sequence[str]) -> Iterable[Any]:
+    """The inputs one by one. A frame of pandas or polars, which iterates over its columns' names, gives its rows."""
+    if not hasattr(inputs, "columns"):
+        return inputs
+    found = list(inputs.columns)
+    if missing := [name for name in names if name not in found]:
+        raise DataError(f"the input lacks {missing}; found {found}")
+    return zip(*(inputs[name] for name in names), strict=True)  # type: ignore[index]
+
+
 def row_of(item: object, names: Sequence[str]) -> JsonDict:
     """The texts of one input by the reader's columns."""
     if isinstance(item, Mapping):
@@ -203,18 +213,19 @@ def labelled_instances(
     Tokenized inputs (see `row_of`); labels are names, positions among the labels of the reader's model, as `datasets`
     and numpy give them, or values.
     """
-    rows = [texts_of(row_of(item, reader.text_fields), reader.text_fields) for item in inputs]
+    names = reader.text_fields
+    rows = [texts_of(row_of(item, names), names) for item in inputs_of(inputs, names)]
     if not rows:
         raise DataError("texts: found none, allowed: one or more")
     values: list[Any] = [None] * len(rows) if labels is None else list(labels)
     if len(values) != len(rows):
         raise DataError(f"labels: found {len(values)} for {len(rows)} texts, allowed: as many")
-    names = reader.labels.known or ()
+    labels_known = reader.labels.known or ()
     instances = list(reader.texts_to_instances(rows))
     for number, (instance, value) in enumerate(zip(instances, values, strict=True)):
         value = value.item() if hasattr(value, "item") else value
-        if isinstance(value, int) and str(value) not in names and 0 <= value < len(names):
-            value = names[value]
+        if isinstance(value, int) and str(value) not in labels_known and 0 <= value < len(labels_known):
+            value = labels_known[value]
         instance.label = reader.labels.parse(value, f"labels[{number}]")
     return instances
 
