@@ -49,8 +49,8 @@ class TableFormat:
 
     format : `str`, optional (default: by the file's name)
         `"csv"`, `"tsv"`, `"jsonl"` (a JSON object a line, or one JSON array of objects) or `"text"` (a text a line).
-    delimiter : `str`, optional (default: a comma for CSV, a tab for TSV)
-        One character, such as `;`. Given without `format`, files with other names than the above are CSV.
+    delimiter : `str`, optional (default: a tab for TSV; for CSV a comma, or `;` or a tab if a header without commas has it)
+        One character. Given without `format`, files with other names than the above are CSV.
     quoting : `bool`, optional (default: `True` for CSV; for TSV see below)
         Whether `"` encloses cells. By default quotation marks in a TSV file are text, as in GLUE's files, except in
         cells that Python's csv module or pandas must have quoted: those with doubled marks inside, such as
@@ -131,12 +131,19 @@ def read_table(
         elif format == "text":
             rows = _text_rows(lines, str(path), text_fields or ())
         else:
-            rows = _delimited_rows(lines, str(path), format, table, skip_ragged, optional)
+            header = first if format == "csv" and table.columns is None else ""
+            between = table.delimiter or ("\t" if format == "tsv" else _delimiter_of(header))
+            rows = _delimited_rows(lines, str(path), format, replace(table, delimiter=between), skip_ragged, optional)
         for row in rows:
             found = True
             yield row
     if not found and str(path) != "-":
         raise DataError(f"{path}: the file has no rows")
+
+
+def _delimiter_of(header: str) -> str:
+    """Of a CSV file: a comma, or what spreadsheets write in its place in much of Europe."""
+    return next((mark for mark in ";\t" if mark in header and "," not in header), ",")
 
 
 def first_cells(path: str | Path) -> list[str]:
@@ -205,7 +212,7 @@ def _text_rows(lines: Iterable[str], source: str, names: Sequence[str]) -> Itera
 def _delimited_rows(
     lines: Iterator[str], source: str, format: str, table: TableFormat, skip_ragged: bool, optional: str | None
 ) -> Iterator[TableRow]:
-    delimiter = table.delimiter or ("," if format == "csv" else "\t")
+    delimiter = table.delimiter or ","
     names = list(table.columns) if table.columns is not None else None
     if table.quoting is None and format == "tsv":
         records = tsv_records(lines, delimiter, source, has_header=names is None)

@@ -18,7 +18,7 @@ from beem_plugin.common.errors import ConfigurationError, DataError, check_choic
 from beem_plugin.common.files import atomic_write
 from beem_plugin.common.outputs import check_outputs, check_writable
 from beem_plugin.data.hub import resolve_model_name
-from beem_plugin.data.table_file import TableFormat, read_table
+from beem_plugin.data.table_file import read_table
 from beem_plugin.data.vocabulary import LabelRules, parse_score
 from beem_plugin.rendering.pages import render_page
 
@@ -43,7 +43,6 @@ class Columns:
     label_field: str
     labels: Counter[str]
     words: list[int]
-    delimiter: str | None = None
 
 
 def new_config_from_args(args: argparse.Namespace) -> None:
@@ -67,11 +66,7 @@ def new_config_from_args(args: argparse.Namespace) -> None:
 
 def look_at(path: str, text_fields: Sequence[str] | None = None, label_field: str | None = None) -> Columns:
     """Finds the columns of a table that are not given, and counts."""
-    delimiter = None
     rows = list(islice(read_table(path), ROWS))
-    if len(rows[0].values) == 1 and ";" in next(iter(rows[0].values)):  # as spreadsheets write it in much of Europe
-        delimiter = ";"
-        rows = list(islice(read_table(path, TableFormat(delimiter=delimiter)), ROWS))
     names = list(dict.fromkeys(name for row in rows for name in row.values))
     for flag, given in (("--label", [label_field] if label_field else []), ("--text", text_fields or [])):
         for name in given:
@@ -94,7 +89,7 @@ def look_at(path: str, text_fields: Sequence[str] | None = None, label_field: st
             "; scores are predicted by multi_exit_regressor"
         )
     words = [sum(len(str(row.values.get(name) or "").split()) for name in texts) for row in rows]
-    return Columns(texts, label, labels, words, delimiter)
+    return Columns(texts, label, labels, words)
 
 
 def guessed_label(values: Mapping[str, list[Any]]) -> str:
@@ -140,8 +135,8 @@ def is_number(text: str) -> bool:
 
 def config_for(found: Columns, data: str, encoder: str, name: str) -> str:
     """The config's text for an encoder by hub name, folder or package."""
-    entries = read_config(resolve_model_name(encoder, "--encoder"), "--encoder")
-    shape = make_config(entries, "--encoder")
+    entries = read_config(resolve_model_name(encoder, "encoder"), "encoder")
+    shape = make_config(entries, "encoder")
     return written_config(found, data, encoder, shape.num_hidden_layers, shape.hidden_size, name)
 
 
@@ -159,7 +154,6 @@ def written_config(found: Columns, data: str, encoder: str, depth: int, width: i
         encoder=quoted(encoder),
         text_fields=[quoted(field) for field in found.text_fields],
         label_field=quoted(found.label_field),
-        delimiter=quoted(found.delimiter) if found.delimiter else None,
         metric="macro_f1" if max(sizes) > UNBALANCED * min(sizes) else "accuracy",
         max_length=next((length for length in LENGTHS if length >= tokens), LENGTHS[-1]),
         lengths=f"95 % of the texts have up to {int(np.quantile(found.words, 0.95))} words",

@@ -151,6 +151,16 @@ def test_empty_cells_and_cells_of_any_size(tmp_path: Path) -> None:
     assert [len(row["text"]) for row in rows(path)] == [4, 0, 240_000]
 
 
+@pytest.mark.parametrize("mark", [";", "\t"])
+def test_a_csv_file_is_split_where_its_header_without_commas_is(tmp_path: Path, mark: str) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(f"\ufefftext{mark}label\nwell, so so{mark}x\n")
+    assert rows(path) == [{"text": "well, so so", "label": "x"}]
+    path.write_text(f"text,label\na{mark}b,x\n")
+    assert rows(path) == [{"text": f"a{mark}b", "label": "x"}]
+    assert rows(path, columns=["text", "label"])[1] == {"text": f"a{mark}b", "label": "x"}
+
+
 def test_delimiter_encoding_and_a_header_in_quotes(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes('text;label\n"caf\xe9; bar";x\n'.encode("latin-1"))
