@@ -16,6 +16,7 @@ from beem_plugin import __version__
 from beem_plugin.common.strict_json import json_line
 from beem_plugin.pipeline import EarlyExitPipeline
 from beem_plugin.predictors.text_page import TextPage
+from beem_plugin.rendering.pages import render_page
 from beem_plugin.serving.api_schema import prediction_schema, request_schema, responses
 from beem_plugin.serving.metrics import ServingMetrics
 from beem_plugin.serving.requests import RequestError, parse_body, read_body
@@ -29,7 +30,7 @@ PAGE_HEADERS = {
     "connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
 }
-"""The page loads nothing from elsewhere."""
+"""The pages load nothing from elsewhere."""
 
 
 def create_app(pipeline: EarlyExitPipeline, options: ServingOptions | None = None) -> FastAPI:
@@ -57,6 +58,8 @@ def create_app(pipeline: EarlyExitPipeline, options: ServingOptions | None = Non
         version=__version__,
         description="Text classification with early exit: easy inputs leave the network at an early layer.",
         lifespan=lifespan,
+        docs_url=None,  # FastAPI's pages load scripts from elsewhere
+        redoc_url=None,
     )
 
     @app.exception_handler(RequestError)
@@ -98,6 +101,10 @@ def create_app(pipeline: EarlyExitPipeline, options: ServingOptions | None = Non
     @app.get("/metrics", summary="Prometheus metrics")
     async def metrics() -> Response:
         return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        return Response(render_page("api.html", api=app.openapi()), headers=PAGE_HEADERS, media_type="text/html")
 
     if service.page is not None:
         add_page(app, service, service.page, names)

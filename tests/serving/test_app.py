@@ -173,6 +173,13 @@ def test_health_and_openapi(client: TestClient, pipeline: EarlyExitPipeline) -> 
     assert set(schema["responses"]) == {"200", "400", "408", "413", "422", "503", "504"}
 
 
+def test_the_interface_is_described_without_a_network(client: TestClient) -> None:
+    page = client.get("/docs")
+    assert page.status_code == 200 and "default-src 'none'" in page.headers["content-security-policy"]
+    assert "POST /predict" in page.text and "GET /health" in page.text and "504: No answer within" in page.text
+    assert "http://" not in page.text and "https://" not in page.text and client.get("/redoc").status_code == 404
+
+
 def test_the_page_asks_for_what_each_exit_gives(client: TestClient, pipeline: EarlyExitPipeline) -> None:
     page = client.get("/")
     assert page.status_code == 200 and "default-src 'none'" in page.headers["content-security-policy"]
