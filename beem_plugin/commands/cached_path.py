@@ -7,6 +7,8 @@ import argparse
 from beem_plugin.commands.subcommand import Argument, Subcommand
 from beem_plugin.common.errors import ConfigurationError, DataError, first_line
 
+CONNECT_SECONDS = 10
+
 
 @Subcommand.register("cached-path")
 class CachedPath(Subcommand):
@@ -31,10 +33,14 @@ class CachedPath(Subcommand):
         if args.inspect or args.remove:
             _list_or_remove(args)
             return
-        from cached_path import cached_path
+        import requests
+        from cached_path import cached_path, find_latest_cached
 
         for resource in args.resources:
             try:
+                address, *_ = resource.split("!")  # what follows is a file in an archive
+                if address.startswith(("http://", "https://")) and find_latest_cached(address, args.cache_dir) is None:
+                    requests.head(address, timeout=CONNECT_SECONDS)  # cached_path alone tries for half a minute
                 print(cached_path(resource, args.cache_dir, args.extract_archive, args.force_extract))
             except Exception as error:  # of the net, the server or the archive
                 raise DataError(f"{resource}: {first_line(error)}") from None
