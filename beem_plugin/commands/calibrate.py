@@ -31,10 +31,12 @@ class Calibrate(Subcommand):
             "--speedup",
             type=float,
             metavar="X",
-            help="choose the thresholds with the least error at this layer speed-up; short for "
+            help="choose the thresholds with the least error at this layer speed-up over all layers of this network, "
+            "which may be those that the config keeps of the encoder; short for "
             "-o '{thresholds: {type: \"budget\", speedup: X}}'",
         ),
         Argument("--output-archive", metavar="NEW.tar.gz", help="the archive with the calibrated policy"),
+        Argument("-f", "--force", action="store_true", help="replace NEW.tar.gz if it exists"),
         Argument("--output-policy", metavar="P.json", help="the calibrated policy, every number resolved"),
         Argument("--report-dir", metavar="DIR", help="where report.json and report.html go"),
         Argument(

@@ -51,7 +51,9 @@ def calibrate_from_args(args: argparse.Namespace) -> CalibrationReport:
     outputs |= {f"--report-dir ({name})": str(directory / name) for name in ("report.json", "report.html") if directory}
     inputs = [args.archive_file, args.policy, args.trace, args.data, *(args.plain or [])]
     check_outputs({**outputs, "--output-archive": args.output_archive}, [args.policy, args.trace, args.data])
-    check_outputs(outputs, inputs)  # an archive may be replaced: it has been read by then
+    check_outputs(outputs, inputs)  # with --force an archive may be replaced: it has been read by then
+    if args.output_archive and Path(args.output_archive).exists() and not args.force:
+        raise ConfigurationError(f"--output-archive: {args.output_archive} exists, allowed: a new file, or --force")
     config = policy_block(args.policy, args.overrides)
     if args.speedup is not None:
         config = at_speed(config, args.speedup)
@@ -162,7 +164,7 @@ def with_policy(archive: Archive, config: dict[str, Any], trace: ExitTrace | Non
 
 
 def headline(report: CalibrationReport) -> str:
-    speed = f"layer speed-up {report.layer_speedup:.2f}x on the calibration data"
+    speed = f"layer speed-up {report.layer_speedup:.2f}x over all layers of this network, on the calibration data"
     if report.details.get("mean_squared_error") is not None:
         error, final_error = (report.details[name] for name in ("mean_squared_error", "final_mean_squared_error"))
         return f"{speed}, mean squared error {error:.4f}, last exit's {final_error:.4f}"

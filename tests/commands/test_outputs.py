@@ -83,8 +83,12 @@ def test_trace_benchmark_and_calibrate(archive: Path, data: Path, tmp_path: Path
     for flag, output in (("--output-policy", policy), ("--report-dir", tmp_path), ("--output-archive", policy)):
         assert flag in refused("calibrate", str(archive), "--policy", str(policy), flag, str(output))
     assert csv.read_text().startswith("sentence") and json.loads(policy.read_text())["patience"] == 1
-    # An archive is read before it is written.
-    run("calibrate", str(archive), "--policy", str(policy), "--output-archive", str(archive))
+    again = ("calibrate", str(archive), "--policy", str(policy), "--output-archive", str(archive))
+    before = archive.read_bytes()
+    found = run(*again, check=False)
+    assert found.returncode == 1 and f"{archive} exists, allowed: a new file, or --force" in found.stderr
+    assert archive.read_bytes() == before
+    run(*again, "--force")  # an archive is read before it is written
 
 
 def test_export_deletes_no_input(archive: Path, tmp_path: Path) -> None:
