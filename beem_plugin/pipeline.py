@@ -226,7 +226,9 @@ class EarlyExitPipeline:
     def _predict(self, inputs: Iterable[Any]) -> Iterator[dict[str, Any]]:
         self.model.exit_policy.check_calibrated()
         names = self.archive.validation_dataset_reader.text_fields
-        rows = (TableRow(f"input {number}", row_of(item, names)) for number, item in enumerate(inputs_of(inputs, names)))
+        rows = (
+            TableRow(f"input {number}", row_of(item, names)) for number, item in enumerate(inputs_of(inputs, names))
+        )
         try:
             predictor = self._idle.pop()
         except IndexError:

@@ -27,7 +27,12 @@ class Serve(Subcommand):
         Argument(
             "--policy", metavar="P", help="another exit policy: a name, or a file; fitted on the calibration trace"
         ),
-        Argument("--speedup", type=float, metavar="X", help="choose thresholds for this layer speed-up, on that trace"),
+        Argument(
+            "--speedup",
+            type=float,
+            metavar="X",
+            help="choose thresholds for this layer speed-up over all layers of this network, on that trace",
+        ),
         Argument(
             "--latency-budget-ms",
             type=float,

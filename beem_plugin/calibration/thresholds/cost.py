@@ -64,5 +64,9 @@ class CostStrategy(ThresholdStrategy):
         return loss.double().numpy(), [warning] if unknown else []
 
     def unreachable(self, fastest: float) -> str:
-        wanted = f"a speed-up of {self.speedup}" if self.budget is None else f"a mean cost of {self.budget}"
+        wanted = (
+            f"a speed-up of {self.speedup} over all layers of this network"
+            if self.budget is None
+            else f"a mean cost of {self.budget}"
+        )
         return f"{wanted} cannot be reached; the fastest possible thresholds are used, with a speed-up of {fastest:.2f}"
