@@ -98,10 +98,9 @@ class EarlyExitPipeline:
         # Parameters
 
         inputs : `str`, `tuple[str, str]`, or several
-            A text, or a pair for a model of pairs: returns a prediction. A list, an array, a column of `datasets` or
-            of pandas, a frame with the model's text columns: returns a list. A generator: returns a generator that reads as far ahead as its queues hold.
-            A mapping of the model's text columns to lists, as `datasets.map(..., batched=True)` gives: returns a
-            mapping of lists.
+            A text, or a pair: returns a prediction. A list, an array, a frame with the text columns, a column of
+            `datasets` or of pandas: returns a list. A generator: returns a generator that reads as far ahead as its
+            queues hold. A mapping of text columns to lists, as `datasets.map(..., batched=True)` gives: returns one.
         """
         if isinstance(inputs, str | tuple):
             return next(self._predict([inputs]))
@@ -226,9 +225,8 @@ class EarlyExitPipeline:
     def _predict(self, inputs: Iterable[Any]) -> Iterator[dict[str, Any]]:
         self.model.exit_policy.check_calibrated()
         names = self.archive.validation_dataset_reader.text_fields
-        rows = (
-            TableRow(f"input {number}", row_of(item, names)) for number, item in enumerate(inputs_of(inputs, names))
-        )
+        numbered = enumerate(inputs_of(inputs, names))
+        rows = (TableRow(f"input {number}", row_of(item, names)) for number, item in numbered)
         try:
             predictor = self._idle.pop()
         except IndexError:

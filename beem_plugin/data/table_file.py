@@ -49,8 +49,9 @@ class TableFormat:
 
     format : `str`, optional (default: by the file's name)
         `"csv"`, `"tsv"`, `"jsonl"` (a JSON object a line, or one JSON array of objects) or `"text"` (a text a line).
-    delimiter : `str`, optional (default: a tab for TSV; for CSV a comma, or `;` or a tab if a header without commas has it)
-        One character. Given without `format`, files with other names than the above are CSV.
+    delimiter : `str`, optional (default: a tab for TSV, a comma for CSV)
+        One character. A CSV file whose header has no comma, but `;` or a tab, is split there. Given without
+        `format`, files with other names than the above are CSV.
     quoting : `bool`, optional (default: `True` for CSV; for TSV see below)
         Whether `"` encloses cells. By default quotation marks in a TSV file are text, as in GLUE's files, except in
         cells that Python's csv module or pandas must have quoted: those with doubled marks inside, such as
