@@ -168,7 +168,8 @@ def load_script(name: str) -> dict[str, Any]:
     spec = spec_from_loader(name, loader)
     assert spec is not None
     module = module_from_spec(spec)
-    loader.exec_module(module)
+    with patch.dict(sys.modules, {name: module}):  # dataclasses look there for their module
+        loader.exec_module(module)
     return vars(module)
 
 
