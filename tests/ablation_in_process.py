@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from beem_plugin.comparison.trainings.launcher import Launcher
+from beem_plugin.comparison.trainings.runs import Launcher
 from tests.tiny_project import run
 
 

@@ -19,7 +19,7 @@ from beem_plugin.calibration.trace_file import (
     signals_of,
     write_arrays,
 )
-from beem_plugin.common.errors import ConfigurationError, DataError, not_allowed
+from beem_plugin.common.errors import ConfigurationError, DataError, check_choice, not_allowed
 from beem_plugin.exits.signals import ExitSignals
 from beem_plugin.exits.token_signals import SUMMARIES, TokenSignals, TokenSummary
 
@@ -120,8 +120,7 @@ class TokenTrace(ExitTrace):
 
     def judged_by(self, calibration_target: str) -> TokenTrace:
         """The same trace with another `calibration_target`: `"reference"` or `"last_exit"`."""
-        if calibration_target not in CALIBRATION_TARGETS:
-            raise ConfigurationError(not_allowed("calibration_target", calibration_target, CALIBRATION_TARGETS))
+        check_choice("calibration_target", calibration_target, CALIBRATION_TARGETS)
         return self._with(slice(None), {**self.meta, "calibration_target": calibration_target})
 
     def __len__(self) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 from beem_plugin.calibration.replay import ExitDecisions
 from beem_plugin.calibration.trace import ExitTrace
-from beem_plugin.common.errors import ConfigurationError, not_allowed
+from beem_plugin.common.errors import ConfigurationError, check_choice
 from beem_plugin.common.files import atomic_write, write_json
 from beem_plugin.common.outputs import check_outputs
 from beem_plugin.comparison.operating_curve import CURVE_POINTS, TraceJudge, TraceResult
@@ -177,8 +177,8 @@ def replay_traces(
 
 def check_arguments(args: argparse.Namespace, paths: Sequence[str], policies: Sequence[NamedPolicy]) -> None:
     """Raises a `ConfigurationError` for arguments that do not go together, before anything is computed."""
-    if args.metric is not None and args.metric not in (*CURVE_METRICS, REGRESSION_METRIC):
-        raise ConfigurationError(not_allowed("--metric", args.metric, [*CURVE_METRICS, REGRESSION_METRIC]))
+    if args.metric is not None:
+        check_choice("--metric", args.metric, [*CURVE_METRICS, REGRESSION_METRIC])
     settings = sum(len(policy.settings) for policy in policies)
     if args.predictions_output_file and (len(paths) > 1 or any(policy.is_sweep for policy in policies)):
         raise ConfigurationError(
@@ -194,8 +194,7 @@ def check_arguments(args: argparse.Namespace, paths: Sequence[str], policies: Se
 def metric_for(trace: ExitTrace, wanted: str | None, path: str) -> str:
     """What curves on `trace` are about: `wanted`, or accuracy; a regression has one metric."""
     allowed = [REGRESSION_METRIC] if trace.is_regression else list(CURVE_METRICS)
-    if wanted is not None and wanted not in allowed:
-        raise ConfigurationError(not_allowed(f"{path}: --metric", wanted, allowed))
+    check_choice(f"{path}: --metric", wanted or allowed[0], allowed)
     return wanted or allowed[0]
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from beem_plugin.calibration.curves import Curve
 from beem_plugin.calibration.replay import ExitDecisions, Outcome
 from beem_plugin.calibration.trace import ExitTrace
-from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.errors import ConfigurationError, check_number
 from beem_plugin.common.metrics import count_metrics, metric_with_key
 from beem_plugin.common.registry import Params
 from beem_plugin.evaluation.statistics import Interval, metric_intervals, speedup_interval
@@ -149,10 +149,8 @@ class SplitCost:
     offload: float = 1.0  # the price of sending a sample, in layers of the edge device
 
     def __post_init__(self) -> None:
-        if self.layer < 1:
-            raise ConfigurationError(f"--edge-layers: found {self.layer}, allowed: 1 or more")
-        if not self.offload >= 0:
-            raise ConfigurationError(f"--offload-cost: found {self.offload}, allowed: a number from 0")
+        check_number("--edge-layers", self.layer, 1)
+        check_number("--offload-cost", self.offload)
 
     def figures(self, exit_histogram: Sequence[int], exit_layers: Sequence[int]) -> dict[str, float]:
         """`offloaded`, the share of samples that are sent; `edge_cost`, layers on the edge and sending, per sample."""

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from beem_plugin.archival import Archive
 from beem_plugin.common.caption_metrics.scores import simple_tokens
-from beem_plugin.common.errors import ConfigurationError, DataError, not_allowed
+from beem_plugin.common.errors import ConfigurationError, DataError, check_choice
 from beem_plugin.common.files import atomic_write
 from beem_plugin.common.progress import progress_bar
 from beem_plugin.common.ranks import gathered, share
@@ -172,8 +172,7 @@ def caption_cases(
     decoding = changed(model.decoding, num_beams=num_beams, max_length=max_length)
     kinds = list(skipped_blocks) or [registered_name(SkippedBlocks, decoding.skipped_blocks)]
     for kind in kinds:
-        if kind not in SkippedBlocks.list_available():
-            raise ConfigurationError(not_allowed("--skipped-blocks", kind, SkippedBlocks.list_available()))
+        check_choice("--skipped-blocks", kind, SkippedBlocks.list_available())
     found: dict[str, list[Decoded]] = {}
 
     def case(engine: str, decode: Decode, kind: str | None = None) -> Case:

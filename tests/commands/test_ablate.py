@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from beem_plugin.calibration.trace import ExitTrace
-from beem_plugin.comparison.trainings.launcher import Launcher
+from beem_plugin.comparison.trainings.runs import Launcher
 from beem_plugin.rendering.plots import plots_available
 from tests.ablation_in_process import train_in_process
 from tests.tiny_project import CONFIGS, Result, run

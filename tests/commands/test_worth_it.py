@@ -83,7 +83,7 @@ def test_from_the_dry_run_to_the_answer(
     [
         (["--seeds", "0"], {}, "--seeds: found 0, allowed: 1 or more"),
         (["--depths", "4"], {}, "--depths: found 4, allowed: 1 to 3"),
-        (["--speeds", "0.5"], {}, "--speeds: found 0.5, allowed: 1 to inf"),
+        (["--speeds", "0.5"], {}, "--speeds: found 0.5, allowed: 1 or more"),
         (["--cascades", "3,1"], {}, "--cascades: found '3,1', allowed: two or more of the depths [1, 2, 3]"),
         (["--by", "file", "--no-measure"], {}, "--by: found file with --no-measure, allowed: layers"),
         ([], {"model.encoder.exit_layers": [3]}, "model.encoder.exit_layers: found [3], allowed: two exits or more"),

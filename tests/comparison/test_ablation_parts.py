@@ -14,8 +14,7 @@ from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.comparison.ablation.rows import Row, compare_with_base, find_sweeps, keep_best, reference_of
 from beem_plugin.comparison.ablation.table import ablation_table, csv_record, markdown, notes, trade_off_figure
 from beem_plugin.comparison.ablation.variant_files import differences, flat, in_one_line, read_variants
-from beem_plugin.comparison.trainings.launcher import Launcher, error_line
-from beem_plugin.comparison.trainings.runs import TrainingRun, seeded
+from beem_plugin.comparison.trainings.runs import Launcher, TrainingRun, error_line, seeded
 from beem_plugin.comparison.trainings.trainings import Trainings
 from beem_plugin.comparison.trainings.variants import Variant
 from beem_plugin.rendering.plots import plots_available

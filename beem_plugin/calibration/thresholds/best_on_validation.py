@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from beem_plugin.calibration.speed import depth_summary
-from beem_plugin.common.errors import ConfigurationError, not_allowed
+from beem_plugin.common.errors import check_choice
 from beem_plugin.common.metrics import METRICS, check_metric, main_score
 from beem_plugin.exits.score_table import ScoreTable
 from beem_plugin.exits.threshold_strategy import ThresholdFit, ThresholdGrid, ThresholdStrategy
@@ -32,8 +32,8 @@ class BestOnValidation(ThresholdStrategy):
 
     def __init__(self, grid: list | str | int | None = None, metric: str | None = None) -> None:
         self.grid = None if grid is None else ThresholdGrid(grid)
-        if metric is not None and metric not in METRICS:
-            raise ConfigurationError(not_allowed("thresholds.metric", metric, METRICS))
+        if metric is not None:
+            check_choice("thresholds.metric", metric, METRICS)
         self.metric = metric
 
     def check_task(self, num_labels: int) -> None:

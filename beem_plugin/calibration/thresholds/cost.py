@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.errors import ConfigurationError, check_number
 from beem_plugin.exits.score_table import ScoreTable
 from beem_plugin.exits.threshold_strategy import ThresholdStrategy
 
@@ -24,10 +24,8 @@ class CostStrategy(ThresholdStrategy):
     serves_regression = True
 
     def __init__(self, speedup: float | None, cost: list[float] | None, budget: float | None) -> None:
-        if speedup is not None and speedup < 1:
-            raise ConfigurationError(f"thresholds.speedup: found {speedup}, allowed: 1 or more")
-        if budget is not None and budget <= 0:
-            raise ConfigurationError(f"thresholds.budget: found {budget}, allowed: a number above 0")
+        check_number("thresholds.speedup", 1.0 if speedup is None else speedup, 1)
+        check_number("thresholds.budget", 1.0 if budget is None else budget, open_low=True)
         if cost is not None and (not cost or min(cost) <= 0 or sorted(cost) != list(cost)):
             raise ConfigurationError(
                 f"thresholds.cost: found {cost}, allowed: rising numbers above 0, one for every exit"

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from beem_plugin.common.errors import ConfigurationError, not_allowed
+from beem_plugin.common.errors import ConfigurationError, check_choice, check_number
 from beem_plugin.exits.score_table import ScoreTable
 from beem_plugin.exits.threshold_strategy import ThresholdFit, ThresholdGrid, ThresholdStrategy, check_tolerance
 
@@ -68,17 +68,11 @@ class ErrorRate(ThresholdStrategy):
         statistic: str = "score",
         tolerance: float | None = None,
     ) -> None:
-        for key, value, allowed in (
-            ("counting", counting, COUNTINGS),
-            ("constraint", constraint, CONSTRAINTS),
-            ("statistic", statistic, STATISTICS),
-        ):
-            if value not in allowed:
-                raise ConfigurationError(not_allowed(f"thresholds.{key}", value, allowed))
-        if min_support < 1:
-            raise ConfigurationError(f"thresholds.min_support: found {min_support}, allowed: 1 or more")
-        if error is not None and not 0 <= error <= 1:
-            raise ConfigurationError(f"thresholds.error: found {error}, allowed: a rate from 0 to 1")
+        check_choice("thresholds.counting", counting, COUNTINGS)
+        check_choice("thresholds.constraint", constraint, CONSTRAINTS)
+        check_choice("thresholds.statistic", statistic, STATISTICS)
+        check_number("thresholds.min_support", min_support, 1)
+        check_number("thresholds.error", error or 0.0, high=1)
         if error is not None and constraint != "final_error":
             raise ConfigurationError('thresholds.error: only with constraint "final_error"')
         self.grid = None if grid is None else ThresholdGrid(grid)

@@ -12,7 +12,7 @@ import torch
 from beem_plugin.calibration.thresholds.coordinate_descent import CoordinateDescent, PassRates
 from beem_plugin.calibration.thresholds.cost import CostStrategy
 from beem_plugin.calibration.thresholds.path import ThresholdPath
-from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.errors import ConfigurationError, check_number
 from beem_plugin.exits.score_table import ScoreTable
 from beem_plugin.exits.threshold_strategy import ThresholdFit, ThresholdStrategy
 
@@ -69,16 +69,14 @@ class Joint(CostStrategy):
             raise ConfigurationError(
                 f"thresholds: found speedup {speedup}, budget {budget}, multiplier {multiplier}, allowed: exactly one"
             )
-        if multiplier is not None and multiplier < 0:
-            raise ConfigurationError(f"thresholds.multiplier: found {multiplier}, allowed: 0 or more")
+        check_number("thresholds.multiplier", multiplier or 0.0)
         super().__init__(speedup, cost, budget)
         self.multiplier = multiplier
         given = levels if isinstance(levels, list) else [] if levels is None else [levels]
         if levels == [] or any(one < 1 for one in given):
             raise ConfigurationError(f"thresholds.levels: found {levels}, allowed: integers from 1")
         self.levels = max(given, default=None)
-        if folds < 1:
-            raise ConfigurationError(f"thresholds.folds: found {folds}, allowed: 1 or more")
+        check_number("thresholds.folds", folds, 1)
         self.folds = folds
         self.seed = seed
 

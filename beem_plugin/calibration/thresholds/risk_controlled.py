@@ -12,7 +12,7 @@ import torch
 from beem_plugin.calibration.thresholds import bounds
 from beem_plugin.calibration.thresholds.coordinate_descent import ThresholdFamily, optimal_family
 from beem_plugin.calibration.thresholds.path import ThresholdPath
-from beem_plugin.common.errors import ConfigurationError, not_allowed
+from beem_plugin.common.errors import ConfigurationError, check_choice, check_number
 from beem_plugin.exits.score_table import ScoreTable
 from beem_plugin.exits.threshold_strategy import ThresholdFit, ThresholdStrategy, check_tolerance
 
@@ -82,11 +82,9 @@ class RiskControlled(ThresholdStrategy):
         tolerance: float | None = None,
     ) -> None:
         for key, number in (("epsilon", epsilon), ("delta", delta), ("shape_fraction", shape_fraction)):
-            if not 0 < number < 1:
-                raise ConfigurationError(f"thresholds.{key}: found {number}, allowed: above 0 and below 1")
+            check_number(f"thresholds.{key}", number, high=1, open_low=True, open_high=True)
         for key, value, allowed in (("method", method, METHODS), ("bound", bound, UCB_BOUNDS), ("risk", risk, RISKS)):
-            if value not in allowed:
-                raise ConfigurationError(not_allowed(f"thresholds.{key}", value, allowed))
+            check_choice(f"thresholds.{key}", value, allowed)
         if not clip and risk != "accuracy_loss":
             raise ConfigurationError(
                 'thresholds.clip: false only goes with risk "accuracy_loss"; others are never negative'

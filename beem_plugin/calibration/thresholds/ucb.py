@@ -7,7 +7,7 @@ import math
 import numpy as np
 from torch import Tensor
 
-from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.errors import check_number
 from beem_plugin.exits.bandit import Bandit
 from beem_plugin.exits.score_table import ScoreTable
 from beem_plugin.exits.threshold_strategy import ThresholdFit, ThresholdGrid, ThresholdStrategy
@@ -41,9 +41,8 @@ class UpperConfidenceBound(ThresholdStrategy):
     """
 
     def __init__(self, grid: list | str | int = 10, mu: float = 0.1, exploration: float = 1.0) -> None:
-        for key, value in (("mu", mu), ("exploration", exploration)):
-            if not (value >= 0 and math.isfinite(value)):
-                raise ConfigurationError(f"thresholds.{key}: found {value}, allowed: a number from 0")
+        check_number("thresholds.mu", mu)
+        check_number("thresholds.exploration", exploration)
         self.grid = ThresholdGrid(grid)
         self.mu = mu
         self.exploration = exploration

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from beem_plugin.common.errors import ConfigurationError, not_allowed
+from beem_plugin.common.errors import ConfigurationError, check_choice
 from beem_plugin.common.params import ABSENT, apply_overrides, diff_configs
 from beem_plugin.comparison.plain_networks import plain_config
 from beem_plugin.comparison.policy_grid import shown_value
@@ -86,8 +86,7 @@ def expand(base: dict[str, Any], name: str, block: dict[str, Any]) -> list[Varia
         if "select" in block:
             raise ConfigurationError("select: allowed with a `grid` only")
         return [Variant(name, config, name)]
-    if selection not in SELECTIONS:
-        raise ConfigurationError(not_allowed("select", selection, SELECTIONS))
+    check_choice("select", selection, SELECTIONS)
     if not isinstance(grid, dict) or not grid:
         raise ConfigurationError(f"grid: found {grid!r}, allowed: an object of dotted keys, each with a list of values")
     for key, values in grid.items():

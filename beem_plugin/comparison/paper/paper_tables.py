@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from beem_plugin.common.caption_metrics import check_metrics
-from beem_plugin.common.errors import ConfigurationError, check_least, not_allowed
+from beem_plugin.common.errors import ConfigurationError, check_choice, check_least
 from beem_plugin.comparison.paper.captions import caption_variants, decoder_depth, run_caption_table
 from beem_plugin.comparison.paper.figures import run_figure
 from beem_plugin.comparison.paper.methods import (
@@ -83,8 +83,7 @@ def chosen_plan(args: argparse.Namespace, choices: Choices) -> Plan:
     backbones = args.backbone or ([environment] if environment else backbones)
     methods: Sequence[str] = args.methods or layout.methods
     for method in methods:
-        if method not in METHODS:
-            raise ConfigurationError(not_allowed("--methods", method, METHODS))
+        check_choice("--methods", method, METHODS)
     if layout.relative and "final" not in methods:
         methods = ["final", *methods]  # what the others are compared with
     return Plan(backbones, args.tasks or layout.tasks, methods, args.output, args.seeds, choices)
@@ -93,8 +92,7 @@ def chosen_plan(args: argparse.Namespace, choices: Choices) -> Plan:
 def caption_table(args: argparse.Namespace, choices: Choices, jobs: int, devices: Sequence[str]) -> int:
     methods = args.methods or list(CAPTION_METHODS)
     for method in methods:
-        if method not in CAPTION_METHODS:
-            raise ConfigurationError(not_allowed("--methods", method, CAPTION_METHODS))
+        check_choice("--methods", method, CAPTION_METHODS)
     check_metrics(args.metrics, args.spice_jars)
     variants = caption_variants(args.set, methods, choices)
     trainings = Trainings(variants, args.output / "runs" / args.set, args.seeds)

@@ -13,8 +13,15 @@ from beem_plugin.common.archive_files import CONFIG_NAME
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.files import write_json
 from beem_plugin.comparison.plain_networks import distilled_config
-from beem_plugin.comparison.trainings.launcher import Launcher
-from beem_plugin.comparison.trainings.runs import Training, TrainingRun, check_same, epochs_of, file_name, hash_of
+from beem_plugin.comparison.trainings.runs import (
+    Launcher,
+    Training,
+    TrainingRun,
+    check_same,
+    epochs_of,
+    file_name,
+    hash_of,
+)
 from beem_plugin.comparison.trainings.trained import TrainedRun
 from beem_plugin.comparison.trainings.variants import Variant
 from beem_plugin.rendering.tables import Column, Table

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from beem_plugin.common.errors import ConfigurationError, check_least
+from beem_plugin.common.errors import ConfigurationError, check_least, check_number
 from beem_plugin.common.files import write_json
 from beem_plugin.common.params import load_config_dict
 from beem_plugin.common.registry import Params
@@ -24,8 +24,7 @@ from beem_plugin.comparison.trainings.variants import Variant, check_variants
 from beem_plugin.comparison.worth_it.networks import Networks, Plain, Traces
 from beem_plugin.comparison.worth_it.options import SPEEDS, choose_options
 from beem_plugin.comparison.worth_it.result import EXITS, WorthIt, trade_off
-from beem_plugin.comparison.worth_it.seconds import measure_options
-from beem_plugin.comparison.worth_it.verdicts import LAYERS, Costs, Verdict, judge
+from beem_plugin.comparison.worth_it.verdicts import LAYERS, Costs, Verdict, judge, measure_options
 from beem_plugin.evaluation.benchmark import machine
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.models.model import Model
@@ -104,8 +103,7 @@ def check_config(config: Mapping[str, Any], path: str) -> None:
 def checked(flag: str, values: Sequence[float], low: float, high: float) -> list[float]:
     """The values, each once; a `ConfigurationError` that names `flag` for one out of range."""
     for value in values:
-        if not low <= value <= high:
-            raise ConfigurationError(f"{flag}: found {value:g}, allowed: {low:g} to {high:g}")
+        check_number(flag, value, low, high)
     return list(dict.fromkeys(values))
 
 
