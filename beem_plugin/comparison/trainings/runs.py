@@ -33,8 +33,7 @@ PATIENCE_SECONDS = 60  # how long a training that is asked to end has for archiv
 class Training:
     """
     What some variants share: everything but exit policy, calibration and engine. `key` is a hash of the config;
-    `directory`, `NAME-KEY`, is named after the first variant that needs it. A distilled config names its `teacher` by
-    its key.
+    `directory`, `NAME-KEY`, is named after the first variant. A distilled config names its `teacher` by its key.
     """
 
     key: str
@@ -161,8 +160,7 @@ class Launcher:
     ) -> Iterator[tuple[TrainingRun, str | None]]:
         """
         Trains what is not finished; an interrupted run goes on. Gives each run as it ends, with its error in one line
-        or `None`; `report` gets a line on the running ones every half minute. Left early, it ends trainings as Ctrl-C
-        does.
+        or `None`; `report` gets a line on the running ones every half minute. Left early, it ends them as Ctrl-C does.
         """
         with ThreadPoolExecutor(max(jobs, 1)) as pool:
             futures = {pool.submit(self.train, run): run for run in runs}
