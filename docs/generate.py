@@ -19,7 +19,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 import beem_plugin.components  # noqa: F401
-from beem_plugin.commands.parser import all_commands
+from beem_plugin.commands.subcommand import all_commands
 from beem_plugin.common.plugins import import_deferred
 from beem_plugin.common.recipes import constructor_of, signature_of
 from beem_plugin.common.registry import FromParams

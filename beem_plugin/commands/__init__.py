@@ -34,8 +34,7 @@ from beem_plugin.commands import (  # noqa: F401  importing them registers them
     train,
     worth_it,
 )
-from beem_plugin.commands.parser import parse_args
-from beem_plugin.commands.subcommand import Subcommand
+from beem_plugin.commands.subcommand import Subcommand, parse_args
 from beem_plugin.common.errors import BeemError
 from beem_plugin.common.logging import debugging, prepare_logging
 from beem_plugin.common.plugins import defer_import, import_package, import_plugins

@@ -9,7 +9,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -123,18 +123,15 @@ def locked(folder: Path) -> Iterator[bool]:
     if fcntl is None:
         yield True
         return
-    descriptor = os.open(folder, os.O_RDONLY)
     is_free = True
-    try:
+    with ExitStack() as stack:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            stack.enter_context(_locked(folder, fcntl.LOCK_EX | fcntl.LOCK_NB))
         except BlockingIOError:
             is_free = False
         except OSError:  # file systems without locks
             pass
         yield is_free
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager

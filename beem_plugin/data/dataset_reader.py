@@ -201,10 +201,15 @@ def _modification(source: str) -> tuple[int, int] | None:
     return status.st_mtime_ns, status.st_size
 
 
+def missing_column(fields: Mapping[str, Any], name: object, place: str, what: str = "column", use: str = "") -> str:
+    """The message for a row without a column."""
+    return f"{place}: no {what} {name!r}{use}; found: {', '.join(nearest_first(name, fields)) or 'none'}"
+
+
 def text_value(fields: Mapping[str, Any], name: str, place: str) -> str:
     """The text in column `name`, or an error that says what is there instead."""
     if name not in fields:
-        raise DataError(f"{place}: no column {name!r}; found: {', '.join(nearest_first(name, fields)) or 'none'}")
+        raise DataError(missing_column(fields, name, place))
     if not isinstance(fields[name], str):
         raise DataError(f"{place}: column {name!r} holds {type(fields[name]).__name__}, a text is expected")
     try:

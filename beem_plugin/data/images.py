@@ -8,8 +8,7 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from beem_plugin.common.errors import DataError
-
-SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+from beem_plugin.common.outputs import IMAGE_SUFFIXES
 
 # What Pillow raises for files that are cut off, of another kind, absurdly large, or damaged inside.
 _DAMAGE = (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError)
@@ -72,7 +71,9 @@ def image_problem(path: str | Path, decode: bool = False) -> str | None:
 
 def image_files(folder: str | Path) -> list[Path]:
     """The image files in a folder, by name."""
-    return sorted(path for path in Path(folder).iterdir() if path.suffix.lower() in SUFFIXES and not path.is_dir())
+    return sorted(
+        path for path in Path(folder).iterdir() if path.suffix.lower() in IMAGE_SUFFIXES and not path.is_dir()
+    )
 
 
 def _reason(error: BaseException) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import string
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -183,11 +184,7 @@ def _instances(image: CaptionedImage, by_caption: bool) -> list[Instance]:
 
 def plain_tokens(caption: str) -> str:
     """Lower case without ASCII punctuation, as the Karpathy splits' `tokens`."""
-    kept = "".join(character for character in caption.lower() if character not in _PUNCTUATION)
-    return " ".join(kept.split())
-
-
-_PUNCTUATION = set("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
+    return " ".join(caption.lower().translate(str.maketrans("", "", string.punctuation)).split())
 
 
 def target_text(raw: str, tokens: Sequence[str] | None, caption_form: str) -> str:

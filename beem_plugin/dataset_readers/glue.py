@@ -14,8 +14,7 @@ from beem_plugin.data.slices import Slicing
 from beem_plugin.data.table_file import TABLES, TableRow, table_format
 from beem_plugin.data.tokenizer import TextEncoder
 from beem_plugin.data.vocabulary import LabelRules
-from beem_plugin.dataset_readers.glue_sources import file_rows, split_rows, task_folder
-from beem_plugin.dataset_readers.glue_tasks import GLUE_TASKS
+from beem_plugin.dataset_readers.glue_tasks import GLUE_TASKS, file_rows, split_rows, task_folder
 
 _ID_COLUMNS = ("id", "idx", "index")
 

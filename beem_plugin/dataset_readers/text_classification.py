@@ -8,9 +8,9 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from beem_plugin.common.errors import ConfigurationError, DataError, nearest_first, not_allowed
+from beem_plugin.common.errors import ConfigurationError, DataError, not_allowed
 from beem_plugin.common.metrics import METRICS
-from beem_plugin.data.dataset_reader import DatasetReader, text_value
+from beem_plugin.data.dataset_reader import DatasetReader, missing_column, text_value
 from beem_plugin.data.hub import package_folder
 from beem_plugin.data.instance import Instance
 from beem_plugin.data.slices import PARTS, Slicing, split_source
@@ -144,19 +144,15 @@ class TextClassificationReader(DatasetReader):
     def _label_value(self, values: dict[str, Any], place: str) -> Any:
         """Takes the label out of a row."""
         if self.label_field not in values:
-            found = ", ".join(nearest_first(self.label_field, values))
-            raise DataError(
-                f"{place}: no label column {self.label_field!r}; found: {found}; "
-                "label_field null reads files without labels"
-            )
+            missing = missing_column(values, self.label_field, place, "label column")
+            raise DataError(f"{missing}; label_field null reads files without labels")
         return values.pop(self.label_field)
 
     def _id(self, values: dict[str, Any], place: str) -> str | int | None:
         if self.id_field is None:
             return values.get("id")
         if self.id_field not in values:
-            found = ", ".join(nearest_first(self.id_field, values))
-            raise DataError(f"{place}: no column {self.id_field!r} for id_field; found: {found}")
+            raise DataError(missing_column(values, self.id_field, place, "column", " for id_field"))
         return values[self.id_field]
 
     def _instance(self, fields: dict[str, Any]) -> Instance:

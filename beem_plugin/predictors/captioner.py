@@ -15,8 +15,9 @@ import torch
 from PIL import Image
 
 from beem_plugin.common.errors import ConfigurationError, DataError, check_at_least
+from beem_plugin.common.outputs import IMAGE_SUFFIXES
 from beem_plugin.data import DatasetReader, Instance
-from beem_plugin.data.images import SUFFIXES, BadImageError, image_files, image_problem
+from beem_plugin.data.images import BadImageError, image_files, image_problem
 from beem_plugin.decoding.generated import GeneratedCaption, caption_record
 from beem_plugin.models import Model
 from beem_plugin.predictors.predictor import JsonDict, Predictor
@@ -82,18 +83,18 @@ class CaptionerPredictor(Predictor):
         self.num_beams = num_beams
         self._collator = dataset_reader.collator(model.vocab, tokenizer.pad_token_id)
 
-    def input_records(self, source: str) -> Iterator[tuple[int, JsonDict]] | None:
+    def input_records(self, source: str) -> list[JsonDict] | None:
         """An image file, or the images in a folder; anything else is a text file with records."""
         path = Path(source)
         if path.is_dir():
             found = image_files(path)
             if not found:
-                raise DataError(f"{source}: no images in this folder; allowed: {', '.join(SUFFIXES)}")
-        elif path.suffix.lower() in SUFFIXES:
+                raise DataError(f"{source}: no images in this folder; allowed: {', '.join(IMAGE_SUFFIXES)}")
+        elif path.suffix.lower() in IMAGE_SUFFIXES:
             found = [path]
         else:
             return None
-        return ((number, {"image": str(image)}) for number, image in enumerate(found, 1))
+        return [{"image": str(image)} for image in found]
 
     def _batch_json_to_instances(self, json_dicts: Sequence[JsonDict]) -> list[Instance]:
         instances = self.dataset_reader.texts_to_instances(json_dicts)

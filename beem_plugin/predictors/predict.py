@@ -17,11 +17,11 @@ import numpy as np
 from tqdm import tqdm
 
 from beem_plugin.archival import load_archive
-from beem_plugin.common.errors import ConfigurationError, DataError, nearest_first
+from beem_plugin.common.errors import ConfigurationError, DataError
 from beem_plugin.common.files import atomic_write
 from beem_plugin.common.ranks import device_of, gathered, is_main, joined, launched_processes, processes
 from beem_plugin.common.strict_json import parse_json
-from beem_plugin.data.dataset_reader import DatasetReader
+from beem_plugin.data.dataset_reader import DatasetReader, missing_column
 from beem_plugin.data.table_file import TableRow
 from beem_plugin.execution.engine import check_engine, file_engine
 from beem_plugin.execution.precision import cast_network
@@ -130,9 +130,8 @@ def predictions(args: argparse.Namespace, predictor: Predictor, bar: tqdm) -> Ge
         bar.reset(count_lines(reader, args.input_file, args.format))
         yield from predictor.predict_rows(input_rows(reader, args.input_file, args.format, args.input_field))
         return
-    found = [TableRow("", record) for _, record in own]  # not of a file with lines
-    bar.reset(len(found))
-    yield from predictor.predict_rows(found)
+    bar.reset(len(own))
+    yield from predictor.predict_rows(TableRow("", record) for record in own)  # not of a file with lines
 
 
 def predictor_arguments(args: argparse.Namespace) -> dict[str, Any]:
@@ -167,8 +166,7 @@ def input_rows(
     for row in reader.rows(source, format):
         # A line of plain text is the reader's column already.
         if input_field not in row.values and list(row.values) != [name]:
-            found = ", ".join(nearest_first(input_field, row.values))
-            raise DataError(f"{row.place}: no column {input_field!r} (--input-field); found: {found}")
+            raise DataError(missing_column(row.values, input_field, row.place, use=" (--input-field)"))
         values = {name if key == input_field else key: value for key, value in row.values.items()}
         yield TableRow(row.place, values)
 

@@ -134,8 +134,8 @@ class Predictor(Registrable):
         found.calibration_trace = None if archive.calibration is None else archive.calibration.trace
         return found
 
-    def input_records(self, source: str) -> Iterator[tuple[int, JsonDict]] | None:
-        """The numbered records of an input that is not a text file, as a folder of images; `None` for a text file."""
+    def input_records(self, source: str) -> list[JsonDict] | None:
+        """The records of an input that is not a text file, as a folder of images; `None` for a text file."""
         return None
 
     def page(self, predictions: Sequence[JsonDict]) -> str:

@@ -14,7 +14,7 @@ import datasets
 import pytest
 import tango.common
 
-from beem_plugin.commands.parser import parse_args
+from beem_plugin.commands.subcommand import parse_args
 from beem_plugin.common.construct import check
 from beem_plugin.common.params import evaluate_document, parse_overrides
 from beem_plugin.comparison.ablation.variant_files import read_variants

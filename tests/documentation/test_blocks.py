@@ -14,7 +14,7 @@ import pytest
 import tango.common
 
 import beem_plugin.components  # noqa: F401
-from beem_plugin.commands.parser import all_commands
+from beem_plugin.commands.subcommand import all_commands
 from beem_plugin.common.params import evaluate_jsonnet
 from tests.documentation.blocks import PAGES, README, Block, tables_of
 from tests.documentation.checks import PageRun, registry

@@ -33,7 +33,7 @@ from beem_plugin.comparison.paper.tables import (
     write_table,
 )
 from beem_plugin.comparison.trainings.trainings import Trainings, cost_table, say
-from beem_plugin.dataset_readers.glue_sources import HUB_NAME
+from beem_plugin.dataset_readers.glue_tasks import HUB_NAME
 
 SECONDS_A_LAYER = {"cpu": 4e-3, "gpu": 4e-5}
 """Of one sample in training: a layer of 768 with 40 tokens, one core or one H200."""
