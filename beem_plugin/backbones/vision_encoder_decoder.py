@@ -144,7 +144,12 @@ class VisionEncoderDecoderBackbone(CaptionBackbone):
             "encoder": part_config(parts["encoder"], encoder_overrides, isinstance(encoder, dict), "encoder"),
             "decoder": part_config(parts["decoder"], decoder_overrides, isinstance(decoder, dict), "decoder"),
         }
-        check_vocabulary(configs["decoder"].vocab_size, vocab_size)
+        found = configs["decoder"].vocab_size
+        if vocab_size is not None and found < vocab_size:
+            raise ConfigurationError(
+                f"{KEY}.decoder: found a vocabulary of {found} tokens, smaller than the tokenizer's {vocab_size}; "
+                "allowed: the tokenizer that the decoder was trained with, or a larger vocabulary"
+            )
         shorten(configs["decoder"], num_layers)
         if path is not None and load_weights:
             return cls(pretrained_pair(path, configs), model_name)
@@ -179,14 +184,6 @@ def part_config(entries: dict[str, Any], overrides: dict | None, is_block: bool,
     loading.override(config, overrides or {}, (), f"{key}_overrides")
     config.is_decoder = config.add_cross_attention = name == "decoder"
     return config
-
-
-def check_vocabulary(found: int, needed: int | None) -> None:
-    if needed is not None and found < needed:
-        raise ConfigurationError(
-            f"{KEY}.decoder: found a vocabulary of {found} tokens, smaller than the tokenizer's {needed}; allowed: the "
-            "tokenizer that the decoder was trained with, or a larger vocabulary"
-        )
 
 
 def shorten(config: Any, num_layers: int | None) -> None:

@@ -94,7 +94,8 @@ def many_metrics(name: str, labels: np.ndarray, predictions: np.ndarray, counts:
     right, total = hits.sum(1), gold.sum(1)
     of_labels = 2 * hits / np.maximum(gold + predicted, 1)
     if name == "f1":
-        _check_two(known)
+        if known.max() > 1:
+            raise ConfigurationError("metric 'f1' is the F1 of label 1 of two; use 'macro_f1' for more than two labels")
         score = of_labels[:, known == 1].sum(1)
         return found | {"f1": score, "accuracy_f1": (found["accuracy"] + score) / 2}
     if name == "macro_f1":
@@ -102,11 +103,6 @@ def many_metrics(name: str, labels: np.ndarray, predictions: np.ndarray, counts:
     covariance = right * total - (gold * predicted).sum(1)
     variances = [total**2 - (counts**2).sum(1) for counts in (gold, predicted)]
     return found | {"matthews": covariance / np.sqrt(np.maximum(variances[0] * variances[1], 1))}
-
-
-def _check_two(labels: np.ndarray) -> None:
-    if labels.max() > 1:
-        raise ConfigurationError("metric 'f1' is the F1 of label 1 of two; use 'macro_f1' for more than two labels")
 
 
 def count_metric(key: str, labels: np.ndarray, predictions: np.ndarray, counts: np.ndarray) -> float:

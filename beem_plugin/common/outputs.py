@@ -27,7 +27,8 @@ def check_outputs(outputs: Mapping[str, str | None], inputs: Sequence[str | None
     with or without a slice in brackets. Other values, such as `-`, are ignored.
     """
     taken = {path: "read as well" for source in inputs for path in _files(source)}
-    folders = [os.path.realpath(source) for source in inputs if source is not None and _is_folder_of_images(source)]
+    folders = [os.path.realpath(source) for source in inputs if source is not None and os.path.isdir(source)]
+    folders = [folder for folder in folders if not os.path.isfile(os.path.join(folder, ARCHIVE_FILES[0]))]
     for option, path in outputs.items():
         # A device or a pipe, such as /dev/null, may take any number of them.
         if path is None or (os.path.exists(path) and not os.path.isfile(path)):
@@ -73,10 +74,6 @@ def _files(source: str | None) -> Iterator[str]:
             yield os.path.realpath(path)
     for name in ARCHIVE_FOLDERS:
         yield from (os.path.realpath(path) for path in Path(source, name).rglob("*") if path.is_file())
-
-
-def _is_folder_of_images(source: str) -> bool:
-    return os.path.isdir(source) and not os.path.isfile(os.path.join(source, ARCHIVE_FILES[0]))
 
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(?<!\.tar\.gz)")

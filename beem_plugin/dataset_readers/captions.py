@@ -97,8 +97,10 @@ class CaptionReader(DatasetReader):
         """
         base, part = split_source(str(source), self.parts)
         images: Iterable[CaptionedImage] = self._read_images(base)
-        if part in PARTS:
-            images = self._slice_images(list(images), part)
+        if part in PARTS:  # by image, so that no image is on both sides
+            images = list(images)
+            assigned = self.slicing.assign([(str(image.fields["image_id"]),) for image in images], [""] * len(images))
+            images = [image for image, name in zip(images, assigned) if name in PARTS[part]]
         by_caption = part == "captions" or (part != "images" and self.is_training_source(base))
         images = self._usable(list(images), str(source), decode=not by_caption)
         made = (instance for image in images for instance in _instances(image, by_caption))
@@ -137,12 +139,6 @@ class CaptionReader(DatasetReader):
 
     def _texts(self, instance: Instance) -> tuple[str, ...]:
         return (instance.fields.get("caption", ""),)
-
-    def _slice_images(self, images: list[CaptionedImage], part: str) -> list[CaptionedImage]:
-        # By image, so that no image is on both sides.
-        keys = [(str(image.fields["image_id"]),) for image in images]
-        assigned = self.slicing.assign(keys, ["" for _ in images])
-        return [image for image, name in zip(images, assigned) if name in PARTS[part]]
 
     def _usable(self, images: list[CaptionedImage], source: str, decode: bool) -> list[CaptionedImage]:
         """Without the images that cannot be used, or an error that names them."""

@@ -59,17 +59,14 @@ class Compaction(Engine):
     ) -> Iterator[ExecutedBatch]:
         compiled = self.prepare(network, policy)
         for batch in batches:
-            for part in self._parts(batch):
+            if len(batch) and len(batch) * int(batch.lengths.max()) > self.max_tokens:
+                batch = batch.select(batch.lengths.argsort(stable=True))
+            # Of samples sorted by length, `divided` counts tokens without padding; there is little of it.
+            for part in divided(batch, self.max_tokens):
                 running = RunningBatch(compiled, part, self.min_leaving)
                 decisions = running.run(self.check_every, compiled.device.type == "cuda")
                 policy.observe(decisions.exits, decisions.log_probabilities)
                 yield ExecutedBatch(part.index, decisions)
-
-    def _parts(self, batch: RaggedBatch) -> Iterator[RaggedBatch]:
-        if len(batch) and len(batch) * int(batch.lengths.max()) > self.max_tokens:
-            batch = batch.select(batch.lengths.argsort(stable=True))
-        # Of samples sorted by length, `divided` counts tokens without padding; there is little of it.
-        yield from divided(batch, self.max_tokens)
 
 
 class RunningBatch:

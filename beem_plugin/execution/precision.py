@@ -25,20 +25,16 @@ def cast_network(network: torch.nn.Module, dtype: str) -> torch.nn.Module:
     if dtype not in DTYPES:
         raise ConfigurationError(not_allowed("dtype", dtype, DTYPES))
     if dtype == INT8:
-        quantize_linear(network)
+        if any(parameter.device.type != "cpu" for parameter in network.parameters()):
+            raise ConfigurationError("dtype: found int8 on a GPU, allowed: on the CPU; bfloat16 or float16 on a GPU")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch recommends torchao, which is another package
+            torch.ao.quantization.quantize_dynamic(network, {torch.nn.Linear}, dtype=torch.qint8, inplace=True)
     else:
         for parameter in network.parameters():
             parameter.data = parameter.data.to(PRECISIONS[dtype])
     network.dtype_name = dtype  # type: ignore[assignment]
     return network
-
-
-def quantize_linear(network: torch.nn.Module) -> None:
-    if any(parameter.device.type != "cpu" for parameter in network.parameters()):
-        raise ConfigurationError("dtype: found int8 on a GPU, allowed: on the CPU; bfloat16 or float16 on a GPU")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch recommends torchao, which is another package
-        torch.ao.quantization.quantize_dynamic(network, {torch.nn.Linear}, dtype=torch.qint8, inplace=True)
 
 
 def dtype_of(network: object) -> str:

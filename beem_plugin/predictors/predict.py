@@ -41,19 +41,13 @@ def predict_from_args(args: argparse.Namespace) -> None:
         print("--silent specified without --output-file.")
         print("Exiting early because no output will be created.")
         return
-    if launched_processes() > 1:
-        check_can_be_shared(args)
-    with joined():
-        predict(args)
-
-
-def check_can_be_shared(args: argparse.Namespace) -> None:
-    """Raises a `ConfigurationError` for arguments that several processes cannot share."""
-    if args.input_file == "-" or not args.output_file or args.html:
+    if launched_processes() > 1 and (args.input_file == "-" or not args.output_file or args.html):
         raise ConfigurationError(
             f"found {launched_processes()} processes of a launcher, allowed with them: an input file, --output-file, "
             "and no --html"
         )
+    with joined():
+        predict(args)
 
 
 def predict(args: argparse.Namespace) -> None:
