@@ -31,7 +31,7 @@ pytest.importorskip("onnxruntime")
 
 from beem_plugin.execution.onnx.export import export_network, long_input
 from beem_plugin.execution.onnx.graph import write_policy
-from beem_plugin.execution.onnx.runner import Runner, all_exits, open_graph
+from beem_plugin.execution.onnx.runner import Runner, all_exits, open_graph, read_records
 from tests.execution.exported import run_exported
 
 
@@ -175,8 +175,9 @@ exec(compile(open("runner.py").read(), "runner.py", "exec"), {"__name__": "__mai
 
 
 def test_the_runner_predicts_as_predict_does_without_torch(trained: Path, tmp_path: Path) -> None:
-    folder, source, output = tmp_path / "onnx", tmp_path / "in.txt", tmp_path / "out.jsonl"
-    source.write_text("\n".join(text for text, _ in sentences(70, seed=5)) + "\n")
+    folder, source, output = tmp_path / "onnx", tmp_path / "in.csv", tmp_path / "out.jsonl"
+    rows = [f'{number},"{text}, so"' for number, (text, _) in enumerate(sentences(70, seed=5))]
+    source.write_text("\n".join(["\ufeffnumber,sentence", *rows]) + "\n")
     result = run("export", str(trained), str(folder))
     assert "3 segments" in result.stdout
     meta = json.loads((folder / "export.json").read_text())
@@ -194,6 +195,20 @@ def test_the_runner_predicts_as_predict_does_without_torch(trained: Path, tmp_pa
         assert one.pop("probabilities") == pytest.approx(chances, abs=1e-5)
         assert one.pop("score") == pytest.approx(other["score"], abs=1e-5)
         assert one == {name: other[name] for name in one}
+
+
+def test_the_runner_reads_lines_and_tables() -> None:
+    expected = [{"a": "x", "b": 'say "y"'}]
+    for suffix, lines in (
+        (".csv", ["a,b\r\n", 'x,"say ""y"""\r\n']),
+        (".tsv", ["a\tb\n", 'x\tsay "y"\n']),
+        (".txt", ["\n", 'x\tsay "y"\n']),
+        (".jsonl", [json.dumps(expected[0]) + "\n"]),
+    ):
+        assert list(read_records(lines, ["a", "b"], suffix)) == expected
+    for suffix, lines in ((".csv", ["a;b\n", "x;y\n"]), (".csv", ["a,b\n", "x,y,z\n"]), (".txt", ["x\n"])):
+        with pytest.raises(ValueError, match="input 1: "):
+            list(read_records(lines, ["a", "b"], suffix))
 
 
 def test_int8_graphs_with_a_policy_fitted_on_their_outputs(trained: Path, tmp_path: Path) -> None:

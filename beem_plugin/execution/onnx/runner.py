@@ -2,7 +2,8 @@
 """
 Runs a folder that `allennlp export` wrote, which also wrote this file. It needs numpy, onnxruntime and tokenizers:
 
-    python runner.py < texts.txt              # a text a line, the texts of a pair separated by tabs, or JSON lines
+    python runner.py texts.txt                # a text a line, the texts of a pair separated by tabs
+    python runner.py table.csv                # or .tsv, .jsonl: with the columns in export.json
     >>> from runner import Runner
     >>> Runner(folder).predict(["A film that is worth every minute."])
 
@@ -12,6 +13,7 @@ Each segment computes the layers up to the next exit; then the policy's graph de
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 META_NAME = "export.json"
 FORMAT = 2
+TABLES: dict[str, dict[str, Any]] = {".csv": {}, ".tsv": {"delimiter": "\t", "quoting": csv.QUOTE_NONE}}
 BATCHES = 8
 """Batches that are sorted by length together."""
 
@@ -188,20 +191,23 @@ def padded(rows: Sequence[Sequence[int]], value: int) -> np.ndarray:
     return found
 
 
-def read_lines(lines: Iterable[str], names: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Lines of text, the columns separated by tabs, or JSON objects, as records."""
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        if line.lstrip().startswith("{"):
-            record = json.loads(line)
-        else:
-            columns = line.rstrip("\r\n").split("\t") if len(names) > 1 else [line.rstrip("\r\n")]
-            record = dict(zip(names, columns))
+def read_records(lines: Iterable[str], names: Sequence[str], suffix: str = "") -> Iterator[dict[str, Any]]:
+    """Rows of a table with a header; else lines of text, the columns separated by tabs, or JSON objects."""
+    records = csv.DictReader(lines, **TABLES[suffix]) if suffix in TABLES else parsed_lines(lines, names)
+    for number, record in enumerate(records, 1):
         missing = [name for name in names if not isinstance(record.get(name), str)]
-        if missing:
-            raise ValueError(f"line {number}: the input lacks {missing}; found {sorted(record)}")
+        if missing or None in record:
+            raise ValueError(f"input {number}: lacks {missing}, or has cells without a column; found {list(record)}")
         yield record
+
+
+def parsed_lines(lines: Iterable[str], names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    for line in filter(str.strip, lines):
+        if line.lstrip().startswith("{"):
+            yield json.loads(line)
+        else:
+            text = line.rstrip("\r\n")
+            yield dict(zip(names, text.split("\t") if len(names) > 1 else [text]))
 
 
 def main() -> None:
@@ -213,12 +219,13 @@ def main() -> None:
     args = parser.parse_args()
     try:
         runner = Runner(args.folder, args.threads)
-        with nullcontext(sys.stdin) if args.file == "-" else open(args.file, encoding="utf-8") as lines:
-            records = read_lines(lines, runner.meta["text_fields"])
+        with nullcontext(sys.stdin) if args.file == "-" else open(args.file, encoding="utf-8-sig", newline="") as lines:
+            records = read_records(lines, runner.meta["text_fields"], Path(args.file).suffix.lower())
             while part := list(islice(records, BATCHES * args.batch_size)):
                 for record, prediction in zip(part, runner.predict(part, args.batch_size)):
-                    print(json.dumps({**record, **prediction}, ensure_ascii=False))
-    except (OSError, ValueError) as error:
+                    given = {f"input_{name}" if name in prediction else name: value for name, value in record.items()}
+                    print(json.dumps({**given, **prediction}, ensure_ascii=False))
+    except (OSError, ValueError, csv.Error) as error:
         raise SystemExit(f"error: {error}") from None
 
 
