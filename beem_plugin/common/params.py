@@ -93,6 +93,8 @@ def evaluate_document(path: str | Path, ext_vars: Mapping[str, str] | None = Non
     if not path.is_file():
         what = "is a directory" if path.is_dir() else "no such file"
         raise ConfigurationError(f"config {path}: {what}")
+    if path.suffix in (".gz", ".csv", ".tsv", ".jsonl", ".npz"):
+        raise ConfigurationError(f"config {path}: found a {path.suffix} file, allowed: .jsonnet, .json or .yaml")
     if path.suffix in (".yml", ".yaml"):
         return _evaluate_yaml(path)
     if path.suffix == ".json":

@@ -67,6 +67,8 @@ def test_a_missing_file(tmp_path):
         load_config(tmp_path / "none.jsonnet")
     with pytest.raises(ConfigurationError, match="is a directory"):
         load_config(tmp_path)
+    with pytest.raises(ConfigurationError, match=r"model.tar.gz: found a .gz file, allowed: .jsonnet, .json or .yaml"):
+        load_config(write(tmp_path, "", "model.tar.gz"))
 
 
 def test_yaml_and_json(tmp_path):
