@@ -7,8 +7,12 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
+from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.training.callbacks.trackers import MLflowCallback
 from beem_plugin.training.train import train_model
 from tests.training.configs import params, read_metrics
 from tests.training.interrupted import NEVER
@@ -30,7 +34,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
 
     wandb: Any = ModuleType("wandb")
     run = SimpleNamespace(id="run7", **{name: record(name) for name in ("log", "save", "finish", "watch")})
-    wandb.init = record("init", run)
+    wandb.init, wandb.Histogram = record("init", run), np.copy
     mlflow: Any = ModuleType("mlflow")
     for name in ("set_experiment", "log_params", "log_metrics", "end_run"):
         setattr(mlflow, name, record(name))
@@ -43,6 +47,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
 
         def add_scalar(self, name: str, value: float, step: int) -> None:
             found.append((f"{self.folder}/{name}", value, step))
+
+        def add_histogram(self, name: str, values: torch.Tensor, step: int) -> None:
+            found.append((f"{self.folder}/{name}", values.shape, step))
 
         def close(self) -> None:
             found.append(("close", self.folder, None))
@@ -105,3 +112,27 @@ def test_tensorboard_has_a_folder_for_each_split(tmp_path: Path, calls: list[Cal
     assert [step for _, step in of(calls, "validation/epoch/loss")] == [0, 1, 2]
     assert not of(calls, "train/learning_rate/group_0")
     assert {folder for folder, _ in of(calls, "close")} == {"train", "validation"}
+
+
+@pytest.mark.parametrize("type", ["tensorboard", "wandb", "mlflow"])
+def test_statistics_and_histograms_of_parameters(tmp_path: Path, calls: list[Call], type: str) -> None:
+    keys = {"should_log_parameter_statistics": True, "distribution_interval": None if type == "mlflow" else 6}
+    callback = {"type": type, "summary_interval": 10, **keys}
+    trained = train_model(params(trainer__callbacks=[callback], trainer__num_epochs=2), tmp_path / "run")
+    name, weight = max(trained.named_parameters(), key=lambda one: one[1].numel())
+    if type == "tensorboard":
+        assert of(calls, f"train/parameter_histograms/{name}") == [(weight.shape, 6)]
+        logged = {called: first for called, first, options in calls if options == 10}
+    else:
+        found = [(values, options["step"]) for values, options in of(calls, "log") + of(calls, "log_metrics")]
+        histograms = [(each, step) for each, step in found if f"train/parameter_histograms/{name}" in each]
+        assert [step for _, step in histograms] == ([] if type == "mlflow" else [6])
+        logged = {key: value for values, step in found if step == 10 for key, value in values.items()}
+    for kind in ("parameter_mean", "parameter_std", "gradient_mean", "gradient_std"):
+        assert isinstance(logged[f"train/{kind}/{name}"], float)
+    assert logged[f"train/parameter_std/{name}"] > 0
+
+
+def test_mlflow_has_no_histograms(calls: list[Call], tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="distribution_interval: found 5, allowed: null"):
+        MLflowCallback(tmp_path, distribution_interval=5)

@@ -1,72 +1,23 @@
 """Curves in TensorBoard, and runs in Weights & Biases and MLflow."""
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from beem_plugin.common.archive_files import CONFIG_NAME
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.registry import Params
 from beem_plugin.common.strict_json import read_json_object
 from beem_plugin.training.callbacks.callback import TrainerCallback
+from beem_plugin.training.callbacks.log_writer import LogWriter, numbers
 from beem_plugin.training.trainer import RunningTrainer
 
 FINAL = ("best_", "calibration_", "test_")
 _PARAMS_A_CALL, _LONGEST_PARAM = 100, 250
 """Limits of `mlflow.log_params`."""
-
-
-class LogWriter(TrainerCallback):
-    """
-    Training and validation metrics, learning rates and the gradient norm; what happens to them is a subclass's `write`.
-
-    # Parameters
-
-    summary_interval : `int`, optional (default = `100`)
-        Optimizer steps between two points of the training curves.
-    should_log_learning_rate : `bool`, optional (default = `True`)
-        Also logs the learning rate of every parameter group.
-    """
-
-    def __init__(
-        self, serialization_dir: str | Path, summary_interval: int = 100, should_log_learning_rate: bool = True
-    ) -> None:
-        super().__init__(serialization_dir)
-        self.summary_interval = summary_interval
-        self.should_log_learning_rate = should_log_learning_rate
-
-    def write(self, split: str, values: dict[str, float], step: int, epoch: int | None) -> None:
-        """Takes numbers of "train" or "validation", after optimizer step `step`; of a whole epoch, `epoch` is given."""
-        raise NotImplementedError
-
-    def on_batch(
-        self,
-        trainer: RunningTrainer,
-        batch_metrics: dict[str, Any],
-        is_primary: bool = True,
-        batch_grad_norm: float | None = None,
-        **kwargs: Any,
-    ) -> None:
-        step = trainer.steps_completed
-        if not is_primary or step % self.summary_interval != 0:
-            return
-        values = {**batch_metrics, "gradient_norm": batch_grad_norm}
-        if self.should_log_learning_rate:
-            values.update({f"learning_rate/group_{n}": g["lr"] for n, g in enumerate(trainer.optimizer.param_groups)})
-        self.write("train", numbers(values), step, None)
-
-    def on_epoch(
-        self, trainer: RunningTrainer, metrics: dict[str, Any], epoch: int, is_primary: bool = True, **kwargs: Any
-    ) -> None:
-        for split, prefix in (("train", "training_"), ("validation", "validation_")) if is_primary else ():
-            found = {name.removeprefix(prefix): value for name, value in metrics.items() if name.startswith(prefix)}
-            values = {f"epoch/{name}": value for name, value in numbers(found).items()}
-            self.write(split, values, trainer.steps_completed, epoch)
-
-
-def numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    return {name: value for name, value in values.items() if isinstance(value, int | float)}
 
 
 def imported(module: str, package: str) -> Any:
@@ -96,6 +47,11 @@ class TensorBoardCallback(LogWriter):
             self._writers[split] = self._writer_class(str(self.serialization_dir / "log" / split))
         for name, value in values.items():
             self._writers[split].add_scalar(name, value, step if epoch is None else epoch)
+
+    def write_histograms(self, values: dict[str, Tensor], step: int) -> None:
+        self.write("train", {}, step, None)  # opens the writer
+        for name, value in values.items():
+            self._writers["train"].add_histogram(name, value, step)
 
     def on_end(self, trainer: RunningTrainer, **kwargs: Any) -> None:
         for writer in self._writers.values():
@@ -192,6 +148,9 @@ class WandBCallback(Tracker):
         if self.watch_model and self.trainer is not None:
             run.watch(self.trainer.model)
         return run.id, run.log, run.finish
+
+    def write_histograms(self, values: dict[str, Tensor], step: int) -> None:
+        self.log({f"train/{name}": self.service.Histogram(value.numpy()) for name, value in values.items()}, step=step)
 
 
 @TrainerCallback.register("mlflow")

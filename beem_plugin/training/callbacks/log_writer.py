@@ -1,0 +1,100 @@
+"""The curves of a training, for callbacks that write them."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.training.callbacks.callback import TrainerCallback
+from beem_plugin.training.trainer import RunningTrainer
+
+
+class LogWriter(TrainerCallback):
+    """
+    Training and validation metrics, learning rates and the gradient norm; what happens to them is a subclass's `write`.
+
+    # Parameters
+
+    summary_interval : `int`, optional (default = `100`)
+        Optimizer steps between two points of the training curves.
+    should_log_learning_rate : `bool`, optional (default = `True`)
+        Also logs the learning rate of every parameter group.
+    should_log_parameter_statistics : `bool`, optional (default = `False`)
+        Also logs mean and standard deviation of each parameter and of its gradient.
+    distribution_interval : `int`, optional (default = `None`, none)
+        Optimizer steps between two histograms of each parameter, in TensorBoard and Weights & Biases.
+    """
+
+    def __init__(
+        self,
+        serialization_dir: str | Path,
+        summary_interval: int = 100,
+        should_log_learning_rate: bool = True,
+        should_log_parameter_statistics: bool = False,
+        distribution_interval: int | None = None,
+    ) -> None:
+        super().__init__(serialization_dir)
+        if distribution_interval and type(self).write_histograms is LogWriter.write_histograms:
+            raise ConfigurationError(
+                f"distribution_interval: found {distribution_interval}, allowed: null (no histograms)"
+            )
+        self.summary_interval = summary_interval
+        self.should_log_learning_rate = should_log_learning_rate
+        self.should_log_parameter_statistics = should_log_parameter_statistics
+        self.distribution_interval = distribution_interval
+
+    def write(self, split: str, values: dict[str, float], step: int, epoch: int | None) -> None:
+        """Takes numbers of "train" or "validation", after optimizer step `step`; of a whole epoch, `epoch` is given."""
+        raise NotImplementedError
+
+    def write_histograms(self, values: dict[str, Tensor], step: int) -> None:
+        """Takes the parameters after optimizer step `step`."""
+        raise NotImplementedError
+
+    def on_batch(
+        self,
+        trainer: RunningTrainer,
+        batch_metrics: dict[str, Any],
+        is_primary: bool = True,
+        batch_grad_norm: float | None = None,
+        **kwargs: Any,
+    ) -> None:
+        step = trainer.steps_completed
+        if is_primary and self.distribution_interval and step % self.distribution_interval == 0:
+            found = trainer.model.named_parameters()
+            self.write_histograms(
+                {f"parameter_histograms/{name}": one.detach().float().cpu() for name, one in found}, step
+            )
+        if not is_primary or step % self.summary_interval != 0:
+            return
+        values = {**batch_metrics, "gradient_norm": batch_grad_norm}
+        if self.should_log_learning_rate:
+            values.update({f"learning_rate/group_{n}": g["lr"] for n, g in enumerate(trainer.optimizer.param_groups)})
+        if self.should_log_parameter_statistics:
+            values.update(parameter_statistics(trainer.model))
+        self.write("train", numbers(values), step, None)
+
+    def on_epoch(
+        self, trainer: RunningTrainer, metrics: dict[str, Any], epoch: int, is_primary: bool = True, **kwargs: Any
+    ) -> None:
+        for split, prefix in (("train", "training_"), ("validation", "validation_")) if is_primary else ():
+            found = {name.removeprefix(prefix): value for name, value in metrics.items() if name.startswith(prefix)}
+            values = {f"epoch/{name}": value for name, value in numbers(found).items()}
+            self.write(split, values, trainer.steps_completed, epoch)
+
+
+def numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    return {name: value for name, value in values.items() if isinstance(value, int | float)}
+
+
+def parameter_statistics(model: torch.nn.Module) -> dict[str, float]:
+    """Under AllenNLP's names."""
+    found = {}
+    for name, parameter in model.named_parameters():
+        for kind, values in (("parameter", parameter), ("gradient", parameter.grad)):
+            if values is not None and values.numel() > 1:
+                found[f"{kind}_mean/{name}"], found[f"{kind}_std/{name}"] = values.mean().item(), values.std().item()
+    return found
