@@ -105,7 +105,13 @@ def guessed_label(values: Mapping[str, list[Any]]) -> str:
         raise ConfigurationError(
             f"--label: not given, and no column looks like classes; found: {', '.join(values) or 'none'}"
         )
-    return few[-1]
+    *others, label = few
+    if others:
+        print(
+            f"warning: --label: {label!r} is taken; {', '.join(map(repr, others))} could be classes, too",
+            file=sys.stderr,
+        )
+    return label
 
 
 def guessed_texts(values: Mapping[str, list[Any]], label: str) -> list[str]:

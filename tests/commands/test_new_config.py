@@ -37,6 +37,14 @@ def test_the_config_trains_with_exits(tiny_environment: dict[str, str], tmp_path
     assert no_encoder.returncode == 1 and "error: encoder: " in no_encoder.stderr
 
 
+def test_a_guess_among_several_columns_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = tmp_path / "a.csv"
+    data.write_text("text,kind,mark\n" + "".join(f"text {n},{'ab'[n % 2]},{n % 3}\n" for n in range(20)))
+    assert look_at(str(data)).label_field == "mark"
+    assert capsys.readouterr().err == "warning: --label: 'mark' is taken; 'kind' could be classes, too\n"
+    assert look_at(str(data), None, "kind").label_field == "kind" and not capsys.readouterr().err
+
+
 def test_columns_are_found_or_given(tmp_path: Path) -> None:
     semicolons = write_tickets(tmp_path / "a.csv", delimiter=";")
     semicolons.write_text(semicolons.read_text().replace(" ", ", "))
