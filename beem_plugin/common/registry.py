@@ -27,7 +27,7 @@ from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.plugins import import_deferred
 from beem_plugin.common.recipes import REGISTRY_ROOTS
 
-__all__ = ["FromParams", "Lazy", "Params", "Registrable", "construct", "names_where", "registered_name"]
+__all__ = ["FromParams", "Lazy", "Params", "Registrable", "construct", "made", "names_where", "registered_name"]
 
 T = TypeVar("T")
 
@@ -106,6 +106,11 @@ def registered_name(base: type[Registrable], instance: object) -> str:
         if registered[name][0] is type(instance):
             return name
     return f"{type(instance).__module__}.{type(instance).__qualname__}"
+
+
+def made(base: type[T], component: T | str | None, default: str) -> T:
+    """A component as it is; a name, by default that of `default`, as that component with its defaults."""
+    return component if isinstance(component, base) else construct(base, component or default)  # type: ignore[arg-type]
 
 
 def names_where(base: type[Registrable], attribute: str) -> str:

@@ -1,7 +1,5 @@
 """A bandit: learns which of several choices gives the largest mean reward."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -25,7 +23,7 @@ class Bandit:
         self.plays, self.totals = np.zeros(arms), np.zeros(arms)
         self.arm = 0
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Bandit:
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Bandit":
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -47,10 +47,3 @@ class ConfidenceCalibration(Registrable):
         ]
         calibrated: T = trace.with_logits(torch.stack(columns, 1))
         return calibrated
-
-
-def as_calibration(calibration: ConfidenceCalibration | str | None) -> ConfidenceCalibration:
-    """A name as that calibration with its defaults, `None` as temperature scaling."""
-    if isinstance(calibration, ConfidenceCalibration):
-        return calibration
-    return ConfidenceCalibration.from_params({"type": calibration or "temperature"})

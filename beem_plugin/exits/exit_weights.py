@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 
 from beem_plugin.common.errors import ConfigurationError, check_choice, check_number
-from beem_plugin.common.registry import Registrable
+from beem_plugin.common.registry import Registrable, made
 from beem_plugin.exits.trace_interface import Trace, require_labels
 
 VARIANTS = ("plain", "balanced", "above_chance")
@@ -121,8 +121,4 @@ class AccuracyWeights(ExitWeights):
 
 def as_weights(weights: ExitWeights | str | list | None) -> ExitWeights:
     """A bare list as `fixed`, a name as those weights with their defaults, `None` as BEEM-A."""
-    if isinstance(weights, ExitWeights):
-        return weights
-    if isinstance(weights, list):
-        return FixedWeights(weights)
-    return ExitWeights.from_params({"type": weights or "accuracy"})
+    return FixedWeights(weights) if isinstance(weights, list) else made(ExitWeights, weights, "accuracy")

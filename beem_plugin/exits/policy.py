@@ -1,7 +1,5 @@
 """The contract of every exit policy."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -187,7 +185,7 @@ class ExitPolicy(SharedScores, Registrable):
         """Whether `adopt` completes calibration: the limits are given, or there are none to fit."""
         return type(self).calibrate is ExitPolicy.calibrate
 
-    def adopt(self, fitted: ExitPolicy) -> None:
+    def adopt(self, fitted: "ExitPolicy") -> None:
         """Copies the fitted parameters of a calibrated policy whose config differs only in its limits."""
 
     def calibrate(self, trace: Trace, parameters: Trace | None = None) -> CalibrationReport:

@@ -1,7 +1,5 @@
 """The scores of a policy on a set of samples: what threshold strategies, curves and replays of many policies share."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -39,7 +37,7 @@ class ScoreTable:
     @classmethod
     def of(
         cls, trace: Trace, state: ExitState, step: Callable[..., ExitState], prediction: Callable[..., Tensor]
-    ) -> ScoreTable:
+    ) -> "ScoreTable":
         """
         The table of a policy whose score is the tensor `score` of its state; a larger or equal score passes. `state` is
         that before exit 1; `step` takes exit number, signals and state to the next state, `prediction` exit number,
@@ -85,7 +83,7 @@ class ScoreTable:
         exits[:, -1] = True
         return exits.to(torch.int64).argmax(1) + 1
 
-    def select(self, rows: Tensor) -> ScoreTable:
+    def select(self, rows: Tensor) -> "ScoreTable":
         """The table of the samples at `rows`, a `(kept,)` int64 tensor, in that order."""
         names = ("scores", "predictions", "confidences", "labels")
         return replace(self, **{name: getattr(self, name)[rows] for name in names})

@@ -1,7 +1,5 @@
 """Label, confidence, margin and entropy of an exit. They are computed in this file and nowhere else."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -91,11 +89,11 @@ class ExitSignals:
         """`(batch,)` bool, `value` for every sample."""
         return torch.full((self.batch_size,), value, device=self.device)
 
-    def with_logits(self, logits: Tensor) -> ExitSignals:
+    def with_logits(self, logits: Tensor) -> "ExitSignals":
         """The same signals beside other logits."""
         return ExitSignals(logits, self.extra)
 
-    def index_select(self, index: Tensor) -> ExitSignals:
+    def index_select(self, index: Tensor) -> "ExitSignals":
         """The signals of the samples at `index`, a `(kept,)` int64 tensor."""
         return ExitSignals(
             self.logits.index_select(0, index),
@@ -103,7 +101,7 @@ class ExitSignals:
         )
 
     @classmethod
-    def join(cls, parts: Sequence[Any]) -> ExitSignals:
+    def join(cls, parts: Sequence[Any]) -> "ExitSignals":
         """The signals of the samples of all parts, one or more of this class."""
         extra = {name: torch.cat([part.extra[name] for part in parts]) for name in parts[0].extra}
         return ExitSignals(torch.cat([part.logits for part in parts]), extra)

@@ -1,7 +1,5 @@
 """What an exit policy stores of each sample between exits."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 
@@ -17,10 +15,10 @@ class ExitState:
     def __contains__(self, name: object) -> bool:
         return name in self.tensors
 
-    def replace(self, **tensors: Tensor) -> ExitState:
+    def replace(self, **tensors: Tensor) -> "ExitState":
         """A new state in which these tensors replace those of the same names."""
         return ExitState(**{**self.tensors, **tensors})
 
-    def index_select(self, index: Tensor) -> ExitState:
+    def index_select(self, index: Tensor) -> "ExitState":
         """The state of the samples at `index`, a `(kept,)` int64 tensor."""
         return ExitState(**{name: tensor.index_select(0, index) for name, tensor in self.tensors.items()})

@@ -1,7 +1,5 @@
 """Signals of an exit over a vocabulary: a few numbers per token."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,11 +21,11 @@ class TokenSummary:
     margin: Tensor  # to the second probability
 
     @classmethod
-    def of(cls, logits: Tensor) -> LogitsSummary:
+    def of(cls, logits: Tensor) -> "LogitsSummary":
         """The summary of `(tokens, vocabulary)` logits; each number is computed when it is first read."""
         return LogitsSummary(logits)
 
-    def index_select(self, index: Tensor) -> TokenSummary:
+    def index_select(self, index: Tensor) -> "TokenSummary":
         return TokenSummary(*(getattr(self, name).index_select(0, index) for name in SUMMARIES))
 
 
@@ -50,7 +48,7 @@ class LogitsSummary(ExitSignals):
     def top_probability(self) -> Tensor:
         return self.confidence
 
-    def index_select(self, index: Tensor) -> LogitsSummary:
+    def index_select(self, index: Tensor) -> "LogitsSummary":
         return LogitsSummary(self.logits.index_select(0, index))
 
 
@@ -115,7 +113,7 @@ class TokenSignals(ExitSignals):
     def summary(self) -> TokenSummary | LogitsSummary:
         return self._summary() if self._summary is not None else TokenSummary.of(self.logits)
 
-    def index_select(self, index: Tensor) -> TokenSignals:
+    def index_select(self, index: Tensor) -> "TokenSignals":
         def selected(name: str) -> Callable[[], Tensor]:
             return lambda: self._value(name).index_select(0, index)
 
@@ -129,7 +127,7 @@ class TokenSignals(ExitSignals):
         )
 
     @classmethod
-    def join(cls, parts: Sequence[TokenSignals]) -> TokenSignals:
+    def join(cls, parts: "Sequence[TokenSignals]") -> "TokenSignals":
         """Of sentences of tags: summaries and outputs alone. Outputs are padded with -1."""
         columns = (torch.cat([getattr(part.summary, name) for part in parts]) for name in SUMMARIES)
         summary = TokenSummary(*columns)

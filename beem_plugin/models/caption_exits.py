@@ -66,10 +66,6 @@ class CaptionExits(torch.nn.Module):
         attention = 2 * tokens * branch.width if branch.mixes_tokens else 0
         return sum(part.in_features * part.out_features for part in linear) + attention
 
-    def exit_features(self, exit_number: int, read: Tensor, memory: Memory | None = None) -> Tensor:
-        """`(tokens, size)` from `(tokens, hidden)` of `exit_input`; their product with `exit_weight` are the logits."""
-        return self.head(exit_number).features(read, memory)
-
     def remember(self, exit_number: int, read: Tensor, memory: dict[str, Tensor]) -> None:
         """Adds to `memory` what the next exit's head reads; called at every early exit if the heads remember."""
         memory.update(self.head(exit_number).memory_after(read, memory))
@@ -80,7 +76,8 @@ class CaptionExits(torch.nn.Module):
 
     def exit_logits(self, exit_number: int, read: Tensor, memory: Memory | None = None) -> Tensor:
         """`(tokens, vocabulary)` float32"""
-        return functional.linear(self.exit_features(exit_number, read, memory), self.exit_weight(exit_number)).float()
+        features = self.head(exit_number).features(read, memory)
+        return functional.linear(features, self.exit_weight(exit_number)).float()
 
     def head_macs(self, exit_number: int, num_tokens: int | None = None) -> int:
         """Multiply-accumulates of an exit's logits for a token, over the vocabulary or `num_tokens` entries of it."""
@@ -136,7 +133,7 @@ class CaptionExits(torch.nn.Module):
 
         def summary() -> TokenSummary:
             count(tokens * self.head_macs(exit_number, self.shortlist))
-            features = self.exit_features(exit_number, read, before)
+            features = self.head(exit_number).features(read, before)
             rows = functional.embedding(candidates, self.exit_weight(exit_number))  # (tokens, shortlist, size)
             return shortlist_summary(torch.bmm(rows, features.unsqueeze(2)).squeeze(2).float(), candidates, mass)
 

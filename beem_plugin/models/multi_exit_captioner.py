@@ -1,7 +1,5 @@
 """Image captioning with exits in the decoder."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -130,7 +128,7 @@ class MultiExitCaptioner(ExitModel):
         cross_attention = matching("crossattention", "ln_cross_attn")
         return {**super().parts(), "image_encoder": image_encoder, "cross_attention": cross_attention}
 
-    def train(self, mode: bool = True) -> MultiExitCaptioner:
+    def train(self, mode: bool = True) -> "MultiExitCaptioner":
         if mode:  # compiled decoders are valid for the current weights only, and training needs their memory
             self.decoding.compiled.clear()
         return super().train(mode)

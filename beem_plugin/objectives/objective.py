@@ -1,7 +1,5 @@
 """The contract of objectives: losses over all exits."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -64,7 +62,7 @@ class Objective(torch.nn.Module, Registrable):
         for part in self._inner():
             part.start_training(vocab, tokenizer)
 
-    def _inner(self) -> list[Objective]:
+    def _inner(self) -> "list[Objective]":
         return [part for part in self.children() if isinstance(part, Objective)]
 
     def start_step(self, step: int, total_steps: int) -> None:

@@ -1,5 +1,6 @@
 """A model's loss and metrics on a data set; every sample counts once for any number of processes."""
 
+import functools
 import logging
 import re
 from collections.abc import Iterator
@@ -108,10 +109,7 @@ def merge_metrics(model: Model, accelerator: Accelerator, which: str = "") -> No
 
 def merge_metric_states(states: list[dict[str, Any]]) -> dict[str, Any]:
     """The sum of metric states: lists are joined, numbers and tensors added, dictionaries merged."""
-    merged = states[0]
-    for state in states[1:]:
-        merged = _add(merged, state)
-    return merged
+    return functools.reduce(_add, states)
 
 
 def _add(a: Any, b: Any) -> Any:

@@ -149,11 +149,7 @@ class GradientDescentTrainer(RunningTrainer):
             )
             for scheduler in (learning_rate_scheduler, momentum_scheduler)
         )
-        if (
-            self.learning_rate_scheduler is not None
-            and self.learning_rate_scheduler.needs_validation_metric
-            and validation_data_loader is None
-        ):
+        if validation_data_loader is None and getattr(self.learning_rate_scheduler, "needs_validation_metric", False):
             raise ConfigurationError("trainer.learning_rate_scheduler needs validation data: set validation_data_path")
         self.checkpointer = (checkpointer or Lazy(Checkpointer)).construct(serialization_dir=serialization_dir)
         self.grad_norm = grad_norm

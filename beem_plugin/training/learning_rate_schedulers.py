@@ -130,8 +130,6 @@ class TorchScheduler(LearningRateScheduler):
     torch_scheduler: Any
 
     def step(self, metric: float | None = None) -> None:
-        if self.needs_validation_metric and metric is None:
-            raise ConfigurationError("learning_rate_scheduler: it needs validation data, found none")
         self.torch_scheduler.step(*([metric] if self.needs_validation_metric else []))
 
     def state_dict(self) -> dict[str, Any]:

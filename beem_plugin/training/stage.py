@@ -1,7 +1,5 @@
 """One stage of a training in several stages: its config block, its objective and data, its result."""
 
-from __future__ import annotations
-
 import datetime
 import re
 from collections.abc import Callable, Iterator
@@ -100,7 +98,7 @@ class StageResult:
         accelerator.wait_for_everyone()
 
     @classmethod
-    def load(cls, directory: Path, accelerator: Accelerator) -> StageResult | None:
+    def load(cls, directory: Path, accelerator: Accelerator) -> "StageResult | None":
         """The result of a finished stage, else `None`; restores the random generators' states after the stage."""
         path = directory / MARKER
         if not path.exists():

@@ -41,7 +41,7 @@ def test_training_moves_branches_and_decoding_reads_them(branch: dict[str, Any],
     assert model.decoder.head_macs(1) == plain.decoder.head_macs(1)
     inside = {"adapter": 0, "mlp": 4 * width * width, "transformer": 8 * width * width + 2 * 3 * width}
     assert model.decoder.branch_macs(1, tokens=3) == 2 * 32 * width + inside[str(branch["type"])]
-    assert torch.equal(model.decoder.exit_features(1, hidden, {}), plain.decoder.exit_features(1, hidden, {}))
+    assert torch.equal(model.decoder.head(1).features(hidden, {}), plain.decoder.head(1).features(hidden, {}))
     model.train()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     before = [h.branch.up.weight.clone() for h in list(model.decoder.exits)[:-1]]  # type: ignore[union-attr, operator]

@@ -7,8 +7,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from beem_plugin.common.registry import made
 from beem_plugin.exits.calibration_report import CalibrationReport
-from beem_plugin.exits.confidence_calibration import ConfidenceCalibration, as_calibration
+from beem_plugin.exits.confidence_calibration import ConfidenceCalibration
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.score_table import ScoreTable
 from beem_plugin.exits.signals import ExitSignals
@@ -85,7 +86,7 @@ class Calibrated(WrappedPolicy):
 
     def __init__(self, policy: ExitPolicy, calibration: ConfidenceCalibration | str | None = None) -> None:
         super().__init__(policy)
-        self.calibration = as_calibration(calibration)
+        self.calibration = made(ConfidenceCalibration, calibration, "temperature")
 
     def bind(self, exit_layers: Sequence[int], num_labels: int) -> None:
         self.calibration.check_exits(len(exit_layers), num_labels)

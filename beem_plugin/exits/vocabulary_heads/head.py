@@ -1,7 +1,5 @@
 """Vocabulary heads: the base class, and those of a layer normalisation before a matrix."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
@@ -41,7 +39,7 @@ class VocabularyHead(torch.nn.Module, Registrable):
         self.branch: Branch | None = None
         """Further layers of the exit's own, whose output the methods get as `hidden`; set by the decoder."""
 
-    def join(self, heads: Sequence[VocabularyHead]) -> None:
+    def join(self, heads: "Sequence[VocabularyHead]") -> None:
         """Called once with the heads of all exits but the last, in order, so that they can share parameters."""
 
     def features(self, hidden: Tensor, memory: Memory | None = None) -> Tensor:
