@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from beem_plugin.common.errors import ConfigurationError, DataError, NotCalibratedError
+from beem_plugin.common.errors import ConfigurationError, DataError, NotCalibratedError, check_number
 from beem_plugin.common.recipes import signature_of
 from beem_plugin.common.registry import Registrable, names_where, registered_name
 from beem_plugin.exits.calibration_report import CalibrationReport
@@ -83,8 +83,7 @@ class ExitPolicy(SharedScores, Registrable):
         depth, and the number of labels, 1 for a regression. A `ConfigurationError` if the policy's parameters, or the
         policy, do not fit it.
         """
-        if num_labels < 1:
-            raise ConfigurationError(f"exit policy: found num_labels = {num_labels}, allowed: 1 or more")
+        check_number("num_labels", num_labels, low=1)
         if num_labels == 1 and not self.serves_regression:
             raise ConfigurationError(
                 f"exit policy {self.registered_name}: found a regression, one value an exit, which has no "

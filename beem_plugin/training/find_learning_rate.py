@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.errors import ConfigurationError, check_number
 from beem_plugin.common.files import write_json
 from beem_plugin.common.params import load_config
 from beem_plugin.common.ranks import launched_rank
@@ -66,8 +66,7 @@ def find_learning_rate(
     `learning_rates`, `losses`, `smoothed_losses`; `steepest`: the rate at which the smoothed loss falls fastest,
     `lowest`: at which it is lowest.
     """
-    if num_batches <= FEWEST:
-        raise ConfigurationError(f"--num-batches: found {num_batches}, allowed: more than {FEWEST}")
+    check_number("--num-batches", num_batches, low=FEWEST, open_low=True)
     if not 0 < start_lr < end_lr:
         raise ConfigurationError(f"--start-lr, --end-lr: found {start_lr}, {end_lr}, allowed: 0 < start < end")
 

@@ -43,7 +43,7 @@ def test_it_stops_where_the_loss_rises(tmp_path: Path) -> None:
     high = params(trainer__optimizer__type="sgd")
     found = find_learning_rate(high, tmp_path / "a", 1e-3, 1e4, 60, stopping_factor=2.0)
     assert 10 < len(found["losses"]) < 60 and max(found["losses"]) <= 2 * min(found["losses"])
-    with pytest.raises(ConfigurationError, match="--num-batches: found 5, allowed: more than 10"):
+    with pytest.raises(ConfigurationError, match="--num-batches: found 5, allowed: above 10"):
         find_learning_rate(high, tmp_path / "b", num_batches=5)
     with pytest.raises(ConfigurationError, match="--start-lr, --end-lr: found 1, 0.1, allowed"):
         find_learning_rate(high, tmp_path / "b", 1, 0.1)
