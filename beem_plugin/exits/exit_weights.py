@@ -9,8 +9,6 @@ from beem_plugin.common.errors import ConfigurationError, check_choice, check_nu
 from beem_plugin.common.registry import Registrable, made
 from beem_plugin.exits.trace_interface import Trace, require_labels
 
-VARIANTS = ("plain", "balanced", "above_chance")
-
 
 class ExitWeights(Registrable):
     """
@@ -103,7 +101,7 @@ class AccuracyWeights(ExitWeights):
     needs_calibration = True
 
     def __init__(self, variant: str = "plain") -> None:
-        check_choice("weights.variant", variant, VARIANTS)
+        check_choice("weights.variant", variant, ("plain", "balanced", "above_chance"))
         self.variant = variant
 
     def fit(self, trace: Trace) -> list[float]:

@@ -7,8 +7,6 @@ from torch import Tensor
 
 from beem_plugin.common.errors import check_choice
 
-POOLINGS = ("cls", "mean")
-
 
 @Seq2VecEncoder.register("bert_pooler", exist_ok=True)
 class BertPooler(Seq2VecEncoder):
@@ -30,7 +28,7 @@ class BertPooler(Seq2VecEncoder):
 
     def __init__(self, embedding_dim: int, pooling: str = "cls", pretrained: bool = True) -> None:
         super().__init__()
-        check_choice("pooler.pooling", pooling, POOLINGS)
+        check_choice("pooler.pooling", pooling, ("cls", "mean"))
         self.pooling = pooling
         self.pretrained = pretrained
         self.dense = torch.nn.Linear(embedding_dim, embedding_dim)

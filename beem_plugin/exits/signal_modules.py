@@ -13,8 +13,6 @@ from beem_plugin.common.registry import Registrable
 from beem_plugin.exits.poolers import as_input_of
 from beem_plugin.exits.signals import confidence_of, entropy_of, margin_of
 
-SCOPES = ("tokens", "first")
-
 
 @dataclass
 class ExitView:
@@ -168,7 +166,7 @@ class Similarity(SignalModule):
 
     def __init__(self, num_exits: int, pooled_size: int, num_labels: int, over: str = "tokens") -> None:
         super().__init__(num_exits, pooled_size, num_labels)
-        check_choice("over", over, SCOPES)
+        check_choice("over", over, ("tokens", "first"))
         self.over = over
 
     def forward(self, view: ExitView) -> Tensor:

@@ -9,8 +9,6 @@ from torch import Tensor
 from beem_plugin.common.errors import ConfigurationError, DataError, check_choice, check_number
 from beem_plugin.common.registry import Registrable
 
-BALANCES = ("occurrences", "types")
-
 
 class TokenHash(Registrable):
     """Computes the table of a hash-exit encoder: the block `hash`."""
@@ -70,7 +68,7 @@ class FrequencyHash(BucketHash):
         self, num_buckets: int = 6, bucket_layers: list[int] | None = None, balance: str = "occurrences"
     ) -> None:
         super().__init__(num_buckets, bucket_layers)
-        check_choice("hash.balance", balance, BALANCES)
+        check_choice("hash.balance", balance, ("occurrences", "types"))
         self.balance = balance
 
     def buckets(self, counts: Tensor) -> Tensor:

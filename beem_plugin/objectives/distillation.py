@@ -16,9 +16,6 @@ from beem_plugin.objectives.exit_loss import (
 from beem_plugin.objectives.exit_weights import REDUCTIONS, Curriculum, WeightedObjective
 from beem_plugin.objectives.objective import Objective
 
-DISTILLATIONS = (*DIRECTIONS, "off")
-TEACHERS = ("last", "next")
-
 
 @Objective.register("weighted_distillation")
 class WeightedDistillation(WeightedObjective):
@@ -73,8 +70,8 @@ class WeightedDistillation(WeightedObjective):
         curriculum: Curriculum | None = None,
     ) -> None:
         super().__init__(layer_weights, reduction, curriculum)
-        check_choice("distillation", distillation, DISTILLATIONS)
-        check_choice("teacher", teacher, TEACHERS)
+        check_choice("distillation", distillation, (*DIRECTIONS, "off"))
+        check_choice("teacher", teacher, ("last", "next"))
         check_number("temperature", temperature, open_low=True)
         self.distillation = distillation
         self.distillation_weight = distillation_weight

@@ -9,8 +9,6 @@ from beem_plugin.objectives.exit_loss import mean_exit_losses, mean_over_known, 
 from beem_plugin.objectives.exit_weights import Curriculum, WeightedObjective
 from beem_plugin.objectives.objective import Objective
 
-MEASURES = ("cross_entropy", "kl")
-
 
 @Objective.register("diverse")
 class Diverse(WeightedObjective):
@@ -52,7 +50,7 @@ class Diverse(WeightedObjective):
     ) -> None:
         super().__init__(layer_weights, reduction, curriculum)
         check_number("weight", weight, high=1, open_high=True)
-        check_choice("measure", measure, MEASURES)
+        check_choice("measure", measure, ("cross_entropy", "kl"))
         self.weight = weight
         self.measure = measure
         self.detach_earlier = detach_earlier

@@ -9,7 +9,6 @@ from beem_plugin.common.errors import ConfigurationError, check_choice, check_nu
 from beem_plugin.common.registry import Registrable
 from beem_plugin.objectives.objective import Objective
 
-WEIGHTINGS = ("linear", "descending", "descending_release", "uniform")
 REDUCTIONS = ("mean", "sum")
 
 
@@ -125,7 +124,7 @@ class WeightedObjective(Objective):
         super().__init__()
         check_choice("reduction", reduction, REDUCTIONS)
         if isinstance(layer_weights, str):
-            check_choice("layer_weights", layer_weights, WEIGHTINGS)
+            check_choice("layer_weights", layer_weights, ("linear", "descending", "descending_release", "uniform"))
         elif not layer_weights or min(layer_weights) < 0 or not any(layer_weights):
             raise ConfigurationError(
                 f"layer_weights: found {list(layer_weights)}, allowed: numbers from 0, not all of them 0"

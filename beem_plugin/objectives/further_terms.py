@@ -74,9 +74,6 @@ class LearnedExit(ExtendedObjective):
         return {"predicted_error": error.mean() if self.reduction == "mean" else error.sum()}
 
 
-KEYS = ("all", "last")
-
-
 @Objective.register("contrastive")
 class Contrastive(ExtendedObjective):
     """
@@ -109,7 +106,7 @@ class Contrastive(ExtendedObjective):
     ) -> None:
         super().__init__(objective if objective is not None else WeightedDistillation("uniform", "off"), weight)
         check_number("temperature", temperature, open_low=True)
-        check_choice("keys", keys, KEYS)
+        check_choice("keys", keys, ("all", "last"))
         self.temperature = temperature
         self.keys = keys
 

@@ -11,7 +11,6 @@ from beem_plugin.exits.outputs import ExitOutputs
 from beem_plugin.objectives.exit_loss import exit_loss, kl_divergence, loss_name, mean_over_known
 from beem_plugin.objectives.objective import Objective
 
-DIRECTIONS = ("prior_halting", "halting_prior")
 NEAR_ZERO = 1e-6
 """Halting probabilities are kept this far from 0 and 1, so that their logarithms are finite in float32."""
 
@@ -57,7 +56,7 @@ class Pondering(Objective):
         check_number("beta", beta)
         check_number("lambda_p", lambda_p, high=1, open_low=True, open_high=True)
         check_number("epsilon", epsilon, high=1, open_high=True)
-        check_choice("direction", direction, DIRECTIONS)
+        check_choice("direction", direction, ("prior_halting", "halting_prior"))
         self.beta = beta
         self.lambda_p = lambda_p
         self.epsilon = epsilon

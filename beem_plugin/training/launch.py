@@ -8,7 +8,6 @@ from accelerate.utils import DistributedDataParallelKwargs, DistributedType
 from beem_plugin.common.errors import ConfigurationError, check_choice
 from beem_plugin.common.ranks import launched_processes
 
-PRECISIONS = ("no", "fp16", "bf16")
 PLAIN_KINDS = (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU)
 
 
@@ -26,7 +25,7 @@ def make_accelerator(
     cuda_device: int | None = None, mixed_precision: str = "no", find_unused_parameters: bool = False
 ) -> Accelerator:
     """The accelerator for these keys of `GradientDescentTrainer`; under a launcher only `cuda_device` -1 matters."""
-    check_choice("trainer.mixed_precision", mixed_precision, PRECISIONS)
+    check_choice("trainer.mixed_precision", mixed_precision, ("no", "fp16", "bf16"))
     join_processes(cuda_device)
     if cuda_device not in (None, -1) and launched_processes() == 1:
         if not 0 <= cuda_device < torch.cuda.device_count():

@@ -14,8 +14,6 @@ from beem_plugin.exits.outputs import HeadOutput
 
 logger = logging.getLogger(__name__)
 
-NORMALIZATIONS = ("log_softmax", "none", "layer_norm")
-
 
 class CascadedHead(PooledHead):
     """
@@ -64,7 +62,7 @@ class CascadedHeads(HeadFamily):
     """
 
     def __init__(self, normalization: str = "log_softmax") -> None:
-        check_choice("head.normalization", normalization, NORMALIZATIONS)
+        check_choice("head.normalization", normalization, ("log_softmax", "none", "layer_norm"))
         self.normalization = normalization
 
     def build(self, sizes: HeadSizes) -> list[ExitHead]:

@@ -14,8 +14,6 @@ from beem_plugin.exits.state import ExitState
 from beem_plugin.exits.threshold_strategy import Thresholds
 from beem_plugin.exits.trace_interface import Trace
 
-DISAGREEMENTS = ("restart", "zero")
-
 
 @ExitPolicy.register("beem")
 class Beem(ThresholdPolicy):
@@ -54,7 +52,7 @@ class Beem(ThresholdPolicy):
         min_exit: int = 1,
     ) -> None:
         super().__init__(thresholds, min_exit)
-        check_choice("on_disagreement", on_disagreement, DISAGREEMENTS)
+        check_choice("on_disagreement", on_disagreement, ("restart", "zero"))
         self.weighting = as_weights(weights)
         self.on_disagreement = on_disagreement
         self.weights: list[float] | None = None

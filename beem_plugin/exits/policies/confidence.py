@@ -13,8 +13,6 @@ from beem_plugin.exits.signals import ExitSignals
 from beem_plugin.exits.state import ExitState
 from beem_plugin.exits.threshold_strategy import Thresholds
 
-FALLBACKS = ("last", "most_confident")
-
 
 @ExitPolicy.register("confidence")
 @ExitPolicy.register("max_probability")
@@ -37,7 +35,7 @@ class MaxProbability(ThresholdPolicy):
 
     def __init__(self, thresholds: Thresholds | None = None, min_exit: int = 1, fallback: str = "last") -> None:
         super().__init__(thresholds, min_exit)
-        check_choice("fallback", fallback, FALLBACKS)
+        check_choice("fallback", fallback, ("last", "most_confident"))
         self.fallback = fallback
 
     def needs(self, exit_number: int) -> bool:

@@ -14,7 +14,6 @@ from beem_plugin.exits.signals import ExitSignals
 from beem_plugin.exits.state import ExitState
 from beem_plugin.exits.trace_interface import Trace
 
-DECAYS = ("calm", "mue")
 SHARE = 0.9
 """Share of the threshold that remains at any position."""
 
@@ -57,7 +56,7 @@ class DecayingThreshold(ThresholdPolicy):
                 f"policy: found {policy.registered_name}, allowed: a policy whose score must exceed "
                 "its threshold, such as margin, max_probability, similarity, beem"
             )
-        check_choice("decay", decay, DECAYS)
+        check_choice("decay", decay, ("calm", "mue"))
         check_number("max_length", max_length, low=1)
         check_number("temperature", temperature)
         super().__init__(policy.strategy, policy.min_exit)

@@ -15,8 +15,6 @@ from beem_plugin.exits.signals import ExitSignals
 from beem_plugin.exits.state import ExitState
 from beem_plugin.exits.trace_interface import Trace
 
-OUTPUTS = ("last", "run_mean", "mean")
-
 
 class CountingPolicy(ExitPolicy):
     """A sample exits after `patience` exits in a row at which `holds` is true."""
@@ -149,7 +147,7 @@ class ConfidentPatience(CountingPolicy):
     def __init__(self, patience: int, entropy_threshold: float, output: str = "last") -> None:
         super().__init__(patience)
         check_number("entropy_threshold", entropy_threshold)
-        check_choice("output", output, OUTPUTS)
+        check_choice("output", output, ("last", "run_mean", "mean"))
         self.entropy_threshold = entropy_threshold
         self.output_kind = output
 
