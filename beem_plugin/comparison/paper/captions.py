@@ -41,11 +41,7 @@ def decoder_depth(config: dict[str, Any]) -> int:
 
 
 def run_caption_table(
-    trainings: Trainings,
-    jobs: int = 1,
-    devices: Sequence[str] = (),
-    metrics: Sequence[str] = ("bleu", "meteor", "rouge_l", "cider"),
-    spice_jars: str | None = None,
+    trainings: Trainings, jobs: int, devices: Sequence[str], metrics: Sequence[str], spice_jars: str | None
 ) -> tuple[Table, list[dict[str, Any]]]:
     """The table, and one record a method and seed."""
     records: list[dict[str, Any]] = []
@@ -63,19 +59,14 @@ def run_caption_table(
         record["layer_speedup"] *= depth / record.pop("depth")
     order = [variant.name for variant in trainings.variants]
     records.sort(key=lambda record: (order.index(record["method"]), record["seed"]))
-    table = Table(
-        [*text("model"), *(Column(METRIC_NAMES[name], digits=1) for name in COLUMNS), Column("Speedup", unit="x")]
-    )
-    table.title = "Table 3"
+    columns = [*(Column(METRIC_NAMES[name], digits=1) for name in COLUMNS), Column("Speedup", unit="x")]
+    table = Table([*text("model"), *columns], title="Table 3")
     for name in order:
         own = [record for record in records if record["method"] == name]
         cells = [spread(own, key) for key in (*COLUMNS, "layer_speedup")]
         table.rows.append([CAPTION_METHODS[name].format(layers=3 * depth // 4), *cells])
-    table.notes = [
-        f"Median over {trainings.seeds} seeds [smallest, largest].",
-        "Speed-ups count blocks of the decoder.",
-        *errors,
-    ]
+    median = f"Median over {trainings.seeds} seeds [smallest, largest]."
+    table.notes = [median, "Speed-ups count blocks of the decoder.", *errors]
     return table, records
 
 
@@ -83,11 +74,9 @@ def decoded(run: TrainingRun) -> tuple[list[dict[str, Any]], list[list[str]]]:
     """The test images' captions under a training's rules, by variant; kept in `seed_K.captions.json` beside it."""
     path = run.serialization_dir.with_suffix(".captions.json")
     variants = run.training.variants
-    if path.is_file():
-        kept = read_json(path)
-        if {row["name"] for row in kept["rows"]} >= {variant.name for variant in variants}:
-            names = [variant.name for variant in variants]
-            return [row for row in kept["rows"] if row["name"] in names], kept["references"]
+    kept, names = read_json(path) if path.is_file() else {"rows": []}, {variant.name for variant in variants}
+    if {row["name"] for row in kept["rows"]} >= names:
+        return [row for row in kept["rows"] if row["name"] in names], kept["references"]
     trained = TrainedRun(run)
     model = captioner_of(trained.archive.model)
     cases = []

@@ -43,14 +43,8 @@ def paper_tables_from_args(args: argparse.Namespace) -> int:
     """Runs the script; 1 if a training failed."""
     check_least(args, 1, "seeds", "per_gpu", "jobs")
     check_least(args, 0, "gpus")
-    choices = Choices(
-        epochs=args.epochs,
-        lr=args.lr,
-        batch_size=args.batch_size,
-        speedup=args.speedup,
-        overrides=json_object("--overrides", args.overrides),
-        task_overrides=json_object("--task-overrides", args.task_overrides),
-    )
+    overrides = json_object("--overrides", args.overrides), json_object("--task-overrides", args.task_overrides)
+    choices = Choices(args.epochs, args.lr, args.batch_size, args.speedup, *overrides)
     devices = [str(gpu) for _ in range(args.per_gpu) for gpu in range(args.gpus)]
     jobs = len(devices) or args.jobs
     if args.table == CAPTION_TABLE:
@@ -78,9 +72,8 @@ def paper_tables_from_args(args: argparse.Namespace) -> int:
 
 def chosen_plan(args: argparse.Namespace, choices: Choices) -> Plan:
     layout = FIGURES[args.figure] if args.figure else LAYOUTS[args.table]
-    backbones: Sequence[str] = layout.backbones
-    environment = os.environ.get("BEEM_BACKBONE")
-    backbones = args.backbone or ([environment] if environment else backbones)
+    environment = list(filter(None, [os.environ.get("BEEM_BACKBONE")]))
+    backbones: Sequence[str] = args.backbone or environment or layout.backbones
     methods: Sequence[str] = args.methods or layout.methods
     for method in methods:
         check_choice("--methods", method, METHODS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import combinations
 from typing import NamedTuple
 
@@ -79,7 +79,6 @@ class Networks:
     depth: int  # layers of the plain network of full depth, which speeds are relative to
     exits: list[Traces]
     plain: dict[Plain, list[Traces]]  # that of full depth among them
-    _tables: dict[Alternative, list[tuple[ScoreTable, ScoreTable]]] = field(default_factory=dict, repr=False)
 
     @property
     def full(self) -> Plain:
@@ -112,8 +111,8 @@ class Networks:
         own = [member.layers if costs is None else costs[member.layers] for member in alternative.members]
         place = Traces._fields.index(part)
         if alternative.is_cascade:
-            tables = [both[place] for both in self.tables(alternative)]
-            return np.stack([right_at(table, np.cumsum(own), cost) for table in tables])
+            rule, traces = {**CASCADE_RULE, "thresholds": "never"}, [both[place] for both in self.cascade(alternative)]
+            return np.stack([right_at(build(rule, one).scores(one), np.cumsum(own), cost) for one in traces])
         seeds = zip(*(self.plain[member] for member in alternative.members), strict=True)
         right = [[right_of_last_exit(traces[place]) for traces in members] for members in seeds]
         return np.stack([mixture(own, each.__getitem__, cost) for each in right])
@@ -122,17 +121,6 @@ class Networks:
         """The traces of a cascade, one entry a seed."""
         seeds = zip(*(self.plain[member] for member in alternative.members), strict=True)
         return [Traces(*(cascade_trace(part) for part in zip(*members, strict=True))) for members in seeds]
-
-    def tables(self, alternative: Alternative) -> list[tuple[ScoreTable, ScoreTable]]:
-        """The scores of a cascade on both parts of its traces, one entry a seed."""
-
-        def scores(trace: ExitTrace) -> ScoreTable:
-            return build({**CASCADE_RULE, "thresholds": "never"}, trace).scores(trace)
-
-        if alternative not in self._tables:
-            seeds = self.cascade(alternative)
-            self._tables[alternative] = [(scores(one.held_out), scores(one.reported)) for one in seeds]
-        return self._tables[alternative]
 
 
 def right_at(table: ScoreTable, costs: Sequence[float] | np.ndarray, cost: float) -> np.ndarray:
