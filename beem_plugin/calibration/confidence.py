@@ -29,15 +29,9 @@ def reliability(confidence: Tensor, right: Tensor, bins: int = DEFAULT_BINS) -> 
     counts = torch.bincount(member, minlength=bins)
     mean = torch.bincount(member, weights=confidence.double(), minlength=bins) / counts
     accuracy = torch.bincount(member, weights=right.double(), minlength=bins) / counts
-    return [
-        {
-            **{"low": low, "high": high, "samples": count},
-            **{"confidence": found if count else None, "accuracy": share if count else None},
-        }
-        for low, high, count, found, share in zip(
-            *(values.tolist() for values in (edges[:-1], edges[1:], counts, mean, accuracy)), strict=True
-        )
-    ]
+    names = ("low", "high", "samples", "confidence", "accuracy")
+    rows = zip(*(values.tolist() for values in (edges[:-1], edges[1:], counts, mean, accuracy)), strict=True)
+    return [dict(zip(names, row if row[2] else (*row[:3], None, None), strict=True)) for row in rows]
 
 
 def expected_calibration_error(confidence: Tensor, right: Tensor, bins: int = DEFAULT_BINS) -> float:
