@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from beem_plugin.calibration.replay import replay
@@ -26,6 +27,7 @@ from beem_plugin.common.logging import close_logging
 from beem_plugin.common.params import load_config
 from beem_plugin.common.plugins import defer_import
 from beem_plugin.common.registry import Params
+from beem_plugin.data.vocabulary import given_labels
 from beem_plugin.pipeline import EarlyExitPipeline
 from beem_plugin.predictors.early_exit import Text, row_of, texts_of
 from beem_plugin.training.new_config import Columns, config_for
@@ -35,7 +37,6 @@ from beem_plugin.training.train import train_model
 ENCODER = "microsoft/mpnet-base"
 SOURCE = "texts given to fit"
 _TRAINING = threading.Lock()  # it seeds generators and redirects output of the whole process
-
 KEYS = {
     "speedup": ["model.exit_policy.thresholds.speedup"],
     "epochs": ["trainer.num_epochs"],
@@ -78,13 +79,13 @@ def fine_tune(
     """
     if unknown := set(options) - set(KEYS):
         raise TypeError(f"fine_tune: found the option {min(unknown)!r}, allowed: {', '.join(KEYS)}")
-    rows, names = _texts(texts), [str(label).strip() for label in labels]
+    rows, names = _texts(texts), [str(label).strip() for label in given_labels(labels)]
     if len(rows) != len(names):
         raise DataError(f"labels: found {len(names)} for {len(rows)} texts, allowed: as many")
     fields = ("text1", "text2") if rows and isinstance(rows[0], tuple) and len(rows[0]) == 2 else ("text",)
     records = [texts_of(row_of(row, fields), fields) for row in rows]
     classes = Counter(names)
-    if len(classes) < 2 or "" in classes:
+    if len(classes) < 2:
         raise DataError(f"labels: found {', '.join(map(repr, classes)) or 'none'}, allowed: two names or more")
     fraction = options.get("validation_fraction") or 0.1
     if round(fraction * len(rows)) < 1:
@@ -199,8 +200,7 @@ class EarlyExitClassifier(ClassifierMixin, BaseEstimator):
         random_state: int | None = None,
         verbose: bool = False,
     ) -> None:
-        # scikit-learn's rule: each argument is an attribute, unchanged.
-        for name, value in list(locals().items()):
+        for name, value in list(locals().items()):  # scikit-learn's rule: each argument is an attribute, unchanged
             if name not in ("self", "__class__"):
                 setattr(self, name, value)
 
@@ -211,11 +211,12 @@ class EarlyExitClassifier(ClassifierMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any) -> EarlyExitClassifier:
         """`X`: a list, array or series of texts; pairs, or a frame of two columns. `y`: as many labels of any type."""
-        self.classes_, indices = np.unique(np.asarray(y), return_inverse=True)
+        self.classes_, indices = np.unique(np.asarray(given_labels(y)), return_inverse=True)
+        check_classification_targets(y)
         names = [str(label).strip() for label in self.classes_]
         given, options = [names[index] for index in indices], {name: getattr(self, name) for name in KEYS}
         about = (self.encoder, self.overrides, self.serialization_dir, names, self.verbose)
-        self.pipeline_ = fine_tune(_texts(X), given, *about, **options)
+        self.pipeline_ = fine_tune(X, given, *about, **options)
         self.fitted_speedup_ = self.speedup
         calibration: Any = self.pipeline_.archive.calibration
         self.exits_ = replay(self.pipeline_.model.exit_policy, calibration.trace).exits.numpy()

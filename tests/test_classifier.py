@@ -131,6 +131,9 @@ def test_fine_tune_keeps_what_it_did_and_leaves_the_program_as_it_was(
     ("texts", "labels", "message"),
     [
         (["a", "b"], [0], "labels: found 1 for 2 texts"),
+        (["a"] * 2, ["x", None], r"labels\[1\]: found None, allowed: a name or a number"),
+        (["a"] * 2, pd.Series(["x", float("nan")]), r"labels\[1\]: found nan, allowed"),
+        (["a"] * 2, [["x"], ["y"]], r"labels\[0\]: found a list, allowed: one label"),
         (["a"] * 5, ["x"] * 5, "labels: found 'x', allowed: two names or more"),
         (["a", "b"], ["x", "y"], "texts: found 2, allowed: more: validation_fraction 0.1 of them is none"),
         (pd.DataFrame({"a": ["a", "b"]}), ["x"], "labels: found 1 for 2 texts, allowed: as many"),
@@ -140,8 +143,11 @@ def test_fine_tune_keeps_what_it_did_and_leaves_the_program_as_it_was(
     ],
 )
 def test_what_cannot_be_trained_on_is_one_line(texts: Any, labels: list[Any], message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        EarlyExitClassifier("missing").fit(texts, labels)
+    for train in (EarlyExitClassifier("missing").fit, fine_tune):
+        with pytest.raises(DataError, match=message):
+            train(texts, labels)
+    with pytest.raises(ValueError, match="continuous"):
+        EarlyExitClassifier("missing").fit(["a", "b"], [0.5, 1.25])
     with pytest.raises(NotFittedError):
         EarlyExitClassifier().predict(["a"])
     with pytest.raises(TypeError, match="found the option 'epoch', allowed: speedup, epochs"):

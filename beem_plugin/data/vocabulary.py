@@ -182,6 +182,15 @@ class LabelRules:
         return json.dumps(int(value) if is_whole else value)
 
 
+def given_labels(labels: Iterable[Any]) -> list[Any]:
+    """The labels of a call in Python as its own types; a missing one, or a list, is a `DataError`."""
+    found = [label.tolist() if hasattr(label, "tolist") else label for label in labels]
+    for number, label in enumerate(found):
+        if not LabelRules().text(label, f"labels[{number}]"):
+            raise DataError(f"labels[{number}]: found {label!r}, allowed: a name or a number")
+    return found
+
+
 def parse_label(name: str, label_names: Sequence[str] | None, what: str) -> str | None:
     """The label's name for `name`, which may be its position in `label_names`; `None` for pandas' `nan`."""
     if name in (label_names or ()):
