@@ -1,24 +1,14 @@
-from beem_plugin.calibration.thresholds.best_on_validation import BestOnValidation
-from beem_plugin.calibration.thresholds.budget import BudgetThresholds
-from beem_plugin.calibration.thresholds.error_rate import ErrorRate
-from beem_plugin.calibration.thresholds.joint import Joint
-from beem_plugin.calibration.thresholds.path import ThresholdPath
-from beem_plugin.calibration.thresholds.risk_controlled import RiskControlled
-from beem_plugin.calibration.thresholds.ucb import UpperConfidenceBound
-from beem_plugin.exits.score_table import ScoreTable
-from beem_plugin.exits.threshold_strategy import NEVER, FixedThresholds, ThresholdFit, ThresholdStrategy
-
-__all__ = [
-    "NEVER",
-    "BestOnValidation",
-    "BudgetThresholds",
-    "ErrorRate",
-    "FixedThresholds",
-    "Joint",
-    "RiskControlled",
-    "ScoreTable",
-    "ThresholdFit",
-    "ThresholdPath",
-    "ThresholdStrategy",
-    "UpperConfidenceBound",
-]
+from beem_plugin.calibration.thresholds.best_on_validation import BestOnValidation as BestOnValidation
+from beem_plugin.calibration.thresholds.budget import BudgetThresholds as BudgetThresholds
+from beem_plugin.calibration.thresholds.error_rate import ErrorRate as ErrorRate
+from beem_plugin.calibration.thresholds.joint import Joint as Joint
+from beem_plugin.calibration.thresholds.path import ThresholdPath as ThresholdPath
+from beem_plugin.calibration.thresholds.risk_controlled import RiskControlled as RiskControlled
+from beem_plugin.calibration.thresholds.ucb import UpperConfidenceBound as UpperConfidenceBound
+from beem_plugin.exits.score_table import ScoreTable as ScoreTable
+from beem_plugin.exits.threshold_strategy import (
+    NEVER as NEVER,
+    FixedThresholds as FixedThresholds,
+    ThresholdFit as ThresholdFit,
+    ThresholdStrategy as ThresholdStrategy,
+)
