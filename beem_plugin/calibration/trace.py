@@ -33,7 +33,7 @@ from beem_plugin.exits.score_table import full_depth_cost
 from beem_plugin.exits.signals import ExitSignals, decision_dtype, prediction_of
 
 
-@dataclass
+@dataclass(repr=False)
 class ExitTrace:
     """
     The logits of all exits for a set of samples.
@@ -78,6 +78,10 @@ class ExitTrace:
         check_layers(self.meta, self.num_exits)
         if self.token_depth is not None:
             self.token_depth.check(len(self))
+
+    def __repr__(self) -> str:
+        samples, exits, labels = self.logits.shape
+        return f"{type(self).__name__}({samples} samples, {exits} exits, {labels} labels, {self.meta.get('source')!r})"
 
     def __len__(self) -> int:
         return self.logits.shape[0]
