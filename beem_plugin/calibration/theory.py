@@ -27,16 +27,13 @@ def theory_report(policy: ExitPolicy, trace: ExitTrace) -> dict[str, Any]:
     error of early exits is below p" with "the total error is below p". Neither follows, so `condition_holds` and
     `better_than_final` are given side by side.
 
-    # Returns
-
-    `dict[str, Any]`
-        `samples`; `final_error`, p; `error` of the policy; `condition_holds` at every exit before the last (`None`:
-        violated nowhere, not estimated everywhere); `better_than_final`, the theorem's claim; and by exit, `None` where
-        a number cannot be estimated: `error`, q_i; `a`, A_i^1 / A_i^0, where A_i^c is the share that exits at i of the
-        samples with c label changes up to i; `b`, max(q_1..q_i) / min(q_1..q_i); `bound`, 0 where p is 0; `holds`, q_i
-        is below; `leaving`, samples that exit here; their `leaving_error`, which the proof bounds by p, and
-        `leaving_final_error`, the last exit's on them; `overthinking`, the share of all samples that are right here and
-        wrong at the last exit, and `underthinking`, the reverse.
+    The report has `samples`; `final_error`, p; `error` of the policy; `condition_holds` at every exit before the last
+    (`None`: violated nowhere, not estimated everywhere); `better_than_final`, the theorem's claim; and by exit, `None`
+    where a number cannot be estimated: `error`, q_i; `a`, A_i^1 / A_i^0, where A_i^c is the share that exits at i of
+    the samples with c label changes up to i; `b`, max(q_1..q_i) / min(q_1..q_i); `bound`, 0 where p is 0; `holds`, q_i
+    is below; `leaving`, samples that exit here; their `leaving_error`, which the proof bounds by p, and
+    `leaving_final_error`, the last exit's on them; `overthinking`, the share of all samples that are right here and
+    wrong at the last exit, and `underthinking`, the reverse.
     """
     rows = (trace.labels >= 0).nonzero().flatten()
     if len(rows) == 0:

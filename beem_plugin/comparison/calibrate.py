@@ -136,10 +136,7 @@ def policy_name(config: Mapping[str, Any]) -> str:
 
 
 def with_policy(archive: Archive, config: dict[str, Any], trace: ExitTrace | None = None) -> Archive:
-    """
-    The archive under another policy, fitted on `trace` or else on the archive's own. Weights are shared. A policy with
-    open numbers and no trace is a `ConfigurationError`.
-    """
+    """The archive under another policy, fitted on `trace` or else its own; without one, open numbers are an error."""
     network: Any = archive.model.exit_network
     if trace is None and archive.calibration is not None:
         trace = archive.calibration.trace

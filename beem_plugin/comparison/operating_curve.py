@@ -46,8 +46,7 @@ class Family:
 
     def summary(self, metric: str) -> dict[str, Any]:
         """
-        Of a family with a curve: `metric`, its value at the last exit (`final`), `area` from 1x to 3x in points, and
-        the value `at` 1.5x, 2x, 2.5x; `None` where the curve does not reach.
+        Of its curve: the `metric`, `final` of the last exit, `area` from 1x to 3x in points, and `at` 1.5x, 2x, 2.5x.
         """
         assert self.curve is not None
         found = self.curve.summary()
@@ -77,8 +76,7 @@ class TraceResult:
 
 class TraceJudge:
     """
-    Fits policies on `calibration`, where parameters are not set (what their scores need on `parameters`, if given), and
-    measures them on `trace`: `metrics`, beside accuracy and the task's own.
+    Fits policies on `calibration` (their scores on `parameters`, if given); measures them on `trace`, by `metrics` too.
     """
 
     def __init__(

@@ -66,10 +66,7 @@ def evaluate_from_args(args: argparse.Namespace) -> dict[str, Any]:
 def evaluate_sources(
     args: argparse.Namespace, sources: Mapping[str, tuple[str | None, str | None]], apart: bool
 ) -> dict[str, Any]:
-    """
-    Evaluates each source and writes what the arguments name. A source has a file for its metrics, which is written if
-    metrics are kept `apart`, and one for its predictions. Of several processes the first one writes.
-    """
+    """Evaluates each source; of several processes the first writes its metrics, if kept `apart`, and predictions."""
     archive = load_archive(
         args.archive_file,
         cuda_device=device_of(args.cuda_device),

@@ -145,8 +145,7 @@ def reference_of(rows: Sequence[Row]) -> Row | None:
 
 def compare_with_base(rows: Sequence[Row]) -> None:
     """
-    Sets the speed-ups of each result over the reference at full depth, in layers and in what `OVER_BASE` lists, so that
-    smaller networks are counted against the same one; and each row's `difference` from the reference.
+    Sets speed-ups over the reference at full depth (see `OVER_BASE`), and each row's `difference` from the reference.
     """
     base = reference_of(rows)
     first = base.results[0] if base is not None and base.results else {}

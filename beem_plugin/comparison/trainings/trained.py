@@ -120,8 +120,7 @@ class TrainedRun:
     @property
     def figures(self) -> dict[str, Any]:
         """
-        `training_seconds`, interruptions left out; `parameters`, all of the model's, and `exit_parameters`, those
-        outside its backbone; `validation_score`, see `score_of`.
+        `training_seconds` without interruptions, `parameters`, those outside the backbone, and `validation_score`.
         """
         record = self.run.record
         if "parameters" not in record:
