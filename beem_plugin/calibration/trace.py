@@ -80,8 +80,8 @@ class ExitTrace:
             self.token_depth.check(len(self))
 
     def __repr__(self) -> str:
-        samples, exits, labels = self.logits.shape
-        return f"{type(self).__name__}({samples} samples, {exits} exits, {labels} labels, {self.meta.get('source')!r})"
+        sizes = f"{len(self)} samples, {self.num_exits} exits, {self.num_labels} labels"
+        return f"{type(self).__name__}({sizes}, {self.meta.get('source')!r})"
 
     def __len__(self) -> int:
         return self.logits.shape[0]

@@ -42,6 +42,12 @@ def pair(seed: int = 0) -> tuple[TokenTrace, ExitTrace]:
     return trace, ExitTrace(logits, labels, signals={"similarity": similarity, "position": along})
 
 
+def test_both_are_shown_in_one_line() -> None:
+    tokens, whole = pair()
+    assert repr(tokens) == f"TokenTrace({TOKENS} samples, {EXITS} exits, {WORDS} labels, 'made up')"
+    assert repr(whole) == f"ExitTrace({TOKENS} samples, {EXITS} exits, {WORDS} labels, None)"
+
+
 POLICIES: list[dict[str, Any]] = [
     {"type": "max_probability", "thresholds": 0.7},
     {"type": "margin", "thresholds": 0.4},

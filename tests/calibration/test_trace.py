@@ -37,10 +37,6 @@ def write(path: Path, **arrays: Any) -> Path:
     return path
 
 
-def test_it_is_shown_in_one_line() -> None:
-    assert repr(small_trace(meta={"source": "dev.csv"})) == "ExitTrace(4 samples, 3 exits, 2 labels, 'dev.csv')"
-
-
 # --- round trip -----------------------------------------------------------------------------------
 
 
