@@ -17,7 +17,7 @@ from beem_plugin.backbones.bert import (
 from beem_plugin.backbones.deberta_v2 import DebertaV2Backbone
 from beem_plugin.backbones.modernbert import ModernBertBackbone
 from beem_plugin.backbones.transformer import TransformerBackbone
-from beem_plugin.common.errors import ConfigurationError, not_allowed
+from beem_plugin.common.errors import ConfigurationError, check_choice
 from beem_plugin.data.hub import resolve_model_name
 
 FAMILIES: dict[str, type[TransformerBackbone]] = {
@@ -100,9 +100,8 @@ def read_depth(model_name: str | None, config: dict | None) -> int:
 def family(entries: dict, what: str) -> type[TransformerBackbone]:
     """The adapter for the `model_type` in a model's configuration."""
     model_type = entries.get("model_type")
-    if model_type not in FAMILIES:
-        raise ConfigurationError(not_allowed(f"{what}: 'model_type'", model_type, FAMILIES))
-    return FAMILIES[model_type]
+    check_choice(f"{what}: 'model_type'", model_type, FAMILIES)
+    return FAMILIES[str(model_type)]
 
 
 def shorten(adapter: type[TransformerBackbone], model_config: Any, num_layers: int | None) -> None:

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from beem_plugin.common.errors import ConfigurationError, not_allowed
+from beem_plugin.common.errors import ConfigurationError, check_choice
 from beem_plugin.common.registry import FromParams
 
 SCHEDULES = ("constant", "exponential")
@@ -37,8 +37,7 @@ class LayerDropout(torch.nn.Module, FromParams):
         super().__init__()
         if not 0 <= max_rate < 1:
             raise ConfigurationError(f"layer_dropout.max_rate: found {max_rate}, allowed: from 0 and below 1")
-        if schedule not in SCHEDULES:
-            raise ConfigurationError(not_allowed("layer_dropout.schedule", schedule, SCHEDULES))
+        check_choice("layer_dropout.schedule", schedule, SCHEDULES)
         self.max_rate = max_rate
         self.schedule = schedule
 

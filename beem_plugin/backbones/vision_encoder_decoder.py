@@ -13,7 +13,7 @@ from transformers.models.auto.modeling_auto import MODEL_MAPPING
 from beem_plugin.backbones import loading
 from beem_plugin.backbones.gpt2_decoder import Gpt2Decoder
 from beem_plugin.backbones.image_blocks import named_image_size
-from beem_plugin.common.errors import ConfigurationError, not_allowed
+from beem_plugin.common.errors import ConfigurationError, check_choice
 from beem_plugin.common.files import atomic_write
 from beem_plugin.common.registry import Registrable
 from beem_plugin.data.hub import resolve_model_name
@@ -128,13 +128,13 @@ class VisionEncoderDecoderBackbone(CaptionBackbone):
         if model_name is not None:
             path = resolve_model_name(model_name, f"{KEY}.model_name")
             entries = loading.read_config(path, f"{KEY}.model_name")
-            check_type(entries, f"{KEY}.model_name", ("vision-encoder-decoder",))
+            check_choice(f"{KEY}.model_name: 'model_type'", entries.get("model_type"), ("vision-encoder-decoder",))
             parts = {"encoder": entries.get("encoder", {}), "decoder": entries.get("decoder", {})}
         else:
             path = None
             parts = {"encoder": as_entries(encoder, "encoder"), "decoder": as_entries(decoder, "decoder")}
         for part, allowed in (("encoder", ENCODERS), ("decoder", DECODERS)):
-            check_type(parts[part], f"{KEY}.{part}", allowed)
+            check_choice(f"{KEY}.{part}: 'model_type'", parts[part].get("model_type"), allowed)
         if isinstance(decoder, dict) and vocab_size is not None:
             parts["decoder"].setdefault("vocab_size", vocab_size)
             # The tokenizer's are used; the defaults of GPT-2 lie outside a small vocabulary.
@@ -158,11 +158,6 @@ class VisionEncoderDecoderBackbone(CaptionBackbone):
             build_decoder(decoder, configs["decoder"], load_weights),
         )
         return cls(joined(*built), model_name)
-
-
-def check_type(entries: dict[str, Any], key: str, allowed: tuple[str, ...]) -> None:
-    if entries.get("model_type") not in allowed:
-        raise ConfigurationError(not_allowed(f"{key}: 'model_type'", entries.get("model_type"), allowed))
 
 
 def as_entries(part: str | dict | None, name: str) -> dict[str, Any]:

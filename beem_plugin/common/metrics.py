@@ -13,7 +13,7 @@ from functools import partial
 
 import numpy as np
 
-from beem_plugin.common.errors import ConfigurationError, DataError, not_allowed
+from beem_plugin.common.errors import ConfigurationError, DataError, check_choice
 
 Metric = Callable[..., dict[str, float]]
 
@@ -49,14 +49,12 @@ MAIN_SCORE = {name: name for name in METRICS} | {"f1": "accuracy_f1"}
 def check_metric(key: str, name: str, is_regression: bool) -> None:
     """Raises a `ConfigurationError` that names `key` unless `name` is a metric of such a task."""
     allowed = REGRESSION_METRICS if is_regression else LABEL_METRICS
-    if name not in allowed:
-        raise ConfigurationError(not_allowed(key, name, allowed))
+    check_choice(key, name, allowed)
 
 
 def compute_metrics(name: str, labels: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
     """Metric `name` of at least one sample: label indices, or values for `pearson_spearman`."""
-    if name not in METRICS:
-        raise ConfigurationError(not_allowed("metric", name, METRICS))
+    check_choice("metric", name, METRICS)
     labels, predictions = np.asarray(labels), np.asarray(predictions)
     if labels.shape != predictions.shape or labels.ndim != 1 or not len(labels):
         raise DataError(f"metric {name!r}: labels {labels.shape} and predictions {predictions.shape} do not match")
@@ -114,8 +112,7 @@ def metric_with_key(key: str) -> str:
     """The name of the metric whose result contains `key`."""
     named = {score: name for name, score in MAIN_SCORE.items()} | {name: name for name in METRICS}
     named |= {"pearson": "pearson_spearman", "spearman": "pearson_spearman"}
-    if key not in named:
-        raise ConfigurationError(not_allowed("metric", key, named))
+    check_choice("metric", key, named)
     return named[key]
 
 

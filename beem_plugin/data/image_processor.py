@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from beem_plugin.common.errors import ConfigurationError, not_allowed
+from beem_plugin.common.errors import ConfigurationError, check_choice
 from beem_plugin.common.files import write_json
 from beem_plugin.common.registry import FromParams
 from beem_plugin.data.hub import hub_error, hub_options, resolve_model_name
@@ -177,6 +177,5 @@ def _resampling(value: str | int | None) -> int:
         return RESAMPLING["bicubic"]
     if value in RESAMPLING.values():
         return int(value)
-    if value not in RESAMPLING:
-        raise ConfigurationError(not_allowed("image_processor.resample", value, RESAMPLING))
+    check_choice("image_processor.resample", value, RESAMPLING)
     return RESAMPLING[str(value)]

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from beem_plugin.common.errors import ConfigurationError, not_allowed
+from beem_plugin.common.errors import ConfigurationError, check_choice
 
 # What each name stands for. `train` is everything that is not `test`: `fit` and `holdout` together.
 PARTS = {"fit": ("fit",), "holdout": ("holdout",), "test": ("test",), "train": ("fit", "holdout")}
@@ -28,8 +28,7 @@ def split_source(source: str, allowed: Sequence[str] = tuple(PARTS)) -> tuple[st
     if match is None or Path(source).exists():
         return source, None
     base, part = match.groups()
-    if part not in allowed:
-        raise ConfigurationError(not_allowed(f"{source}: the part in brackets", part, allowed))
+    check_choice(f"{source}: the part in brackets", part, allowed)
     return base, part
 
 

@@ -8,14 +8,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from beem_plugin.common.errors import ConfigurationError, DataError, nearest_first
+from beem_plugin.common.errors import ConfigurationError, DataError, check_choice, nearest_first
 from beem_plugin.common.strict_json import parse_json
 from beem_plugin.common.text_input import open_text
 from beem_plugin.data.caption_tokenizer import CaptionTokenizer
 from beem_plugin.data.dataset_reader import DatasetReader
 from beem_plugin.data.instance import Instance
 from beem_plugin.data.table_file import TableFormat, read_table
-from beem_plugin.dataset_readers.captions import CaptionedImage, CaptionReader, check_caption_form, target_text
+from beem_plugin.dataset_readers.captions import CAPTION_FORMS, CaptionedImage, CaptionReader, target_text
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +59,8 @@ class CaptionTextReader(CaptionReader):
             holdout_fraction=holdout_fraction,
             holdout_seed=holdout_seed,
         )
-        self.caption_form = check_caption_form(caption_form)
+        check_choice("dataset_reader.caption_form", caption_form, CAPTION_FORMS)
+        self.caption_form = caption_form
         self.exclude_images = exclude_images or []
 
     def is_training_source(self, source: str) -> bool:

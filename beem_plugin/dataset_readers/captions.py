@@ -12,7 +12,7 @@ from typing import Any
 
 from PIL import Image
 
-from beem_plugin.common.errors import ConfigurationError, DataError, not_allowed
+from beem_plugin.common.errors import DataError, check_choice
 from beem_plugin.data.caption_collate import CaptionCollator
 from beem_plugin.data.caption_tokenizer import CaptionTokenizer
 from beem_plugin.data.collate import Collator
@@ -26,6 +26,7 @@ from beem_plugin.data.vocabulary import Vocabulary
 logger = logging.getLogger(__name__)
 
 ON_BAD_IMAGE = ("error", "skip")
+CAPTION_FORMS = ("tokens", "raw")
 NAMED = 5
 """So many bad images are named in one message."""
 
@@ -83,8 +84,7 @@ class CaptionReader(DatasetReader):
     ) -> None:
         slicing = Slicing(holdout_fraction=holdout_fraction, seed=holdout_seed)
         super().__init__(tokenizer, max_instances, slicing)
-        if on_bad_image not in ON_BAD_IMAGE:
-            raise ConfigurationError(not_allowed("dataset_reader.on_bad_image", on_bad_image, ON_BAD_IMAGE))
+        check_choice("dataset_reader.on_bad_image", on_bad_image, ON_BAD_IMAGE)
         self.caption_tokenizer = tokenizer
         self.image_processor = image_processor
         self.on_bad_image = on_bad_image
@@ -188,12 +188,3 @@ def target_text(raw: str, tokens: Sequence[str] | None, caption_form: str) -> st
     if caption_form == "raw":
         return " ".join(raw.split())
     return " ".join(tokens) if tokens is not None else plain_tokens(raw)
-
-
-CAPTION_FORMS = ("tokens", "raw")
-
-
-def check_caption_form(caption_form: str) -> str:
-    if caption_form not in CAPTION_FORMS:
-        raise ConfigurationError(not_allowed("dataset_reader.caption_form", caption_form, CAPTION_FORMS))
-    return caption_form

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from beem_plugin.common.errors import ConfigurationError, DataError, not_allowed
+from beem_plugin.common.errors import ConfigurationError, DataError, check_choice, not_allowed
 from beem_plugin.data.dataset_reader import DatasetReader, text_value
 from beem_plugin.data.instance import Instance
 from beem_plugin.data.slices import Slicing
@@ -64,8 +64,7 @@ class GlueReader(DatasetReader):
     ) -> None:
         slicing = Slicing(holdout_fraction=holdout_fraction, holdout_max_size=holdout_max_size, seed=holdout_seed)
         super().__init__(tokenizer, max_instances, slicing)
-        if task not in GLUE_TASKS:
-            raise ConfigurationError(not_allowed("task", task, GLUE_TASKS))
+        check_choice("task", task, GLUE_TASKS)
         self.task_name = task
         self.task = GLUE_TASKS[task]
         self.data_dir = data_dir or None

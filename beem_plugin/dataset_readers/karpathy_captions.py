@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from beem_plugin.common.errors import ConfigurationError, DataError, not_allowed
+from beem_plugin.common.errors import ConfigurationError, DataError, check_choice
 from beem_plugin.common.strict_json import parse_json
 from beem_plugin.common.text_input import open_text
 from beem_plugin.data.caption_tokenizer import CaptionTokenizer
 from beem_plugin.data.dataset_reader import DatasetReader
 from beem_plugin.data.image_processor import ImageProcessor
-from beem_plugin.dataset_readers.captions import CaptionedImage, CaptionReader, check_caption_form, target_text
+from beem_plugin.dataset_readers.captions import CAPTION_FORMS, CaptionedImage, CaptionReader, target_text
 
 # Source -> splits in the file. `restval` are the images of COCO's validation set outside Karpathy's validation and test
 # sets; published models train on them.
@@ -63,12 +63,12 @@ class KarpathyCaptionsReader(CaptionReader):
         super().__init__(tokenizer, image_processor, **options)
         self.file = Path(file).expanduser()
         self.image_dir = Path(image_dir).expanduser() if image_dir is not None else self.file.parent / "images"
-        self.caption_form = check_caption_form(caption_form)
+        check_choice("dataset_reader.caption_form", caption_form, CAPTION_FORMS)
+        self.caption_form = caption_form
         self._entries: list[dict[str, Any]] | None = None
 
     def _read_images(self, source: str) -> Iterable[CaptionedImage]:
-        if source not in SPLITS:
-            raise ConfigurationError(not_allowed(f"{self.file}: the split", source, SPLITS))
+        check_choice(f"{self.file}: the split", source, SPLITS)
         if self._entries is None:
             self._entries = karpathy_entries(self.file)
         if not self.image_dir.is_dir():

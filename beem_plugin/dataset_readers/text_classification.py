@@ -8,7 +8,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from beem_plugin.common.errors import ConfigurationError, DataError, not_allowed
+from beem_plugin.common.errors import ConfigurationError, DataError, check_choice, not_allowed
 from beem_plugin.common.metrics import METRICS
 from beem_plugin.data.dataset_reader import DatasetReader, missing_column, text_value
 from beem_plugin.data.hub import package_folder
@@ -101,8 +101,7 @@ class TextClassificationReader(DatasetReader):
             raise ConfigurationError("header: false needs columns, and columns need header false")
         self.is_regression = regression
         self.metric = metric or ("pearson_spearman" if regression else "accuracy")
-        if self.metric not in METRICS:
-            raise ConfigurationError(not_allowed("metric", self.metric, METRICS))
+        check_choice("metric", self.metric, METRICS)
         self.label_field = label_field
         self.id_field = id_field
         self.label_names = label_names

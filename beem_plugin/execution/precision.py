@@ -6,7 +6,7 @@ import warnings
 
 import torch
 
-from beem_plugin.common.errors import ConfigurationError, not_allowed
+from beem_plugin.common.errors import ConfigurationError, check_choice
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 INT8 = "int8"
@@ -22,8 +22,7 @@ def cast_network(network: torch.nn.Module, dtype: str) -> torch.nn.Module:
     rounding, so thresholds should be fitted again. Otherwise the parameters are cast. Buffers stay as they are, because
     tables such as rotary frequencies lose their meaning in half precision.
     """
-    if dtype not in DTYPES:
-        raise ConfigurationError(not_allowed("dtype", dtype, DTYPES))
+    check_choice("dtype", dtype, DTYPES)
     if dtype == INT8:
         if any(parameter.device.type != "cpu" for parameter in network.parameters()):
             raise ConfigurationError("dtype: found int8 on a GPU, allowed: on the CPU; bfloat16 or float16 on a GPU")

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from beem_plugin.calibration.replay import ExitDecisions
-from beem_plugin.common.errors import ConfigurationError, check_at_least, not_allowed
+from beem_plugin.common.errors import check_at_least, check_choice
 from beem_plugin.data.ragged_batch import RaggedBatch
 from beem_plugin.execution.compiled.capture import CudaRecorder, Recorder
 from beem_plugin.execution.compiled.network import CompiledNetwork
@@ -69,8 +69,7 @@ class Single(Engine):
     def __post_init__(self) -> None:
         options = {name: getattr(self, name) for name in ("length_bucket", "max_lengths", "check_every")}
         check_at_least(1, **options)
-        if self.heads not in HEADS:
-            raise ConfigurationError(not_allowed("heads", self.heads, HEADS))
+        check_choice("heads", self.heads, HEADS)
         self.use_kernels = False if self.heads == "plain" else None
         self._runner: SampleRunner | None = None
 

@@ -22,7 +22,7 @@ from beem_plugin.common.caption_metrics.java_programs import (
     run_java,
     spice,
 )
-from beem_plugin.common.errors import ConfigurationError, DataError, not_allowed
+from beem_plugin.common.errors import DataError, check_choice
 
 logger = logging.getLogger(__name__)
 
@@ -51,8 +51,7 @@ def check_metrics(metrics: Sequence[str], spice_jars: str | Path | None = None) 
     installed, a metric is unknown or the jars are missing; called before captions are decoded.
     """
     for name in metrics:
-        if name not in METRICS:
-            raise ConfigurationError(not_allowed("caption metrics", name, METRICS))
+        check_choice("caption metrics", name, METRICS)
     package_file()
     return check_spice_jars(spice_jars) if "spice" in metrics else None
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from beem_plugin.backbones import BackboneState
-from beem_plugin.common.errors import ConfigurationError, not_allowed
+from beem_plugin.common.errors import ConfigurationError, check_choice
 from beem_plugin.common.files import write_json
 from beem_plugin.execution.onnx.graph import GraphModule, missing_extra, write_graph, write_policy
 from beem_plugin.execution.stepped_network import SteppedNetwork, pad_token_of
@@ -103,8 +103,7 @@ def export_network(
     Raises a `ConfigurationError` if the policy reads signals that the network does not have, an exit reads outputs of
     earlier exits, onnx is not installed, or a graph and its origin disagree.
     """
-    if dtype not in DTYPES:
-        raise ConfigurationError(not_allowed("dtype", dtype, DTYPES))
+    check_choice("dtype", dtype, DTYPES)
     obstacle = getattr(network, "obstacle", None)
     if obstacle is None and getattr(network, "carries_memory", False):
         obstacle = f"exits that read outputs of earlier exits ({', '.join(getattr(network, 'memory_readers', []))})"
