@@ -101,15 +101,13 @@ class KarpathyCaptionsReader(CaptionReader):
             ]
             # COCO's own numbers where there are such: its results files are written in these.
             identity = entry[_identity_key(entry)]
-            path = self._path(entry["filename"], entry.get("filepath"))
+            path = self.image_dir / entry["filename"]
+            if entry.get("filepath") is not None:
+                nested = self.image_dir / entry["filepath"] / entry["filename"]
+                path = nested if nested.is_file() else path
         except (KeyError, TypeError, AttributeError) as error:
             raise DataError(f"{place}: not of the form of a Karpathy split: lacks or garbles {error}") from None
         return CaptionedImage({"image": str(path), "image_id": identity}, references, [t for t in targets if t])
-
-    def _path(self, filename: str, filepath: str | None) -> Path:
-        if filepath is not None and (nested := self.image_dir / filepath / filename).is_file():
-            return nested
-        return self.image_dir / filename
 
 
 def karpathy_entries(file: Path) -> list[dict[str, Any]]:

@@ -115,7 +115,11 @@ class TextClassificationReader(DatasetReader):
 
     def _read(self, source: str) -> Iterator[Instance]:
         skipped = 0
-        for number, row in enumerate(self._labelled_rows(source)):
+        if source.startswith(PREFIX):
+            rows = movie_review_rows(source)
+        else:
+            rows = read_table(source, self.table, self.text_fields if self.label_field is None else None)
+        for number, row in enumerate(rows):
             values = dict(row.values)
             for name in self.text_fields:
                 text_value(values, name, row.place)
@@ -134,11 +138,6 @@ class TextClassificationReader(DatasetReader):
             yield Instance(fields={"id": id_value, **values}, label=label, id=id_value)
         if skipped:
             logger.info("%s: left out %d rows by skip_labels", source, skipped)
-
-    def _labelled_rows(self, source: str) -> Iterator[TableRow]:
-        if source.startswith(PREFIX):
-            return movie_review_rows(source)
-        return read_table(source, self.table, self.text_fields if self.label_field is None else None)
 
     def _label_value(self, values: dict[str, Any], place: str) -> Any:
         """Takes the label out of a row."""
