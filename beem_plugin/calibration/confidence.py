@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from beem_plugin.common.errors import ConfigurationError, NotCalibratedError
-from beem_plugin.common.known_labels import known_labels
+from beem_plugin.common.metrics import known_labels
 from beem_plugin.exits.confidence_calibration import ConfidenceCalibration
 from beem_plugin.exits.fitting import RIDGE, fit_temperature, minimise, negative_log_likelihood
 from beem_plugin.exits.signals import decision_dtype

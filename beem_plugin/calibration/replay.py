@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from beem_plugin.calibration.thresholds.path import ThresholdPath
-from beem_plugin.common.known_labels import known_labels
+from beem_plugin.common.metrics import known_labels
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.score_table import ScoreTable
 from beem_plugin.exits.signals import cat_padded, prediction_of

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from beem_plugin.calibration.replay import replay
-from beem_plugin.common.known_labels import known_labels
+from beem_plugin.common.metrics import known_labels
 from beem_plugin.exits.calibration_report import CalibrationReport, ExitEvidence
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.threshold_strategy import NEVER

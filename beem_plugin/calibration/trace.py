@@ -26,7 +26,7 @@ from beem_plugin.calibration.trace_file import (
     write_arrays,
 )
 from beem_plugin.common.errors import DataError
-from beem_plugin.common.known_labels import known_labels
+from beem_plugin.common.metrics import known_labels
 from beem_plugin.exits.calibration_report import CalibrationReport
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.score_table import full_depth_cost

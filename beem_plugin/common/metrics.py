@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
+from torch import Tensor
 
 from beem_plugin.common.errors import ConfigurationError, DataError, check_choice
 
@@ -119,3 +120,8 @@ def metric_with_key(key: str) -> str:
 def main_score(name: str, labels: np.ndarray, predictions: np.ndarray) -> float:
     """The value of metric `name` that is used to compare exits and thresholds; higher is better."""
     return compute_metrics(name, labels, predictions)[MAIN_SCORE[name]]
+
+
+def known_labels(labels: Tensor) -> Tensor:
+    """`(samples,)` bool. Unknown labels are -1 in int64 tensors, NaN in floating tensors of regression values."""
+    return ~labels.isnan() if labels.is_floating_point() else labels >= 0

@@ -16,7 +16,7 @@ from beem_plugin.backbones.families import read_depth
 from beem_plugin.calibration.curves import Curve
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.common.known_labels import known_labels
+from beem_plugin.common.metrics import known_labels
 from beem_plugin.common.values import describe_value
 from beem_plugin.comparison.operating_curve import Family, TraceJudge, TraceResult
 from beem_plugin.comparison.result import PolicyResult

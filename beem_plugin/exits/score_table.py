@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.common.known_labels import known_labels
+from beem_plugin.common.metrics import known_labels
 from beem_plugin.exits.state import ExitState
 from beem_plugin.exits.trace_interface import Trace
 

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from beem_plugin.common.known_labels import known_labels
-from beem_plugin.common.metrics import METRICS, REGRESSION_METRICS
+from beem_plugin.common.metrics import METRICS, REGRESSION_METRICS, known_labels
 
 
 class ExitMetrics:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from beem_plugin.common.known_labels import known_labels
+from beem_plugin.common.metrics import known_labels
 
 
 def exit_loss(logits: Tensor, label: Tensor) -> Tensor:

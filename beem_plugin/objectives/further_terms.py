@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from beem_plugin.common.errors import ConfigurationError, check_choice, check_number
-from beem_plugin.common.known_labels import known_labels
+from beem_plugin.common.metrics import known_labels
 from beem_plugin.exits.outputs import ExitOutputs
 from beem_plugin.objectives.distillation import WeightedDistillation
 from beem_plugin.objectives.exit_loss import exit_error, mean_over_known

@@ -16,8 +16,7 @@ from beem_plugin.calibration.speed import depth_summary
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.files import atomic_write
-from beem_plugin.common.known_labels import known_labels
-from beem_plugin.common.metrics import METRICS
+from beem_plugin.common.metrics import METRICS, known_labels
 from beem_plugin.common.progress import counted
 from beem_plugin.common.ranks import gathered, is_main, share
 from beem_plugin.common.strict_json import json_line

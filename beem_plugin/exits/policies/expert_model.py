@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.common.known_labels import known_labels
+from beem_plugin.common.metrics import known_labels
 from beem_plugin.common.registry import FromParams
 from beem_plugin.exits.fitting import fit_temperature, log_softmax, minimise
 from beem_plugin.exits.trace_interface import Trace
