@@ -1,7 +1,5 @@
 """`python -m beem_plugin`, `allennlp` and `beem`: the same command."""
 
-from __future__ import annotations
-
 import logging
 import os
 import sys

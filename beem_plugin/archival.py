@@ -7,8 +7,6 @@ An archive holds `config.json`, `meta.json` (versions and digests), `vocabulary/
 resolved), `report.json` and `trace.npz`. Loading unpickles nothing and runs no code of the archive.
 """
 
-from __future__ import annotations
-
 import logging
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The config of an archive, pointed to the files in it."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Importing this module imports every component, so that its name can be used in a config."""
 
-from __future__ import annotations
-
 from beem_plugin.common.plugins import import_package
 
 COMPONENT_PACKAGES = (

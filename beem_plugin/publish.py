@@ -1,7 +1,5 @@
 """A trained model as a folder in Hugging Face's layout, and in the hub."""
 
-from __future__ import annotations
-
 import copy
 from contextlib import ExitStack
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The post-norm families: BERT and those whose blocks have its structure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """DeBERTa v2 and v3: attention to content and to relative positions, and a convolution beside the first block."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """The supported model families, and the construction of a backbone from a model name or a configuration."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from beem_plugin.backbones import loading

@@ -1,7 +1,5 @@
 """GPT-2 with cross-attention, one block at a time, with keys and values that the caller keeps."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """The blocks of an image encoder, with a function to call in place of each, and errors for its size of images."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial

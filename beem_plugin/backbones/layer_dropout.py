@@ -1,7 +1,5 @@
 """Blocks that are skipped at random in training."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """Reads configurations and weights of transformers models, with errors that name the config key."""
 
-from __future__ import annotations
-
 import inspect
 import logging
 from collections.abc import Iterable, Iterator

@@ -5,8 +5,6 @@ The helpers of transformers read the mask's values on every call, which stalls a
 graph, and make a mask `(batch, 1, tokens, tokens)` where one row a sample is enough.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

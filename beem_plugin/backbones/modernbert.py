@@ -1,7 +1,5 @@
 """ModernBERT: rotary positions, and attention that is global in some blocks and local in the others."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, ClassVar
 

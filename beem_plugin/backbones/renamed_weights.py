@@ -6,8 +6,6 @@ Modules of image encoders are renamed from release to release (DINOv2's `attenti
 into two. Text encoders and GPT-2 kept their names.
 """
 
-from __future__ import annotations
-
 import re
 
 import torch

@@ -1,7 +1,5 @@
 """Base class of the family adapters: a transformers encoder that runs block by block."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar

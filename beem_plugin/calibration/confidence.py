@@ -1,7 +1,5 @@
 """Reliability of confidences, and their calibrations: none, temperature scaling, vector scaling."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A policy at several speeds, and what each exit gives for single samples: the data of the page of texts."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass

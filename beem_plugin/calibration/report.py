@@ -1,7 +1,5 @@
 """Reports the decisions of a calibrated policy on its calibration data."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The quantities of Theorem 3.1 of the BEEM paper, estimated on a trace."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Trace files: `.npz` archives of arrays without pickled objects; and checks of their parts, as `trace: ...`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The `allennlp` command, one file a subcommand."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

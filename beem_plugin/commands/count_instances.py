@@ -1,7 +1,5 @@
 """`allennlp count-instances`"""
 
-from __future__ import annotations
-
 import argparse
 
 from beem_plugin.commands.subcommand import Subcommand, overrides

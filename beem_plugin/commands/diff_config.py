@@ -1,7 +1,5 @@
 """`allennlp diff-config`"""
 
-from __future__ import annotations
-
 import argparse
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """`allennlp export`"""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Mapping
 from pathlib import Path

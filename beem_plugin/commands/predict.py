@@ -1,7 +1,5 @@
 """`allennlp predict`"""
 
-from __future__ import annotations
-
 import argparse
 import os
 

@@ -1,7 +1,5 @@
 """`allennlp print-results`"""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """`allennlp push-to-hf`"""
 
-from __future__ import annotations
-
 import argparse
 
 from beem_plugin.commands.subcommand import Argument, Subcommand

@@ -1,7 +1,5 @@
 """`allennlp test-install`"""
 
-from __future__ import annotations
-
 import argparse
 import inspect
 

@@ -1,7 +1,5 @@
 """`allennlp train`"""
 
-from __future__ import annotations
-
 import argparse
 import os
 from pathlib import Path

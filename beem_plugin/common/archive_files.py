@@ -1,7 +1,5 @@
 """The files of an archive: names, packing, digests, weights as tensors."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json

@@ -3,8 +3,6 @@ Objects from config blocks, in two steps: the whole block is checked against the
 error at the end of a config is found before a model is loaded, and its message names the full key.
 """
 
-from __future__ import annotations
-
 import inspect
 import types
 import typing

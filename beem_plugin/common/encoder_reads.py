@@ -1,7 +1,5 @@
 """What the exits of an encoder read: its first token or the mean of its tokens. Decided while a config is evaluated."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Errors that a user can correct: in a config, an input file or a command. Imports nothing heavy."""
 
-from __future__ import annotations
-
 import difflib
 import math
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Log messages to standard error and to `out.log` of a run. Standard output is for results."""
 
-from __future__ import annotations
-
 import logging
 import os
 import sys

@@ -6,8 +6,6 @@ Every function takes two `(samples,)` arrays without unknown labels. For degener
 class only) the value is 0.0 without a warning, so that metrics of untrained exits are defined.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Checks of what a command reads and writes. Imports nothing heavy."""
 
-from __future__ import annotations
-
 import os
 import re
 from argparse import Namespace

@@ -1,7 +1,5 @@
 """Imports plugins listed in `.allennlp_plugins` files and packages given by `--include-package`."""
 
-from __future__ import annotations
-
 import importlib
 import logging
 import os

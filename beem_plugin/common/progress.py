@@ -1,7 +1,5 @@
 """Progress bars that a log file survives."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """A command in several processes of a launcher (torchrun, accelerate launch), each with a share of the data."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager

@@ -5,8 +5,6 @@ search, which imports modules to find a name.
 Importing this module imports torch (through tango), so command-line parsing must not need it.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar

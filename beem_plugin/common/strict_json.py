@@ -1,7 +1,5 @@
 """Strict JSON with one-line errors."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """SIGTERM as an exception, so that a training that a scheduler stops archives its best epoch."""
 
-from __future__ import annotations
-
 import signal
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Text input with its encoding, gzipped or not."""
 
-from __future__ import annotations
-
 import codecs
 import gzip
 import io

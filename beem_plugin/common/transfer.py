@@ -1,7 +1,5 @@
 """Copies between host and device that do not wait for work already queued on the device."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """Config values of simple types, and errors that name the full path of a key."""
 
-from __future__ import annotations
-
 import enum
 import inspect
 import json

@@ -1,7 +1,5 @@
 """`allennlp calibrate`: fits an exit policy and shows the evidence."""
 
-from __future__ import annotations
-
 import argparse
 import copy
 import logging

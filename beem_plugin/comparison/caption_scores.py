@@ -1,7 +1,5 @@
 """The scores of captions under exit policies, and their tables: of one network, and of several methods' networks."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path

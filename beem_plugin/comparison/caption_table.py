@@ -1,7 +1,5 @@
 """One trained captioner under many exit policies: the scores of its captions and their cost."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

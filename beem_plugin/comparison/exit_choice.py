@@ -1,7 +1,5 @@
 """Chooses exits and the depth of an encoder on validation data."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations

@@ -1,7 +1,5 @@
 """The settings of a policy on a trace. Settings that differ only along the accuracy-speed curve are one family."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Plain networks: the first layers of an encoder with a classifier; their traces and mixtures."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The traces and policies that a command is given."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -11,8 +11,6 @@ A key is swept where its value is
 So a list of `thresholds` stays what it always was, one threshold an exit. Several swept keys are all combinations.
 """
 
-from __future__ import annotations
-
 import collections.abc
 import enum
 import inspect

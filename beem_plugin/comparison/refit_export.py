@@ -1,7 +1,5 @@
 """Fits an exit policy on the outputs of exported graphs, which differ from the network's once they are quantized."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`allennlp replay`: what exit policies do on stored traces, without the network."""
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json

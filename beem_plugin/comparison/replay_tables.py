@@ -1,7 +1,5 @@
 """The tables, CSV records and panels of a replay."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What one exit policy does on one trace, as data."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

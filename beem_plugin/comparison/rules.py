@@ -1,7 +1,5 @@
 """Exit rules on the traces of trainings, in folders TASK-SEED: fitted on one trace, curves read off another."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

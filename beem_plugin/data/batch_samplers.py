@@ -1,7 +1,5 @@
 """Which rows make up a batch. A sampler is a pure function of the rows' lengths and a random generator."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from beem_plugin.common.errors import ConfigurationError, check_at_least

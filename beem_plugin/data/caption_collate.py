@@ -1,7 +1,5 @@
 """Captions, with or without images, to one padded batch."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Captions to token ids and back, by the tokenizer of a pretrained decoder."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path

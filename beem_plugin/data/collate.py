@@ -1,7 +1,5 @@
 """Instances to one padded batch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np

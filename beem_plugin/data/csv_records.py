@@ -1,7 +1,5 @@
 """Records of delimiter-separated text. No row is lost, joined or added, and a cell may have any size."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 import re

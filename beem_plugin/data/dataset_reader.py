@@ -1,7 +1,5 @@
 """The base class of everything that reads a data set."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace

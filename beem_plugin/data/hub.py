@@ -1,7 +1,5 @@
 """Where a pretrained model lies: a name in the hub, a local folder, or a model that comes as a Python package."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import importlib.util

@@ -1,7 +1,5 @@
 """Images to the pixel values that an encoder was trained on."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Image files: found, opened, and named when they cannot be."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -5,8 +5,6 @@ Which part a row belongs to hangs on its texts, its label and a seed, never on i
 whether a data set is read from the hub or from files, and rows with the same texts never straddle two parts.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Texts to token ids, by the tokenizer of a pretrained model."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Caption tokenizers that learn their words from the training captions."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable
 from typing import Any

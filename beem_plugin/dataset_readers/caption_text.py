@@ -1,7 +1,5 @@
 """Captions without images: a language model of captions, before a decoder sees images."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping

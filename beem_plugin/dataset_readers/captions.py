@@ -1,7 +1,5 @@
 """What all readers of captions share."""
 
-from __future__ import annotations
-
 import logging
 import string
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Tagged words in CoNLL columns."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """GLUE's tasks, by name."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The nine tasks of GLUE, one row each, and where a split comes from: TSV files, saved data, the hub."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace

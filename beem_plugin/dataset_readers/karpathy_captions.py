@@ -1,7 +1,5 @@
 """Images with captions in the form of Karpathy's splits: COCO, Flickr8k, Flickr30k."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Scenes of coloured shapes with captions that name what is where, drawn and not downloaded, and their reader."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 from collections.abc import Collection, Iterable, Mapping, Sequence

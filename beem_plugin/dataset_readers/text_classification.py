@@ -1,7 +1,5 @@
 """A user's own labelled texts."""
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import logging

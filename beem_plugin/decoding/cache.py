@@ -1,7 +1,5 @@
 """Keys and values of captions whose tokens have different exits."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A decoded caption, and its JSON record."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any

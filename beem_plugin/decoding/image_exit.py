@@ -1,7 +1,5 @@
 """Early exits of images from the image encoder."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

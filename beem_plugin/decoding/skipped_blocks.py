@@ -1,7 +1,5 @@
 """Keys and values of tokens in the blocks that they skipped."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

@@ -1,7 +1,5 @@
 """Decoded captions: cost and depth in layers and multiply-accumulates, and depth by class of word."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

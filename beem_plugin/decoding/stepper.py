@@ -1,7 +1,5 @@
 """Computes one token of every caption, each with its own exit."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`allennlp benchmark`: measured seconds beside the counts of layers and multiply-accumulates."""
 
-from __future__ import annotations
-
 import argparse
 import platform
 import resource

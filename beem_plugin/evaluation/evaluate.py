@@ -1,7 +1,5 @@
 """`allennlp evaluate`: runs the exit policy on labelled data. It prints tables, and JSON where output is redirected."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

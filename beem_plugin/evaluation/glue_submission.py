@@ -1,7 +1,5 @@
 """`allennlp glue-submission`: the files that gluebenchmark.com takes, from archives trained on GLUE's tasks."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import tempfile

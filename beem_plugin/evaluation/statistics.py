@@ -1,7 +1,5 @@
 """Intervals and tests that `evaluate`, `replay`, `ablate` and the comparing scripts show."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass

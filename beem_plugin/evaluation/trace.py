@@ -1,7 +1,5 @@
 """`allennlp trace`: the outputs of every exit of an archive on a data set, as a file."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 

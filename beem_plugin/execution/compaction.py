@@ -1,7 +1,5 @@
 """Batch by batch: samples that have exited are removed from the batch before the next layer."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 
 import torch

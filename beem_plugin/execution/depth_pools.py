@@ -1,7 +1,5 @@
 """Throughput: all samples of a window at the same depth, in full batches."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 

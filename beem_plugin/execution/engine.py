@@ -1,7 +1,5 @@
 """Runs samples through a multi-exit network under an exit policy, and computes no layers after their exit."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

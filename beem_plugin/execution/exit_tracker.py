@@ -1,7 +1,5 @@
 """Tracks active samples and stores the outputs of samples that have exited."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn.functional import pad

@@ -1,7 +1,5 @@
 """Chunks with padding, which serve every network."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The precision in which the layers compute."""
 
-from __future__ import annotations
-
 import warnings
 
 import torch

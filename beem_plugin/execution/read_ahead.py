@@ -1,7 +1,5 @@
 """Items of an iterable, produced by a thread while earlier ones are processed."""
 
-from __future__ import annotations
-
 import queue
 import threading
 from collections.abc import Iterable, Iterator

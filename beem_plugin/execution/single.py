@@ -1,7 +1,5 @@
 """Low latency: one sample at a time."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """What an engine needs of a network."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, Protocol
 

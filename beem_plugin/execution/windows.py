@@ -1,7 +1,5 @@
 """The input in windows: samples that are processed together, sorted by length."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Captions of images, each word leaving the decoder at its own depth."""
 
-from __future__ import annotations
-
 import base64
 import io
 import logging

@@ -1,7 +1,5 @@
 """Text and text-pair classification and regression with early exit."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections import deque

@@ -1,7 +1,5 @@
 """Where `predict` writes."""
 
-from __future__ import annotations
-
 import gzip
 import sys
 import time

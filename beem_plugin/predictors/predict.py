@@ -1,7 +1,5 @@
 """`allennlp predict`: a file or a pipe through an archive."""
 
-from __future__ import annotations
-
 import argparse
 import gc
 import gzip

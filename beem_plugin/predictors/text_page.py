@@ -1,7 +1,5 @@
 """What each exit gives for texts, at the model's operating point and at others of its calibration trace."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any

@@ -5,8 +5,6 @@ Colours are Okabe and Ito's (2008), which colour-blind readers can tell apart. L
 for prints in grey.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import io
 import math

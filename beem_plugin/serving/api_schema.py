@@ -1,7 +1,5 @@
 """The schema of requests and answers in OpenAPI, from the archive's columns and labels."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

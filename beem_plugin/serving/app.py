@@ -1,7 +1,5 @@
 """The HTTP application: a page at `/`, `/predict`, `/explain`, `/health`, `/metrics`, documentation at `/docs`."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import AsyncIterator, Collection, Sequence

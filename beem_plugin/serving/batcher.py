@@ -1,7 +1,5 @@
 """Gathers requests of several threads into batches that one worker thread runs."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import deque

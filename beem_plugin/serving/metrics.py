@@ -1,7 +1,5 @@
 """Prometheus metrics of a server."""
 
-from __future__ import annotations
-
 from collections import Counter as Tally
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The body of a request, with limits on its size and errors that say what is allowed."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Mapping, Sequence

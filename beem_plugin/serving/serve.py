@@ -1,7 +1,5 @@
 """`allennlp serve`: an archive behind HTTP, until it is stopped."""
 
-from __future__ import annotations
-
 import argparse
 import gc
 import logging

@@ -1,7 +1,5 @@
 """What a server does with texts: tokenize them, queue them, and count what comes out."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass

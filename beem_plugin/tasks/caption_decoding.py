@@ -1,7 +1,5 @@
 """The images of a split with their references, their captions under a policy, and what a benchmark of them times."""
 
-from __future__ import annotations
-
 import copy
 import json
 import math

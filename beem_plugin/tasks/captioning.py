@@ -1,7 +1,5 @@
 """Captioning: a caption for every image, each token at its own depth, and its scores."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator
 from typing import Any

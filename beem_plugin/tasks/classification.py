@@ -1,7 +1,5 @@
 """Text classification: one label a text, from every exit."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

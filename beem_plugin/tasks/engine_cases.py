@@ -1,7 +1,5 @@
 """The cases of a benchmark of engines: with exits, at full depth, with exits that no sample takes, and transformers."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace

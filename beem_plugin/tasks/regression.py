@@ -1,7 +1,5 @@
 """Regression: one value a text, from every exit."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

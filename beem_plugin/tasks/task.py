@@ -1,7 +1,5 @@
 """The seam between commands and what a model predicts."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Token classification: a tag for every word, scored by entities."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One threshold for all exits, by the task's metric."""
 
-from __future__ import annotations
-
 from beem_plugin.calibration.speed import depth_summary
 from beem_plugin.common.errors import check_choice
 from beem_plugin.common.metrics import METRICS, check_metric, main_score

@@ -1,7 +1,5 @@
 """Tests and upper bounds for a mean risk, from losses between 0 and 1."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

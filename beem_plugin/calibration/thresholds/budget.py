@@ -1,7 +1,5 @@
 """The least error within a budget."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Thresholds of all exits optimised together."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Base class of strategies that weigh a loss against the mean cost of a sample."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from beem_plugin.common.errors import ConfigurationError, check_number

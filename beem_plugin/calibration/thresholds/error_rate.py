@@ -1,7 +1,5 @@
 """One threshold per exit, from the error rate of the samples that exit there."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

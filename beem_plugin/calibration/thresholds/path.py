@@ -1,7 +1,5 @@
 """All decisions of one threshold for all exits, from never to always, by cumulative sums."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

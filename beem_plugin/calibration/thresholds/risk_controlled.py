@@ -1,7 +1,5 @@
 """Thresholds whose risk on new data is bounded, with a stated probability."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

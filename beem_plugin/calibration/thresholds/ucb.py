@@ -1,7 +1,5 @@
 """A threshold learned online, without labels, by a bandit."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

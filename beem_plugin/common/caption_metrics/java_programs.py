@@ -1,7 +1,5 @@
 """Runs the Java programs of pycocoevalcap, METEOR 1.5 and SPICE 1.0, with the same settings on every machine."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import math

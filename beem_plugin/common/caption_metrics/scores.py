@@ -1,7 +1,5 @@
 """Caption metrics of a set of captions."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import logging

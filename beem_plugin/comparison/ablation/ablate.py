@@ -1,7 +1,5 @@
 """`allennlp ablate`: trains what has to be trained, judges every variant, and writes one table."""
 
-from __future__ import annotations
-
 import argparse
 import shutil
 from collections.abc import Sequence

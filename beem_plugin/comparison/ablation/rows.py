@@ -1,7 +1,5 @@
 """From judgements, one a seed, to the rows of the table: medians with their smallest and largest."""
 
-from __future__ import annotations
-
 import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence

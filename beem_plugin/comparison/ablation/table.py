@@ -1,7 +1,5 @@
 """An ablation as a table with notes, and as plots: accuracy against layer speed-up, and both over a varied number."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace

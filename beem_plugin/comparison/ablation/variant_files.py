@@ -1,7 +1,5 @@
 """Variants, configs that differ from a base: how files name them, and what differs, in one line."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Table 3: captioners under their own training, decoded under their published rules, and scored."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The figures: accuracy against speed over alpha, and BEEM-C over lambda. Methods are under their own training."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace

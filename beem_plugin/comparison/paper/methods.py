@@ -1,7 +1,5 @@
 """The methods of the tables, a preset each with its published operating point; and each table's rows and columns."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

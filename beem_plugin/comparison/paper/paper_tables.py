@@ -1,7 +1,5 @@
 """`scripts/paper_tables`: the paper's tables and figures, each from one command."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """Trains and judges a table's methods on its tasks, and lays the paper's tables out: medians over seeds with range."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The trainings that the variants of a comparison need: which there are, what is done, what they cost."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """A variant of a config: which part of it is trained, how it is calibrated, on which data it is judged."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field

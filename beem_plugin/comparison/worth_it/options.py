@@ -1,7 +1,5 @@
 """What can be shipped: plain networks, cascades of them, and rules on exits that are fitted for a speed."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """The result of `worth-it` as data, as a table and as a plot."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

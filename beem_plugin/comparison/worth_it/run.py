@@ -1,7 +1,5 @@
 """`allennlp worth-it`: trains plain networks beside a config, and says which to ship at each speed."""
 
-from __future__ import annotations
-
 import argparse
 import shutil
 from collections.abc import Mapping, Sequence

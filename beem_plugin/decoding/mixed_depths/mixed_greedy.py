@@ -10,8 +10,6 @@ Full depth uses the same path: launches of whole blocks with cuBLAS were 13 % fa
 justify a second path.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Static tensors of captions whose tokens are at different depths."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """The weights of all decoder blocks in one tensor per layer; layer normalisations are folded into the next layer."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

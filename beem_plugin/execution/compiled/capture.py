@@ -1,7 +1,5 @@
 """CUDA graphs: capturing work, replaying it, and waiting for what it writes to pinned memory."""
 
-from __future__ import annotations
-
 import gc
 import time
 from collections.abc import Callable, Iterator

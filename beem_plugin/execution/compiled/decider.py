@@ -1,7 +1,5 @@
 """The step of a policy for many samples: in a kernel generated from the policy, or in torch operations."""
 
-from __future__ import annotations
-
 import logging
 from functools import cached_property
 from typing import Any

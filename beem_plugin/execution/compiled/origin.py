@@ -1,7 +1,5 @@
 """Whether a compiled network still is what it was made of."""
 
-from __future__ import annotations
-
 import pickle
 from itertools import chain, repeat
 from operator import attrgetter, contains, is_

@@ -11,8 +11,6 @@ A decision writes its result into pinned memory, which the host polls while the 
 that the host does for a segment.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial

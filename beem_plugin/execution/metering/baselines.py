@@ -1,7 +1,5 @@
 """The same network and policy with parts of early exiting switched off, to measure what each part costs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor

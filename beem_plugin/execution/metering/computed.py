@@ -1,7 +1,5 @@
 """The layers that an engine computes, and whether it skips those of samples that have exited."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

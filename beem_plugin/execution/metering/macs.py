@@ -7,8 +7,6 @@ products, whatever kernel ran. Element-wise work (normalisation, activations, th
 as in every published count. A segment costs a + b T + c T^2 at T tokens, so three lengths determine it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager

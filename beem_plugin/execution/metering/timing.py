@@ -1,7 +1,5 @@
 """Seconds on a clock: synchronised, warmed up, the cases taken in turns so that a drifting machine hits all alike."""
 
-from __future__ import annotations
-
 import random
 import statistics
 import time

@@ -1,7 +1,5 @@
 """HTML pages that need nothing else: jinja2 templates that share `layout.html`, with style and plots inside."""
 
-from __future__ import annotations
-
 import base64
 from functools import lru_cache
 from typing import Any

@@ -1,7 +1,5 @@
 """A calibration report as one HTML page: its tables, its plots, and what fills `calibration.html`."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What `evaluate` measured as one HTML page."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from typing import Any

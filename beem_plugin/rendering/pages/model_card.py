@@ -1,7 +1,5 @@
 """The model card of a saved pipeline: what fills `model_card.jinja`."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Texts exit by exit as one HTML page, for a file's predictions or for a server: what fills `texts.html`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
