@@ -342,9 +342,10 @@ def run_all(args: argparse.Namespace) -> None:
             parts[f"GPU use, {engine}"] = lambda engine=engine: gpu_use(  # type: ignore[misc]
                 subject, half, engine, args.sentences
             )
-    for title, work in parts.items():
-        if args.only not in title:
-            continue
+    chosen = {title: work for title, work in parts.items() if args.only in title}
+    if not chosen:
+        sys.exit(f"error: --only: found {args.only!r}, allowed: a part of one of {', '.join(parts)}")
+    for title, work in chosen.items():
         print(f"\n== {title}", flush=True)
         try:
             results[title] = work()
@@ -366,8 +367,12 @@ def compare(args: argparse.Namespace) -> None:
                 output = Path(folder) / f"{turn}-{len(runs)}-{Path(root).name}.json"
                 command = [sys.executable, __file__, "--package-root", root, "--output", str(output), *options]
                 print(f"\n#### round {turn + 1}: {root}", flush=True)
-                subprocess.run(command, check=False)
+                status = subprocess.run(command, check=False).returncode
+                if not output.is_file():
+                    sys.exit(f"error: {root}: no part ended (exit status {status})")
                 runs.append(json.loads(output.read_text()))
+                broken = {f"{title}, {root}": part for title, part in runs[-1].items() if "failed" in part}
+                results.update(broken)
     print(f"\n{'milliseconds a sample, median of rounds':72s} {'other':>9s} {'this':>9s}  this/other")
     for title, cases in found[ROOT][0].items():
         for name in cases if title.startswith(("batch", "file")) else ():
