@@ -1,30 +1,26 @@
-"""One stage of a training in several stages: its config block, its objective and data, its result."""
+"""One stage of a training in several stages: its config block, its objective and data."""
 
-import datetime
+import logging
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from accelerate import Accelerator
-from accelerate.utils import gather_object
 
 from beem_plugin.common.errors import ConfigurationError, check_choice
 from beem_plugin.common.registry import FromParams, Lazy
 from beem_plugin.data.data_loader import DataLoader
 from beem_plugin.models.model import Model
 from beem_plugin.objectives import Objective
-from beem_plugin.training.checkpointer import load_torch, save_torch
 from beem_plugin.training.gradient_descent_trainer import GradientDescentTrainer
-from beem_plugin.training.random_state import get_random_state, set_random_state
+from beem_plugin.training.trainer import TrainingError
 from beem_plugin.training.trainer_keys import with_keys_of
+
+logger = logging.getLogger(__name__)
 
 GIVEN = ("model", "serialization_dir", "validation_data_loader")
 """Arguments of a trainer that are no config keys."""
-
-MARKER = "stage_finished.th"
 
 LoaderMaker = Callable[[str | None, Lazy[DataLoader] | None], Any]
 
@@ -54,63 +50,23 @@ class Requirement(FromParams):
             raise ConfigurationError("at_least: missing, allowed: a number here or in at_most")
         check_choice("on_failure", self.on_failure, ("error", "warn"))
 
-    def failure(self, metrics: dict[str, float]) -> str | None:
-        """A description of how these validation metrics miss the requirement; `None` if they meet it."""
-        value = metrics[self.metric]
+    def check(self, metrics: dict[str, float], stage: "Stage") -> None:
+        """Ends the training, or warns, if these validation metrics miss the requirement."""
+        value, limits = metrics[self.metric], []
         # Negated comparisons, so that NaN fails.
         if self.at_least is not None and not value >= self.at_least:
-            limit = f"at least {self.at_least}"
-        elif self.at_most is not None and not value <= self.at_most:
-            limit = f"at most {self.at_most}"
-        else:
-            return None
-        return f"the best validation {self.metric} is {value:.4g}, required: {limit}"
-
-
-@dataclass
-class StageResult:
-    """The result of a stage, for later stages and for a recovery."""
-
-    name: str
-    best_epoch: int | None
-    best_metrics: dict[str, float]  # of validation; empty without validation data
-    seconds: float
-    trainable_parameters: int
-    frozen_parameters: int
-    metrics: dict[str, Any] = field(default_factory=dict)  # with those of callbacks; not stored for a recovery
-
-    def summary(self) -> dict[str, Any]:
-        """Entries of metrics.json, whose names begin with the stage's."""
-        values: dict[str, Any] = {
-            "best_epoch": self.best_epoch,
-            "training_duration": str(datetime.timedelta(seconds=self.seconds)),
-            "trainable_parameters": self.trainable_parameters,
-            **{f"best_validation_{name}": value for name, value in self.best_metrics.items()},
-        }
-        return {f"stage_{self.name}_{name}": value for name, value in values.items()}
-
-    def save(self, directory: Path, accelerator: Accelerator) -> None:
-        """Marks the stage as finished. All processes must call it."""
-        states = gather_object([get_random_state()])
-        if accelerator.is_main_process:
-            result = {name: value for name, value in asdict(self).items() if name != "metrics"}
-            save_torch({"result": result, "random": states}, directory / MARKER)
-        accelerator.wait_for_everyone()
-
-    @classmethod
-    def load(cls, directory: Path, accelerator: Accelerator) -> "StageResult | None":
-        """The result of a finished stage, else `None`; restores the random generators' states after the stage."""
-        path = directory / MARKER
-        if not path.exists():
-            return None
-        state = load_torch(path)
-        if len(state["random"]) != accelerator.num_processes:
-            raise ConfigurationError(
-                f"the stage in {directory} was trained by {len(state['random'])} process(es) and can only be recovered "
-                f"by as many, found {accelerator.num_processes}"
-            )
-        set_random_state(state["random"][accelerator.process_index])
-        return cls(**state["result"])
+            limits.append(f"at least {self.at_least}")
+        if self.at_most is not None and not value <= self.at_most:
+            limits.append(f"at most {self.at_most}")
+        if not limits:
+            return
+        message = (
+            f'stage "{stage.name}": the best validation {self.metric} is {value:.4g}, required: {limits[0]} '
+            f"({stage.path}.require)"
+        )
+        if self.on_failure == "error":
+            raise TrainingError(message)
+        logger.warning(message)
 
 
 class Stage(FromParams):

@@ -5,7 +5,6 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from beem_plugin.backbones.renamed_weights import renamed
 from beem_plugin.common.archive_files import BEST_WEIGHTS
 from beem_plugin.common.errors import ConfigurationError, check_choice
 from beem_plugin.common.registry import Lazy
@@ -15,8 +14,8 @@ from beem_plugin.training.checkpointer import load_torch, save_torch
 from beem_plugin.training.evaluation import evaluate
 from beem_plugin.training.gradient_descent_trainer import GradientDescentTrainer
 from beem_plugin.training.random_state import get_random_state, set_random_state
-from beem_plugin.training.stage import GIVEN, LoaderMaker, Stage, StageResult
-from beem_plugin.training.trainer import Trainer, TrainingError
+from beem_plugin.training.stage import GIVEN, LoaderMaker, Stage
+from beem_plugin.training.trainer import Trainer
 from beem_plugin.training.trainer_keys import with_keys_of
 
 logger = logging.getLogger(__name__)
@@ -29,8 +28,8 @@ class StagedTrainer(Trainer):
 
     Each stage has its own trainer, with a new optimizer and schedule, whose checkpoints, best weights and metrics lie
     in `stage_<number>_<name>/`. Parameters that a stage freezes are trainable in the next, unless that freezes them
-    too. All stages are built and checked before the first is trained. A recovered run skips finished stages, and ends
-    with the metrics of an uninterrupted one.
+    too. All stages are built and checked before the first is trained. A recovered run restores finished stages from
+    their last checkpoints, and ends with the metrics of an uninterrupted one.
 
     metrics.json has the last stage's metrics, and of every stage `stage_<name>_best_epoch`, `..._best_validation_*`,
     `..._training_duration` and `..._trainable_parameters`; `training_duration` is that of all stages. When training
@@ -79,7 +78,8 @@ class StagedTrainer(Trainer):
         self.callbacks = callbacks or []
         self.defaults = defaults
         self._requires_grad = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
-        self._results: list[StageResult] = []
+        self._metrics: dict[str, Any] = {}
+        self._summaries: dict[str, Any] = {}
         for number, stage in enumerate(stages):
             stage.prepare(number, self.serialization_dir, model, data_loader, make_training_loader, tokenizer)
         random_state = get_random_state()
@@ -90,13 +90,13 @@ class StagedTrainer(Trainer):
 
     def train(self) -> dict[str, Any]:
         """Trains all stages that are not finished yet, and leaves the model with the last one's best weights."""
-        self._results = []
+        self._metrics, self._summaries, self._seconds = {}, {}, 0.0
         try:
-            for stage in self.stages:
+            for number, stage in enumerate(self.stages, 1):
                 with stage.objective_in(self.model):
-                    self._run_or_skip(stage)
+                    self._run(stage, number)
         finally:
-            if self._results:
+            if self._metrics:
                 self.final_metrics = self._conclude()
         assert self.final_metrics is not None
         return self.final_metrics
@@ -106,39 +106,31 @@ class StagedTrainer(Trainer):
         with self.stages[-1].objective_in(self.model):
             return evaluate(self.model, data_loader, self.accelerator, description)
 
-    def _run_or_skip(self, stage: Stage) -> None:
-        is_last = stage is self.stages[-1]
-        title = f'stage {len(self._results) + 1} of {len(self.stages)}, "{stage.name}"'
-        # The last stage is never skipped: its trainer restores the finished epochs and runs the callbacks' `on_end`.
-        finished = None if is_last else StageResult.load(stage.directory, self.accelerator)
-        if finished is not None:
-            logger.info("%s: was finished before", title)
-            self._load_best(stage)
-            self._results.append(finished)
-            return
+    def _run(self, stage: Stage, number: int) -> None:
+        """Trains a stage; the trainer of a finished one restores its checkpoint and has no epoch left."""
         trainer = self.build(stage)
         if hasattr(self, "data"):
             trainer.data = self.data
-        logger.info("%s: %s trainable parameters, %s frozen", title, *map("{:,}".format, trainer.parameter_counts))
+        counts = trainer.parameter_counts
+        title = f'stage {number} of {len(self.stages)}, "{stage.name}"'
+        logger.info("%s: %s trainable parameters, %s frozen", title, *map("{:,}".format, counts))
         try:
             trainer.train()
         finally:
             trainer.release()
             if trainer.final_metrics is not None:
                 tracker = trainer.metric_tracker
-                best = dict(tracker.best_epoch_metrics)
-                counts, metrics = trainer.parameter_counts, trainer.final_metrics
-                self._results.append(
-                    StageResult(stage.name, tracker.best_epoch, best, trainer.seconds, *counts, metrics)
-                )
-        failure = stage.require and stage.require.failure(self._results[-1].best_metrics)
-        if stage.require is not None and failure:
-            message = f'stage "{stage.name}": {failure} ({stage.path}.require)'
-            if stage.require.on_failure == "error":
-                raise TrainingError(message)
-            logger.warning(message)
-        if not is_last:
-            self._results[-1].save(stage.directory, trainer.accelerator)
+                self._latest, self._metrics = stage, trainer.final_metrics
+                self._seconds += trainer.seconds
+                summary = {
+                    "best_epoch": tracker.best_epoch,
+                    "training_duration": str(datetime.timedelta(seconds=trainer.seconds)),
+                    "trainable_parameters": counts[0],
+                    **{f"best_validation_{name}": value for name, value in tracker.best_epoch_metrics.items()},
+                }
+                self._summaries |= {f"stage_{stage.name}_{name}": value for name, value in summary.items()}
+        if stage.require is not None:
+            stage.require.check(trainer.metric_tracker.best_epoch_metrics, stage)
 
     def build(self, stage: Stage) -> GradientDescentTrainer:
         """The stage's trainer, for the model with its present weights."""
@@ -176,31 +168,18 @@ class StagedTrainer(Trainer):
 
     def _conclude(self) -> dict[str, Any]:
         """Leaves the best weights of the latest stage that has any, in the model and on disk; returns the metrics."""
-        stage, result = self.stages[len(self._results) - 1], self._results[-1]
         self._free_parameters()
-        with stage.objective_in(self.model):
-            self._load_best(stage)
+        with self._latest.objective_in(self.model):
+            self.model.load_state_dict(load_torch(self._latest.directory / BEST_WEIGHTS))
         self.model.eval()
         # With the model's own objective, which the archive's config describes.
         if self.accelerator.is_main_process:
             save_torch(self.model.state_dict(), self.serialization_dir / BEST_WEIGHTS)
-        metrics = dict(result.metrics)
-        if not metrics:
-            metrics = {f"best_validation_{name}": value for name, value in result.best_metrics.items()}
-            metrics["best_epoch"] = result.best_epoch
-        for stage_result in self._results:
-            metrics.update(stage_result.summary())
-        seconds = sum(stage_result.seconds for stage_result in self._results)
-        metrics["training_duration"] = str(datetime.timedelta(seconds=seconds))
-        return metrics
+        return {**self._metrics, **self._summaries, "training_duration": str(datetime.timedelta(seconds=self._seconds))}
 
     def _free_parameters(self) -> None:
         for parameter, requires_grad in self._requires_grad:
             parameter.requires_grad_(requires_grad)
-
-    def _load_best(self, stage: Stage) -> None:
-        best = load_torch(stage.directory / BEST_WEIGHTS)
-        self.model.load_state_dict(renamed(best, self.model.state_dict()))
 
 
 def _writing_to(callback: Lazy[TrainerCallback], serialization_dir: Path) -> Lazy[TrainerCallback]:

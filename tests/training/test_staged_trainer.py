@@ -159,11 +159,11 @@ def test_killed_run_recovers_to_the_last_digit(tmp_path: Path, whole: Path, kill
     config = staged(KILLABLE, **EVERYTHING)
     run = tmp_path / "killed"
     train_and_kill(config, run, kill_at)
-    marker = run / "stage_1_network" / "stage_finished.th"
-    assert marker.exists() == kill_at.startswith("stage_2") and not (run / "metrics.json").exists()
-    before = marker.stat().st_mtime_ns if marker.exists() else None
+    last = run / "stage_1_network" / "training_state_e2_b0.th"
+    assert last.exists() == kill_at.startswith("stage_2") and not (run / "metrics.json").exists()
+    before = last.stat().st_mtime_ns if last.exists() else None
     train_model(config, run, recover=True)
-    assert before is None or marker.stat().st_mtime_ns == before
+    assert before is None or last.stat().st_mtime_ns == before
     assert results(whole) == results(run)
     for name in ("best.th", "stage_1_network/best.th", "stage_2_exits/model_state_e2_b0.th"):
         assert not moved(weights(whole / name), weights(run / name))
