@@ -82,17 +82,15 @@ def test_line_separators_in_a_caption_shift_no_other(monkeypatch: pytest.MonkeyP
     assert treebank_tokens(captions, 60) == ["one two", "", "three four five", "", "six -lrb- seven -rrb-"]
 
 
-def test_an_empty_caption_is_a_word_that_no_reference_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Left empty, the line would end with the separator and its last reference be taken for the caption.
-    log = tmp_path / "asked"
-    fake_java(tmp_path, monkeypatch, f'while read -r line; do echo "$line" >> {log}; echo 0; done')
-    with pytest.raises(ScorerError, match="did not finish within"):
-        meteor(["", "a ||| dog"], [["the dog"], ["the", "cat"]], 2.0)
-    assert log.read_text().splitlines() == [
-        "SCORE ||| the dog ||| <empty>",
-        "SCORE ||| the ||| cat ||| a dog",
-        "EVAL ||| 0 ||| 0",
-    ]
+def test_meteor_reads_as_many_references_of_each_caption(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "read"
+    copy = (
+        f'for each; do case "$each" in *.txt) while read -r line; do echo "$line" >> {log}; done < "$each";; esac; done'
+    )
+    fake_java(tmp_path, monkeypatch, copy)
+    with pytest.raises(ScorerError, match="returned 0 scores for 2 captions"):
+        meteor(["", "a ||| dog"], [["the dog"], ["the", "cat"]], 60)
+    assert log.read_text().splitlines() == ["<empty>", "a dog", "the dog", "the dog", "the", "cat"]
 
 
 def test_simple_tokens_are_those_of_the_treebank_on_ordinary_captions() -> None:
@@ -131,8 +129,8 @@ def test_a_java_that_fails_is_named_and_the_other_metrics_are_computed(
     ("script", "words"),
     [
         ("exec sleep 60", "did not finish within 0.5 seconds"),
-        ("exit 1", "terminated unexpectedly"),
-        ("while read line; do echo 0,5; done", "returned '0,5', expected a number"),
+        ("echo 'Error: no memory' >&2; exit 1", "METEOR failed with status 1: Error: no memory"),
+        ("echo 'Final score: 0,5'", "returned 0 scores for 2 captions"),
     ],
 )
 def test_a_meteor_that_hangs_dies_or_babbles_is_ended_and_named(

@@ -3,12 +3,11 @@
 import importlib.util
 import json
 import math
+import re
 import shutil
 import subprocess
 import tempfile
-import threading
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from beem_plugin.common.errors import BeemError, ConfigurationError
@@ -39,23 +38,17 @@ def has_java() -> bool:
     return shutil.which("java") is not None
 
 
-def java_command(arguments: Sequence[str]) -> list[str]:
-    """The command line of `java` with a fixed locale."""
-    java = shutil.which("java")
-    if java is None:
-        raise ScorerError(f"`java` is not installed; {INSTALL_JAVA}")
-    return [java, *_JVM, *arguments]
-
-
 def run_java(arguments: Sequence[str], what: str, timeout: float) -> str:
     """
     The standard output of a Java program, run in any folder. Raises a `ScorerError` that names the scorer `what` if the
     program fails or does not finish within `timeout` seconds.
     """
+    java = shutil.which("java")
+    if java is None:
+        raise ScorerError(f"`java` is not installed; {INSTALL_JAVA}")
     try:
-        done = subprocess.run(
-            java_command(arguments), stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout, check=False
-        )
+        command = [java, *_JVM, *arguments]
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout, check=False)
     except subprocess.TimeoutExpired:
         raise ScorerError(f"{what} did not finish within {timeout:g} seconds and was stopped") from None
     if done.returncode != 0:
@@ -67,71 +60,30 @@ def run_java(arguments: Sequence[str], what: str, timeout: float) -> str:
     return done.stdout.decode("utf-8", errors="replace")
 
 
-_SEPARATOR = " ||| "
+_SCORE = re.compile(r"^(?:Segment \d+|Final) score:\s+([\d.]+(?:E-?\d+)?)$", re.MULTILINE)
 
 
 def meteor(candidates: Sequence[str], references: Sequence[Sequence[str]], timeout: float) -> tuple[float, list[float]]:
     """
     The score of the whole set, and of each caption, from tokenized captions and the tokenized references of each.
 
-    pycocoevalcap's own class waits forever if the program crashes or a caption is malformed; this function stops the
-    program after `timeout` seconds and raises a `ScorerError`.
+    pycocoevalcap's own class waits forever if the program crashes or a caption is malformed.
     """
-    jar = package_file("meteor", "meteor-1.5.jar")
-    process = subprocess.Popen(
-        java_command(["-Xmx2G", "-jar", str(jar), "-", "-", "-stdio", "-l", "en", "-norm"]),
-        cwd=jar.parent,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        # A pipe that is not read would fill up and block the program.
-        stderr=subprocess.DEVNULL,
-        encoding="utf-8",
-    )
-    assert process.stdin is not None and process.stdout is not None
-    timer = threading.Timer(timeout, process.kill)
-    timer.start()
-
-    def request(*parts: str) -> str:
-        """Sends a line, unless there are no parts, and returns the next line of the output."""
-        assert process.stdin is not None and process.stdout is not None
-        with suppress(OSError):  # after the end of the program its output ends too
-            if parts:
-                process.stdin.write(_SEPARATOR.join(parts) + "\n")
-                process.stdin.flush()
-        line = process.stdout.readline()
-        if line:
-            return line.strip()
-        if timer.finished.is_set():
-            raise ScorerError(f"METEOR did not finish within {timeout:g} seconds and was stopped")
-        raise ScorerError("METEOR terminated unexpectedly; its Java program needs 2 GB of memory")
-
-    try:
-        statistics = [
-            # With an empty caption the program would read the last reference as the caption.
-            request("SCORE", *map(_clean, texts), _clean(caption) or "<empty>")
-            for caption, texts in zip(candidates, references, strict=True)
-        ]
-        scores = [_number(request("EVAL", *statistics))]
-        scores += [_number(request()) for _ in statistics]
-        return scores[-1], scores[:-1]
-    finally:
-        timer.cancel()
-        process.kill()
-        process.wait()
-        for pipe in (process.stdin, process.stdout):
-            with suppress(OSError):
-                pipe.close()
-
-
-def _clean(text: str) -> str:
-    return " ".join(text.replace("|||", " ").split())
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise ScorerError(f"METEOR returned {text[:80]!r}, expected a number") from None
+    count = max(map(len, references))
+    # The program reads as many references for each caption; a repeated one changes no score.
+    padded = [text for texts in references for text in [*texts, *[texts[-1]] * (count - len(texts))]]
+    with tempfile.TemporaryDirectory() as name:
+        files = [Path(name, "captions.txt"), Path(name, "references.txt")]
+        for file, texts in zip(files, (candidates, padded)):
+            lines = [" ".join(text.replace("|||", " ").split()) or "<empty>" for text in texts]
+            file.write_text("\n".join([*lines, ""]), encoding="utf-8", newline="\n")
+        jar = package_file("meteor", "meteor-1.5.jar")
+        program = ["-Xmx2G", "-jar", jar, *files, "-l", "en", "-norm", "-r", count]
+        output = run_java([*map(str, program)], "METEOR", timeout)
+    scores = [float(score) for score in _SCORE.findall(output)]
+    if len(scores) != len(candidates) + 1:
+        raise ScorerError(f"METEOR returned {len(scores)} scores for {len(candidates)} captions and their whole")
+    return scores[-1], scores[:-1]
 
 
 JARS = ("stanford-corenlp-3.6.0.jar", "stanford-corenlp-3.6.0-models.jar")
