@@ -108,11 +108,7 @@ def check_json_files(folder: Path) -> None:
 
 
 def verify_digests(folder: Path, meta: Mapping[str, Any], without: str | None = None) -> None:
-    """
-    Compares weights, labels, calibration and tokenizer with the digests in `meta.json`, without the unused file
-    `without`. Raises `DataError` for a file that was changed, added or removed. Archives of older releases have no
-    digests.
-    """
+    """Raises a `DataError` for a file that differs from its digest in `meta.json`, which older archives do not have."""
     expected = meta.get("digests")
     if expected is None:
         logger.info("no digests in %s: weights, labels, calibration and tokenizer are not verified", META_NAME)

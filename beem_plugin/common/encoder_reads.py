@@ -13,10 +13,7 @@ SENTENCE_ENCODER = ("modules.json", "config_sentence_transformers.json", "1_Pool
 
 
 def reads(name: str) -> str:
-    """
-    `"cls"` for BERT and ALBERT, `"mean"` for every other encoder, without access to the hub. The `config.json` of a
-    local folder decides, or the last part of a hub name (`bert-large-cased`).
-    """
+    """`"cls"` for BERT and ALBERT, by the folder's `config.json` or the hub name, `"mean"` for every other encoder."""
     path = Path(os.path.expanduser(name))
     if not path.is_dir():
         own_name = name.rpartition("/")[2].lower()

@@ -28,11 +28,9 @@ _SCRATCH_NAME = re.compile(_SCRATCH + "[a-z0-9_]{8}")
 @contextmanager
 def atomic_write(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
     """
-    A file object for `path`, for UTF-8 text or, with mode `"wb"`, bytes; missing parent directories are created. Output
-    goes to a temporary file in the same directory, which is renamed to `path` at the end of the block and removed on an
-    error, so that a reader never sees a partial file. A device or a pipe, such as /dev/null, is written directly; a
-    symbolic link is kept and its target replaced. Temporary files of the same name that killed processes left are
-    removed. An `OSError` has the path as its `filename`.
+    A file object for `path`, for UTF-8 text or, with mode `"wb"`, bytes. Output goes to a temporary file in the same
+    directory, renamed to `path` at the end of the block. A device or a pipe, such as /dev/null, is written directly; a
+    symbolic link is kept and its target replaced. An `OSError` has the path as its `filename`.
     """
     if mode not in ("w", "wb"):
         raise ValueError(f"mode is {mode!r}, not 'w' or 'wb'")
@@ -73,10 +71,7 @@ def atomic_write(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
 
 
 def remove_leftovers(folder: Path, name: str = "") -> None:
-    """
-    Removes temporary files of `atomic_write` that killed processes left in `folder`: those of target `name`, or all.
-    A file that is still being written is locked, and stays.
-    """
+    """Removes temporary files, of target `name` or all, that killed processes left; open ones are locked."""
     if fcntl is None:
         return
     prefix = f".{name}."
@@ -91,10 +86,7 @@ def remove_leftovers(folder: Path, name: str = "") -> None:
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """
-    A new temporary folder, removed when the block ends. It is locked while it is used: unlocked ones were left by
-    killed processes and are removed first.
-    """
+    """A temporary folder for the block. It is locked: unlocked ones were left by killed processes and are removed."""
     root = Path(tempfile.gettempdir())
     if fcntl is None:
         with tempfile.TemporaryDirectory(prefix=_SCRATCH) as name:
@@ -182,10 +174,7 @@ def _permissions(path: Path) -> int:
 
 @contextmanager
 def replaced_folder(folder: Path) -> Iterator[Path]:
-    """
-    A new folder that takes the place of `folder` at the end of the block. After an error, or when the process is
-    killed, `folder` is as before; what a killed process left beside it is removed by the next one.
-    """
+    """A new folder that takes the place of `folder` at the end of the block; else `folder` stays as it was."""
     new, old = _new(folder), _old(folder)
     new.mkdir(parents=True, exist_ok=True)
     with locked(new) as is_free:

@@ -24,10 +24,7 @@ def is_file_friendly() -> bool:
 def prepare_logging(
     serialization_dir: str | Path | None = None, file_friendly: bool = False, rank: int = 0, world_size: int = 1
 ) -> None:
-    """
-    Configures the root logger, again at each call. Messages also go to `out.log` in `serialization_dir`, with several
-    processes to `out_worker{rank}.log`; ranks other than 0 write only errors to standard error.
-    """
+    """Configures the root logger: standard error (of other ranks than 0 only errors) and `out.log` in the directory."""
     global _file_friendly
     _file_friendly = file_friendly
     logging.raiseExceptions = False  # a full disk is reported once, where results are written

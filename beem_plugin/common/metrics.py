@@ -1,9 +1,6 @@
 """
-The metrics of GLUE: functions of labels and predictions that return named floats. They are computed with numpy alone:
-scikit-learn and `scipy.stats` take seconds to import.
-
-Every function takes two `(samples,)` arrays without unknown labels. For degenerate input (constant predictions, one
-class only) the value is 0.0 without a warning, so that metrics of untrained exits are defined.
+The metrics of GLUE, from two `(samples,)` arrays without unknown labels; 0.0 for degenerate input. They need numpy
+alone: scikit-learn and `scipy.stats` take seconds to import.
 """
 
 from collections.abc import Callable
@@ -70,12 +67,10 @@ def count_metrics(name: str, labels: np.ndarray, predictions: np.ndarray, counts
 
 def many_metrics(name: str, labels: np.ndarray, predictions: np.ndarray, counts: np.ndarray) -> dict[str, np.ndarray]:
     """
-    A metric of labels for many confusion matrices at once: `accuracy`, and for `f1` that of label 1 of two, and
-    `accuracy_f1`, its mean with the accuracy (MRPC, QQP); for `macro_f1` the mean F1 over the labels that occur in
-    labels or predictions; for `matthews` the correlation R_K (Gorodkin, 2004), for two labels Matthews' (CoLA).
-
-    `labels` and `predictions` are `(cells,)` int64, `counts` `(matrices, cells)` the number of samples of each cell, at
-    least one in each matrix. Each number of the metric is `(matrices,)`.
+    A metric of labels for many confusion matrices at once, each number `(matrices,)`: `accuracy`; for `f1` that of
+    label 1 of two, and `accuracy_f1`, its mean with the accuracy (MRPC, QQP); for `macro_f1` the mean F1 over the
+    labels that occur; for `matthews` the correlation R_K (Gorodkin, 2004), for two labels Matthews' (CoLA). `labels`
+    and `predictions` are `(cells,)` int64, `counts` `(matrices, cells)` the samples of each cell.
     """
     is_right = labels == predictions
     found = {"accuracy": counts[:, is_right].sum(1) / counts.sum(1)}

@@ -20,9 +20,8 @@ SLICE = re.compile(r"\[[^\[\]]*\]$")
 
 def check_outputs(outputs: Mapping[str, str | None], inputs: Sequence[str | None]) -> None:
     """
-    Raises a `ConfigurationError` if two outputs, by option, are one file, or if one of them is an input, through any
-    link. Inputs are files; folders, of which the parts of an archive and images count; sources of a dataset reader,
-    with or without a slice in brackets. Other values, such as `-`, are ignored.
+    Raises a `ConfigurationError` if two outputs, by option, are one file, or one of them is an input, through any link:
+    a file, a part of an archive, an image in a folder, a source of a dataset reader with or without a slice.
     """
     taken = {path: "read as well" for source in inputs for path in _files(source)}
     folders = [os.path.realpath(source) for source in inputs if source is not None and os.path.isdir(source)]

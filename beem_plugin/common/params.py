@@ -44,10 +44,7 @@ OPTIONAL_VARIABLES = {
 def load_config(
     path: str | Path, overrides: str | Mapping[str, Any] = "", ext_vars: Mapping[str, str] | None = None
 ) -> Params:
-    """
-    A config from a jsonnet, json or yaml file as `Params`, with AllenNLP's `-o` (see `apply_overrides`); `std.extVar`
-    reads `ext_vars` before the environment.
-    """
+    """A config file as `Params`, with AllenNLP's `-o`; `std.extVar` reads `ext_vars` before the environment."""
     from beem_plugin.common.registry import Params
 
     return Params(load_config_dict(path, overrides, ext_vars))
@@ -145,10 +142,7 @@ def apply_overrides(
 
 
 def diff_configs(a: Any, b: Any, key: str = "") -> list[tuple[str, Any, Any]]:
-    """
-    The differences between two configs by key: `(key, value in a, value in b)`, with `ABSENT` for a missing key. Items
-    of lists of blocks are compared one by one, as `key.0`, the form of overrides.
-    """
+    """`(key, value in a, value in b)` of each difference, `ABSENT` for a missing key; lists of blocks item by item."""
     if a is ABSENT and isinstance(b, dict) and b:
         a = {}
     if b is ABSENT and isinstance(a, dict) and a:

@@ -21,10 +21,7 @@ _deferred: list[str] = []
 
 
 def import_plugins() -> None:
-    """
-    Imports the modules listed, one per line, in `.allennlp_plugins` in the working directory and in
-    `~/.allennlp/plugins`. A failing import is logged as an error and does not stop the others.
-    """
+    """Imports the modules that the plugin files list; a failing import is logged as an error."""
     working_directory_on_path()
     for name in discover_plugins():
         try:
@@ -44,10 +41,8 @@ def discover_plugins() -> list[str]:
 
 def import_package(name: str) -> None:
     """
-    Imports an installed package or one in the working directory with all its submodules, so that configs can use their
-    components. Submodules whose names begin with `_` or `test` are skipped. `my-package` finds `my_package`.
-
-    Raises `ConfigurationError` if the package or a submodule cannot be imported.
+    Imports an installed package or one in the working directory with all its submodules, but those whose names begin
+    with `_` or `test`. `my-package` finds `my_package`.
     """
     working_directory_on_path()
     name = _module_name(name)
@@ -73,10 +68,7 @@ def import_deferred() -> None:
 
 
 def lazy_names(package: str, modules: dict[str, str]) -> Callable[[str], Any]:
-    """
-    A package's `__getattr__` for names whose modules take long to import and are seldom needed; `modules` has the
-    module of the package that defines each name.
-    """
+    """A package's `__getattr__` for names that take long to import; `modules` has the module that defines each."""
 
     def get(name: str) -> Any:
         if name not in modules:

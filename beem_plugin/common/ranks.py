@@ -65,9 +65,7 @@ def share(items: Iterable[Item]) -> Iterator[Item]:
 
 
 def gathered(items: Sequence[Item]) -> list[Item]:
-    """
-    The items of all processes, one process's after another's; every process must call it. Tensors must be on the CPU.
-    """
+    """The items of all processes, one process's after another's; all must call it, with tensors on the CPU."""
     if not _joined:
         return list(items)
     import torch.distributed as distributed

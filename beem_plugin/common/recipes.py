@@ -35,10 +35,7 @@ def constructor_of(cls: type) -> Callable[..., Any]:
 
 
 def signature_of(function: Callable[..., Any], cls: type | None = None) -> Signature:
-    """
-    The arguments of an `__init__`, a bound class method used as constructor, or a factory function; `**kwargs` are
-    followed to the base classes of `cls`, which it constructs, if these can be built from configs.
-    """
+    """The arguments of a constructor; `**kwargs` are followed to the base classes of `cls` that configs can build."""
     if function in _WITHOUT_ARGUMENTS:
         return Signature({})
     hints = _type_hints(function)

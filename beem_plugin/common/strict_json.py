@@ -18,10 +18,7 @@ def json_line(obj: Any) -> str:
 
 
 def parse_json(text: str, place: str) -> Any:
-    """
-    The value of strict JSON without duplicate keys; raises a `DataError` that begins with `place`. NaN, which pandas
-    and Python write for a missing value, becomes `None`.
-    """
+    """The value of strict JSON, each key once, or a `DataError` that begins with `place`; NaN becomes `None`."""
     try:
         return JSON_DECODER.decode(text)
     except (ValueError, RecursionError) as error:

@@ -15,10 +15,7 @@ from beem_plugin.common.errors import ConfigurationError, DataError
 
 @contextmanager
 def open_text(path: str | Path, encoding: str = "utf-8", newline: str | None = None) -> Iterator[IO[str]]:
-    """
-    Text from a file or standard input (`-`), gzipped or not. A byte order mark of UTF-8 is dropped; `newline` is that
-    of `open`.
-    """
+    """Text from a file or standard input (`-`), gzipped or not, without a byte order mark; `newline` is `open`'s."""
     if str(path) == "-":
         if not hasattr(sys.stdin, "buffer"):  # replaced by a program
             yield sys.stdin

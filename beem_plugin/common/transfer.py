@@ -7,9 +7,7 @@ from torch import Tensor
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """
-    A CPU tensor on `device`. Copies from pageable memory above 64 KiB synchronise with the device, hence the pinning.
-    """
+    """A CPU tensor on `device`, pinned: copies from pageable memory above 64 KiB synchronise with the device."""
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 

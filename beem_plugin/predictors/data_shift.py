@@ -20,10 +20,7 @@ LEAST_DISTANCE, MOST_PROBABLE = 0.1, 0.001
 
 
 class ShiftCheck:
-    """
-    Compares the confidence with which inputs exit with that of the calibration data under the same policy: the largest
-    distance of the two distribution functions, with its p-value (Kolmogorov and Smirnov's test).
-    """
+    """Compares confidences at exits with those on the calibration data, by Kolmogorov and Smirnov's test."""
 
     def __init__(self, policy: ExitPolicy, trace: ExitTrace) -> None:
         self.expected = counts(replay(policy, trace).log_probabilities.exp().amax(1).numpy())

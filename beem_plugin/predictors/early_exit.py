@@ -102,10 +102,7 @@ class EarlyExitPredictor(Predictor):
         return [prediction for part in self._run(samples) for prediction in part]
 
     def _predict_chunks(self, parts: Iterable[Sequence[Instance]]) -> Iterator[list[JsonDict]]:
-        """
-        A pipeline of threads with bounded queues: one reads, one tokenizes, one runs the engine, and the caller's makes
-        records and writes.
-        """
+        """A pipeline of threads with bounded queues: one each for reading, tokenizing, the engine, and the caller's."""
         stopped = threading.Event()
         interval = sys.getswitchinterval()
         # Threads that wait for the interpreter get it after this time; by default the engine would wait 5 ms a call.
@@ -207,10 +204,7 @@ def texts_of(record: JsonDict, names: Sequence[str], types: tuple[type, ...] = (
 def labelled_instances(
     reader: DatasetReader, inputs: Iterable[Any], labels: Iterable[Any] | None = None
 ) -> list[Instance]:
-    """
-    Tokenized inputs (see `row_of`); labels are names, positions among the labels of the reader's model, as `datasets`
-    and numpy give them, or values.
-    """
+    """Tokenized inputs (see `row_of`); labels are names, positions among the model's labels, or values."""
     names = reader.text_fields
     rows = [texts_of(row_of(item, names), names) for item in inputs_of(inputs, names)]
     if not rows:
@@ -229,10 +223,7 @@ def labelled_instances(
 
 
 def input_fields(instance: Instance, answer: str = "label") -> JsonDict:
-    """
-    The fields of the input, renamed where they would hide a part of the prediction; `answer` is the name of what is
-    predicted.
-    """
+    """The fields of the input, renamed where they would hide a part of the prediction, whose answer is `answer`."""
     fields = instance.fields
     if instance.id is not None and "id" not in fields:
         fields = {"id": instance.id, **fields}

@@ -57,9 +57,8 @@ class Writer:
 @contextmanager
 def output(path: str | None) -> Iterator[Writer]:
     """
-    Standard output, or a file that is written as `path.part` and renamed when it is complete. After an error of the
-    user's data the part stays if it is not empty, and the error names it; after one of the disk it is removed. A device
-    or a pipe, such as /dev/null, is written directly; a symbolic link is kept and its target replaced.
+    Standard output, or a file that is written as `path.part` and renamed when it is complete; after an error of the
+    user's data the part stays, and the error names it. Devices, pipes and symbolic links are as in `atomic_write`.
     """
     if not path:
         writer = Writer(sys.stdout)

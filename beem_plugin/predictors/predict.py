@@ -143,10 +143,7 @@ _BLOCK = 1 << 20
 def input_rows(
     reader: DatasetReader, source: str, format: str | None = None, input_field: str | None = None
 ) -> Iterator[TableRow]:
-    """
-    The rows of a file, or of standard input (`-`), as a stream. `format` is by default the reader's, or by the file's
-    name or first line; `input_field` is a column that is the reader's one text column.
-    """
+    """The rows of a file or of standard input (`-`) as a stream; `input_field` is the column that the reader reads."""
     if input_field is None:
         yield from reader.rows(source, format)
         return
@@ -164,9 +161,7 @@ def input_rows(
 
 
 def count_lines(reader: DatasetReader, source: str, format: str | None = None) -> int | None:
-    """
-    The number of lines of a file without its header, for a progress bar; `None` for standard input, which is read once.
-    """
+    """The number of lines of a file without its header, for a progress bar; `None` for standard input."""
     if not Path(source).is_file():
         return None
     table = reader.table.given(format)

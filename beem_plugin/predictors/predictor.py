@@ -27,10 +27,7 @@ BATCHES_PER_CHUNK = 64
 
 
 def chunks(items: Iterable[Item], batch_size: int) -> Iterator[list[Item]]:
-    """
-    The first chunks are small, so that the first predictions come soon: 1, 2, 4, ... batches. The items before an error
-    form a chunk of their own.
-    """
+    """Small chunks first, so that predictions come soon; the items before an error form a chunk of their own."""
     items = iter(items)
     for size in chunk_sizes(batch_size):
         part: list[Item] = []
@@ -55,10 +52,7 @@ def chunk_sizes(batch_size: int) -> Iterator[int]:
 
 
 class UntilError(Iterable[Item]):
-    """
-    Iterates over `items` and ends at an error of the user's data, which `raise_error` then raises: an engine that reads
-    ahead is to finish what came before it.
-    """
+    """Iterates over `items` up to an error of the user's data, which `raise_error` raises later."""
 
     def __init__(self, items: Iterable[Item]) -> None:
         self._items = items
@@ -163,17 +157,11 @@ class Predictor(Registrable):
         raise TypeError(f"{type(self).__name__} does not define predict_batch_instance")
 
     def predict_parts(self, instances: Sequence[Instance]) -> Iterator[list[JsonDict]]:
-        """
-        `predict_batch_instance` in parts, each as soon as it is done, so that predictions before an error are kept. One
-        part, unless a subclass works in smaller ones.
-        """
+        """`predict_batch_instance` in parts, each as soon as it is done; here one."""
         yield self.predict_batch_instance(instances)
 
     def predict_rows(self, rows: Iterable[TableRow]) -> Iterator[list[JsonDict]]:
-        """
-        Predictions of a stream of inputs, in parts, in its order. A `DataError` is raised after the predictions of the
-        inputs before it, and names the file and line.
-        """
+        """Predictions of a stream of inputs, in parts and in order; a `DataError` comes after those before it."""
         parts = (self.instances_of(part, tokenized=False) for part in share(chunks(rows, self.batch_size)))
         return self._predict_chunks(chain.from_iterable(parts))
 
@@ -186,10 +174,7 @@ class Predictor(Registrable):
             yield from self.predict_parts(instances)
 
     def instances_of(self, rows: Sequence[TableRow], tokenized: bool = True) -> Iterator[Sequence[Instance]]:
-        """
-        The instances of `rows` up to the first that cannot be used, then the error that names its place. `tokenized`
-        `False` leaves the tokens to a predictor that makes them later.
-        """
+        """The instances of `rows` up to the first that cannot be used, then the error that names its place."""
         make = self._batch_json_to_instances if tokenized else self._untokenized
         try:
             yield make([row.values for row in rows])

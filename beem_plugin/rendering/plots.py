@@ -1,9 +1,4 @@
-"""
-One style for all plots, and the plots themselves. They take plain numbers. matplotlib is optional (extra `plots`).
-
-Colours are Okabe and Ito's (2008), which colour-blind readers can tell apart. Line styles and markers differ as well,
-for prints in grey.
-"""
+"""One style for all plots, and the plots themselves, of plain numbers. matplotlib is optional (extra `plots`)."""
 
 import importlib.util
 import io
@@ -44,11 +39,7 @@ Points = tuple[Sequence[float], Sequence[float]]  # speed-ups, and values in per
 
 @dataclass
 class Series:
-    """
-    One rule of a panel: a `line` and single `dots`. `look` is its place among the colours, line styles and markers; -1
-    is the grey of a reference. `bars` are from where to where the first dot's speed-up and value reach; `note` is
-    beside it.
-    """
+    """One rule of a panel: a `line` and single `dots`; `bars` are the ranges of the first dot's speed-up and value."""
 
     label: str
     look: int

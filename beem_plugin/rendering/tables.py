@@ -108,10 +108,7 @@ class Table:
         return [[column.show(cell) for column, cell in zip(self.columns, row, strict=True)] for row in self.rows]
 
     def fitted(self, width: int) -> Table:
-        """
-        For a line a row in `width` characters: heads are wrapped, then intervals and the last spare columns left out,
-        as far as it takes. A note names them.
-        """
+        """For a line a row: heads are wrapped, then intervals and spare columns left out, which a note names."""
         table, left_out = self._with_wrapped_heads(), []
         plain = [[replace(one, bounds=None) if isinstance(one, Estimate) else one for one in row] for row in self.rows]
         if table._width > width and plain != self.rows:
@@ -141,10 +138,7 @@ class Table:
         return 1 + sum(3 + max(map(cell_len, cells)) for cells in zip(heads, *self.cells(), strict=True))
 
     def print(self, width: int = 160, stderr: bool = False, line_a_row: bool = False) -> None:
-        """
-        On the terminal; `width` counts where there is none. Labels are folded, never cut; with `line_a_row` the table
-        is `fitted` to a terminal, and has its own width elsewhere.
-        """
+        """On the terminal, labels folded, never cut; `line_a_row`: `fitted` to it. `width` is for other outputs."""
         console = _Console(stderr=stderr)
         if line_a_row and console.is_terminal:
             self.fitted(console.width).print(stderr=stderr)

@@ -125,10 +125,7 @@ class Batcher(Generic[Item, Result]):
         return full or self._closed or len(self._queue) >= self._last_requests
 
     def _answer(self, requests: Sequence[_Request[Item, Result]], is_last: bool = False) -> bool:
-        """
-        Runs a batch; whether it succeeded. An error is the answer if `is_last`: of several requests, each is run alone
-        before it fails.
-        """
+        """Runs a batch; whether it succeeded. An error is the answer only if `is_last`; else each is run alone."""
         try:
             results = list(self.run([item for request in requests for item in request.items]))
         except Exception as error:

@@ -57,10 +57,7 @@ async def read_body(request: Request, max_bytes: int, timeout: float) -> bytes:
 
 
 def parse_body(body: bytes, names: Sequence[str], max_inputs: int) -> tuple[list[TableRow], bool]:
-    """
-    The inputs, each with its place for errors, and whether the request is a batch: `{"inputs": [...]}` rather than one
-    object with the reader's columns, `names`.
-    """
+    """The inputs, and whether they are a batch: `{"inputs": [...]}` rather than one object with the columns `names`."""
     try:
         value: Any = JSON_DECODER.decode(body.decode("utf-8"))
     except UnicodeDecodeError:

@@ -9,14 +9,10 @@ from torch import Tensor
 
 class EpochPlan:
     """
-    One epoch's batches in rounds: in round r, process p has batch `r * processes + p`.
+    One epoch's batches in rounds: in round r, process p has batch `r * processes + p`. A process without a batch in the
+    last round repeats the round's first, counted as 0 samples, so that all processes synchronize equally often.
 
-    `batch_size` in a config is per process, as in AllenNLP: two processes with batches of 4 make the steps of one with
-    batches of 8. In an incomplete last round, a process without a batch repeats the round's first, counted as 0
-    samples, so that all processes synchronize equally often and each sample counts once.
-
-    `data_loader` has `set_epoch(int)` and `torch_loader`, a `torch.utils.data.DataLoader` whose batch sampler's order
-    is a pure function of the epoch.
+    `data_loader` has `set_epoch(int)` and `torch_loader`, whose batch sampler's order is a pure function of the epoch.
     """
 
     def __init__(self, data_loader: Any, epoch: int, rank: int, num_processes: int) -> None:

@@ -163,10 +163,7 @@ def save_checkpoint(trainer: RunningTrainer) -> None:
 
 
 def restore_checkpoint(trainer: RunningTrainer) -> None:
-    """
-    Restores the newest checkpoint, if there is one. Raises `ConfigurationError` if the number of processes or the
-    model's parameters differ.
-    """
+    """Restores the newest checkpoint, if there is one."""
     loaded = trainer.checkpointer.load()
     if loaded is None:
         return

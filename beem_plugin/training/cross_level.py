@@ -33,11 +33,8 @@ def term_weight_gradient(
         theta' = theta - xi grad sum_k a_k l_k(theta),    g = grad L_val(theta'),
         dL_val(theta')/da_k = -xi g . grad l_k(theta) ~ -xi (l_k(theta + eps g) - l_k(theta - eps g)) / (2 eps):
 
-    the approximation of DARTS (Liu et al. 2019, Eq. 8), for all terms at once with two evaluations: `(terms,)`, 0 if
-    the held-out loss does not depend on the parameters, which are restored exactly. `terms()`, `(terms,)`, and the
-    scalar `held_out_loss()` are deterministic functions of the parameters. With `look_ahead` g is taken at theta',
-    which costs another gradient, else at theta (first order); `weighted()` is sum_k a_k l_k with its gradient, without
-    which `terms()` must have one. `average` is the mean over processes.
+    DARTS (Liu et al. 2019, Eq. 8), `(terms,)`; 0 if the held-out loss does not depend on the parameters, which are
+    restored exactly. `weighted()` is sum_k a_k l_k; without `look_ahead` g is taken at theta (first order).
     """
     # Restored from copies: opposite steps would leave rounding errors.
     copies = [parameter.detach().clone() for parameter in parameters]

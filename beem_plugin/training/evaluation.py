@@ -30,11 +30,8 @@ def evaluate(
     prepared_model: torch.nn.Module | None = None,
 ) -> dict[str, float]:
     """
-    The model's metrics, and `loss` if the model returns one: the mean over all samples, or over the units of
-    `Model.loss_units`. All processes return the same. The model is left in evaluation mode.
-
-    `description` is that of the progress bar, which `""` hides; `max_rounds` limits the batches of each process;
-    `prepared_model` is the accelerator's wrapper of the model.
+    The model's metrics, and `loss` if the model returns one, over all samples of all processes; the model is left in
+    evaluation mode. `description` is that of the progress bar, which `""` hides; `max_rounds` limits the batches.
     """
     forward = prepared_model if prepared_model is not None else model
     forward.eval()
@@ -68,10 +65,7 @@ def evaluate(
 
 
 def loss_units(model: Model, batch: dict[str, Tensor], counts: list[int], accelerator: Accelerator) -> list[int]:
-    """
-    The number of units that each process's loss is a mean over, 0 for a repeated batch. `counts` are the samples of
-    each process, the units of most models. `batch` is on the host: counting on a GPU would synchronize.
-    """
+    """The units that each process's loss is a mean over, 0 for a repeated batch; `batch` is on the host."""
     own = model.loss_units(batch)
     if own is None:
         return counts

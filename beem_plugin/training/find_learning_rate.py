@@ -57,14 +57,10 @@ def find_learning_rate(
     file_friendly_logging: bool = False,
 ) -> dict[str, Any]:
     """
-    Trains with a learning rate that rises from step to step, in place of the config's schedule and without callbacks.
-    Of a training in stages, it is the first stage. Parameter groups keep the ratios of their rates. Writes the losses
-    to `lr-losses.json` and, if matplotlib is installed, `lr-losses.png`.
-
-    `num_batches` are optimizer steps; with `linear_steps` rates have equal differences in place of equal ratios. The
-    search ends at a loss of `stopping_factor` times the lowest one, and at one that is not finite. Returns
-    `learning_rates`, `losses`, `smoothed_losses`; `steepest`: the rate at which the smoothed loss falls fastest,
-    `lowest`: at which it is lowest.
+    Trains with a learning rate that rises from step to step, in place of the config's schedule and without callbacks;
+    of a training in stages, the first one. Parameter groups keep the ratios of their rates. Writes `lr-losses.json`
+    and, if matplotlib is installed, `lr-losses.png`; returns `learning_rates`, `losses`, `smoothed_losses`, and the
+    rates at which the smoothed loss falls fastest, `steepest`, and is lowest, `lowest`.
     """
     check_number("--num-batches", num_batches, low=FEWEST, open_low=True)
     if not 0 < start_lr < end_lr:

@@ -12,10 +12,7 @@ PLAIN_KINDS = (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MU
 
 
 def join_processes(cuda_device: int | None = None) -> PartialState:
-    """
-    Connects the processes of the launcher, so that `wait_for_everyone` works before there is a model. `cuda_device` is
-    the trainer's, -1 for the CPU; it determines the backend.
-    """
+    """Connects the processes of the launcher; `cuda_device` is the trainer's, -1 for the CPU, and sets the backend."""
     # accelerate keeps this state for the life of the process; a second training may use another device.
     AcceleratorState._reset_state(reset_partial_state=True)
     return PartialState(cpu=cuda_device == -1)

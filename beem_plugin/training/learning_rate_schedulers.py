@@ -97,11 +97,7 @@ def schedule(
     unit: Literal["steps", "epochs"] = "steps",
     kind: type[CurveScheduler] | None = None,
 ) -> Callable[[F], F]:
-    """
-    Registers a function that returns a curve over `unit` as a `LearningRateScheduler`, or as a `kind` of its own. Its
-    first argument is the number of steps of the training, the others are config keys; `meanings` describes them in the
-    docstring.
-    """
+    """Registers a function of the number of steps and config keys, which returns a curve over `unit`."""
     base = kind or LearningRateScheduler
 
     def register(function: F) -> F:

@@ -41,9 +41,8 @@ class MetricTracker:
 
     def add_metrics(self, metrics: dict[str, float]) -> None:
         """
-        Adds an epoch. Of epochs with equal scores the last one is the best: its early exits, which the score may not
-        see, are trained further. It does not count as an improvement. A score of NaN is never the best, unless it is
-        the first.
+        Adds an epoch. Of equal scores the last one is the best, since its early exits, which the score may not see, are
+        trained further; it is no improvement. NaN is never the best, unless it is the first.
         """
         score = self.combined_score(metrics)
         is_better = score > self.best_score or self.best_epoch is None

@@ -43,9 +43,8 @@ def make_optimizer_class(
     name: str, wrapped: type, about: str, check: Callable[[dict[str, Any]], None] | None = None, **defaults: Any
 ) -> Any:
     """
-    An `Optimizer` around a class of another library, whose constructor defines the config keys. `about` begins the
-    docstring; `check` raises `ConfigurationError` if the options of a parameter group contradict each other; `defaults`
-    differ from those of `wrapped`, and `EMPTY` makes a key required.
+    An `Optimizer` around a class of another library, whose constructor defines the config keys. `check` looks at the
+    options of each parameter group; `defaults` differ from those of `wrapped`, and `EMPTY` makes a key required.
     """
 
     @with_keys_of(wrapped.__init__, _PROGRAM_ONLY, defaults)  # type: ignore[misc]

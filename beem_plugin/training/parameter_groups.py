@@ -20,10 +20,8 @@ ParameterGroups = list[tuple[list[str], dict[str, Any]]]
 
 def freeze(model: torch.nn.Module, regexes: Iterable[str]) -> None:
     """
-    Excludes from training the parameters whose name contains a match of one of the regexes. `"@NAME"` in place of a
-    regex is a part of the model, see `Model.parts`, so that a config is independent of the number of layers.
-
-    Must run before the accelerator wraps the model, which determines the parameters that are synchronized.
+    Excludes from training the parameters whose name contains a match of a regex, or that are in a part of the model
+    (`"@NAME"`, see `Model.parts`). Runs before the accelerator wraps the model.
     """
     named = list(model.named_parameters())
     for regex in regexes:
@@ -102,11 +100,9 @@ def with_rate_factors(
     layer_lr_decay: float = 1.0,
 ) -> list[dict[str, Any]]:
     """
-    Optimizer groups whose rates are multiplied by factors that depend on the parameter's place in the network.
-    `heads_lr_factor` is for all parameters outside the backbone: branches, poolers, classifiers, signal modules. With
-    `layer_lr_decay`, layer l of L has the factor decay ** (L - l), parameters outside layers, such as embeddings, decay
-    ** L (Howard and Ruder 2018; Clark et al. 2020). A group with several factors becomes several groups; `lr` is the
-    rate of groups without one.
+    Optimizer groups whose rates are multiplied: by `heads_lr_factor` outside the backbone; with `layer_lr_decay`, in
+    layer l of L by decay ** (L - l), in the backbone's other parameters, such as embeddings, by decay ** L (Howard and
+    Ruder 2018; Clark et al. 2020). `lr` is the rate of groups without one.
     """
     keys = {"heads_lr_factor": heads_lr_factor, "layer_lr_decay": layer_lr_decay}
     if all(value == 1 for value in keys.values()):

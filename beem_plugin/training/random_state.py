@@ -12,10 +12,7 @@ from beem_plugin.common.values import describe_value
 
 
 def prepare_environment(params: Params) -> None:
-    """
-    Removes `random_seed`, `numpy_seed` and `pytorch_seed` from a config and seeds the generators with them; `null` does
-    not seed. The defaults are AllenNLP's: 13370, 1337, 133.
-    """
+    """Removes the seeds from a config and seeds the generators; `null` does not seed. The defaults are AllenNLP's."""
     for key, default, set_seed in (
         ("random_seed", 13370, random.seed),
         ("numpy_seed", 1337, numpy.random.seed),

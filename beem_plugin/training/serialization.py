@@ -50,10 +50,7 @@ def check_serialization_dir(directory: Path, config: dict[str, Any], recover: bo
 
 @contextmanager
 def prepared_directory(directory: Path, recover: bool, force: bool, held: ExitStack) -> Iterator[None]:
-    """
-    Creates the directory for the construction of a run. If the block raises, the former state is restored; a run that
-    `force` replaces is deleted at the end of the block. `held` keeps the directory locked against other runs.
-    """
+    """Creates the directory, locked by `held`, for the construction of a run; an error restores the former state."""
     aside, deleted = _aside(directory)
     is_replacing = force and directory.is_dir() and any(directory.iterdir())
     if is_replacing:

@@ -181,12 +181,7 @@ class TrainModel(Registrable):
         self.trainer.data = TrainingData(dataset_reader, paths, datasets, pad_token_id, invocation.policy_config)
 
     def run(self) -> dict[str, Any]:
-        """
-        Trains, evaluates on the test data if the config says so, writes metrics.json and the archive.
-
-        When training fails or is interrupted after an epoch, the best epoch so far is archived and the error is raised
-        again.
-        """
+        """Trains, tests if the config says so, writes metrics and archive, also after an error behind a whole epoch."""
         try:
             metrics = self.trainer.train()
         except BaseException:

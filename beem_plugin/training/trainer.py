@@ -21,10 +21,7 @@ class TrainingError(BeemError):
 
 @dataclass
 class TrainingData:
-    """
-    The data of a run, for callbacks. The splits are "train", and "validation" and "test" if they are read; of several
-    test sets "test_<name>".
-    """
+    """The data of a run, for callbacks, by split: "train", "validation", "test", of several test sets "test_<name>"."""
 
     dataset_reader: DatasetReader
     paths: dict[str, str]

@@ -25,9 +25,8 @@ def with_keys_of(
 ) -> Callable[[F], F]:
     """
     Replaces the `**kwargs` in a constructor's signature by the arguments of `source`, so that configs are checked
-    against their types. Tensors, which are no config values, are removed from the types; an argument without annotation
-    has the type of its default. Left out are `without` and those that the constructor names itself; `defaults` and
-    `annotations` differ from those of `source`, and the default `EMPTY` makes an argument required.
+    against their types. `defaults` and `annotations` differ from those of `source`; the default `EMPTY` makes an
+    argument required.
     """
 
     def decorate(function: F) -> F:

@@ -39,10 +39,7 @@ def has_java() -> bool:
 
 
 def run_java(arguments: Sequence[str], what: str, timeout: float) -> str:
-    """
-    The standard output of a Java program, run in any folder. Raises a `ScorerError` that names the scorer `what` if the
-    program fails or does not finish within `timeout` seconds.
-    """
+    """The standard output of a Java program; a failure, or no end within `timeout` seconds, is a `ScorerError`."""
     java = shutil.which("java")
     if java is None:
         raise ScorerError(f"`java` is not installed; {INSTALL_JAVA}")
@@ -64,11 +61,7 @@ _SCORE = re.compile(r"^(?:Segment \d+|Final) score:\s+([\d.]+(?:E-?\d+)?)$", re.
 
 
 def meteor(candidates: Sequence[str], references: Sequence[Sequence[str]], timeout: float) -> tuple[float, list[float]]:
-    """
-    The score of the whole set, and of each caption, from tokenized captions and the tokenized references of each.
-
-    pycocoevalcap's own class waits forever if the program crashes or a caption is malformed.
-    """
+    """The score of the set, and of each caption; pycocoevalcap's own class waits forever if the program crashes."""
     count = max(map(len, references))
     # The program reads as many references for each caption; a repeated one changes no score.
     padded = [text for texts in references for text in [*texts, *[texts[-1]] * (count - len(texts))]]
@@ -110,10 +103,7 @@ def check_spice_jars(folder: str | Path | None) -> Path:
 def spice(
     candidates: Sequence[str], references: Sequence[Sequence[str]], jars: Path, timeout: float
 ) -> tuple[float, list[float]]:
-    """
-    The mean score, and the score of each caption, from tokenized captions, the tokenized references of each, and the
-    folder of `check_spice_jars`.
-    """
+    """The mean score, and the score of each caption; `jars` is the folder of `check_spice_jars`."""
     records = [
         {"image_id": number, "test": caption, "refs": list(texts)}
         for number, (caption, texts) in enumerate(zip(candidates, references, strict=True))

@@ -44,10 +44,7 @@ class CaptionScores:
 
 
 def check_metrics(metrics: Sequence[str], spice_jars: str | Path | None = None) -> Path | None:
-    """
-    Returns the folder of SPICE's jars if SPICE is requested. Raises a `ConfigurationError` if pycocoevalcap is not
-    installed, a metric is unknown or the jars are missing; called before captions are decoded.
-    """
+    """The folder of SPICE's jars if SPICE is requested; raises for an unknown metric and for what is not installed."""
     for name in metrics:
         check_choice("caption metrics", name, METRICS)
     package_file()
@@ -62,13 +59,10 @@ def score_captions(
     timeout: float = 1800.0,
 ) -> CaptionScores:
     """
-    Scores a whole split at once: CIDEr weights n-grams by their frequency in the split, and BLEU counts n-grams over
-    the split, so neither is a mean over batches. `candidates` has one caption for each image, by the image's name, and
-    `references` its reference captions; `metrics` are of `METRICS`. `spice_jars` is the folder with CoreNLP 3.6.0 for
-    `"spice"`; each Java program may take `timeout` seconds.
-
-    A scorer that fails, or needs Java if Java is not installed, is omitted with a warning. An image without a reference
-    is a `DataError`; an unknown metric, or a missing pycocoevalcap, a `ConfigurationError`.
+    Scores a whole split at once, since CIDEr and BLEU count n-grams over the split. `candidates` has one caption for
+    each image, by the image's name, `references` its reference captions; `spice_jars` is the folder with CoreNLP 3.6.0
+    for SPICE. A scorer that fails, or needs Java if Java is not installed, is omitted with a warning. An image without
+    a reference is a `DataError`; an unknown metric, or a missing pycocoevalcap, a `ConfigurationError`.
     """
     jars = check_metrics(metrics, spice_jars)
     keys = _checked_keys(candidates, references)
@@ -164,10 +158,7 @@ _WORD = re.compile(r"n't\b|'\w+|\w+?(?=n't\b)|\w+|[^\w\s]")
 
 
 def one_line(caption: str) -> str:
-    """
-    A caption without line separators and control characters. Line separators other than the newline
-    (U+2028, U+0085, ...) would shift all following captions by one line.
-    """
+    """A caption without control characters and line separators (U+2028, ...), which would shift all later captions."""
     visible = "".join(" " if unicodedata.category(character) == "Cc" else character for character in caption)
     return " ".join(visible.split())
 

@@ -8,11 +8,8 @@ from beem_plugin.rendering.pages import render_page
 
 def texts_page(data: dict[str, Any], texts: Sequence[dict[str, Any]], is_served: bool = False) -> str:
     """
-    `data` of the model has `columns`, `labels` (empty for values), `exit_layers`, `policy` (its name), `higher`
-    (whether a larger score means more confidence; `None` without thresholds), `metric` (its name), and `points`: one
-    operating point each, from slow to fast, with `speedup`, `metric`, `shares`, `thresholds` and `is_current`. `texts`
-    have each `texts` by column, `gold` (`None` if unknown), and the entries of `exit_readings`. A page that `is_served`
-    asks its server about texts that are typed in.
+    `data` is `TextPage.data`; `texts` have each `texts` by column, `gold` (`None` if unknown), and the entries of
+    `exit_readings`. A page that `is_served` asks its server about texts that are typed in.
     """
     current = next(number for number, point in enumerate(data["points"]) if point["is_current"])
     rows = sorted(enumerate(texts), key=lambda pair: pair[1]["leaves"][current])
