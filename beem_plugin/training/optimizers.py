@@ -1,12 +1,10 @@
 """Optimizers of torch and transformers under AllenNLP's names."""
 
 import inspect
-import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.nn import Parameter
 from transformers.optimization import Adafactor
 
@@ -105,71 +103,56 @@ class _SparseAdam(torch.optim.SparseAdam):
 
 
 class _DenseSparseAdam(torch.optim.SparseAdam):
-    """SparseAdam that takes dense gradients too."""
+    """SparseAdam that takes a dense gradient as a sparse one with all rows."""
 
-    @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._update(parameter, parameter.grad, group)
-
-    def _update(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
-        state = self.state[parameter]
-        if not state:
-            state.update(step=0, exp_avg=torch.zeros_like(parameter), exp_avg_sq=torch.zeros_like(parameter))
-        state["step"] += 1
-        first, second = group["betas"]
-        size = group["lr"] * math.sqrt(1 - second ** state["step"]) / (1 - first ** state["step"])
-        mean, square = state["exp_avg"], state["exp_avg_sq"]
-        index: Any = ...
-        if gradient.is_sparse:
-            # Rows without a gradient keep their values and moments.
-            gradient = gradient.coalesce()
-            index, gradient = tuple(gradient.indices()), gradient.values()
-        mean[index] = mean[index].lerp(gradient, 1 - first)
-        square[index] = square[index] * second + gradient.square() * (1 - second)
-        parameter[index] -= size * mean[index] / (square[index].sqrt() + group["eps"])
+        for parameter in (parameter for group in self.param_groups for parameter in group["params"]):
+            if (dense := parameter.grad) is not None and not dense.is_sparse:
+                rows = torch.arange(len(dense))[None] if dense.dim() else torch.zeros(0, 1, dtype=torch.long)
+                given: Any = {"device": dense.device, "is_coalesced": True, "check_invariants": False}
+                values = dense if dense.dim() else dense[None]
+                parameter.grad = torch.sparse_coo_tensor(rows, values, dense.shape, **given)
+        super().step()
 
 
-_ROWS: tuple[tuple[str, type, str], ...] = (
-    ("adam", torch.optim.Adam, "Adam (Kingma and Ba, 2015), the default."),
-    ("adamw", torch.optim.AdamW, "Adam with decoupled weight decay (Loshchilov and Hutter, 2019)."),
-    ("sgd", torch.optim.SGD, "Stochastic gradient descent, with optional momentum."),
-    ("rmsprop", torch.optim.RMSprop, "RMSprop (Hinton, 2012)."),
-    ("adagrad", torch.optim.Adagrad, "Adagrad (Duchi et al., 2011)."),
-    ("adadelta", torch.optim.Adadelta, "Adadelta (Zeiler, 2012)."),
-    ("adamax", torch.optim.Adamax, "Adamax (Kingma and Ba, 2015)."),
+_ROWS: tuple[tuple[str, type, str, dict[str, Any]], ...] = (
+    ("adam", torch.optim.Adam, "Adam (Kingma and Ba, 2015), the default.", {}),
+    ("adamw", torch.optim.AdamW, "Adam with decoupled weight decay (Loshchilov and Hutter, 2019).", {}),
+    ("sgd", torch.optim.SGD, "Stochastic gradient descent, with optional momentum.", {"lr": EMPTY}),
+    ("rmsprop", torch.optim.RMSprop, "RMSprop (Hinton, 2012).", {}),
+    ("adagrad", torch.optim.Adagrad, "Adagrad (Duchi et al., 2011).", {}),
+    ("adadelta", torch.optim.Adadelta, "Adadelta (Zeiler, 2012).", {}),
+    ("adamax", torch.optim.Adamax, "Adamax (Kingma and Ba, 2015).", {}),
     (
         "averaged_sgd",
         torch.optim.ASGD,
         "Averaged SGD (Polyak and Juditsky, 1992). As in AllenNLP, the averages stay in the optimizer's state: the "
         "weights that are evaluated and archived are not averaged.",
+        {},
     ),
     (
         "huggingface_adafactor",
         Adafactor,
         "Adafactor (Shazeer and Stern, 2018), whose state is much smaller than Adam's. By default it computes its own "
         "learning rate, which excludes a `learning_rate_scheduler`; a fixed `lr` needs `relative_step: false`.",
+        {"check": _check_adafactor},
     ),
     (
         "sparse_adam",
         _SparseAdam,
         "torch's SparseAdam: rows without a gradient keep their values and moments. All gradients must be sparse; for "
         'a model with dense gradients too, use "dense_sparse_adam" or "multi".',
+        {},
     ),
     (
         "dense_sparse_adam",
         _DenseSparseAdam,
         "Adam for parameters with dense gradients, SparseAdam for those with sparse ones.",
+        {},
     ),
 )
-_CHECKS = {"huggingface_adafactor": _check_adafactor}
-_DEFAULTS: dict[str, dict[str, Any]] = {"sgd": {"lr": EMPTY}}
-for _name, _wrapped, _about in _ROWS:
-    Optimizer.register(_name)(
-        make_optimizer_class(_name, _wrapped, _about, _CHECKS.get(_name), **_DEFAULTS.get(_name, {}))
-    )
+for _name, _wrapped, _about, _options in _ROWS:
+    Optimizer.register(_name)(make_optimizer_class(_name, _wrapped, _about, **_options))
 
 _AdamW: Any = make_optimizer_class("huggingface_adamw", torch.optim.AdamW, "AdamW.", lr=1e-5, weight_decay=0.0)
 
