@@ -21,7 +21,7 @@ from beem_plugin.decoding.mixed_depths.weights import DecoderWeights
 from beem_plugin.decoding.skipped_blocks import SkippedBlocks
 from beem_plugin.execution.compiled.capture import CudaRecorder, EagerRecorder
 from beem_plugin.execution.compiled.origin import Origin, policy_state
-from beem_plugin.execution.compiled.step_values import UnsupportedStep
+from beem_plugin.execution.compiled.step_trace import UnsupportedStep
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.kernels.launch import triton
 

@@ -29,7 +29,7 @@ from beem_plugin.decoding.mixed_depths.state import DecodingState
 from beem_plugin.decoding.mixed_depths.summary import summarize
 from beem_plugin.decoding.skipped_blocks import Copy, Propagate, Recompute, SkippedBlocks
 from beem_plugin.execution.compiled.capture import Recorder, await_pinned
-from beem_plugin.execution.compiled.step_values import UnsupportedStep
+from beem_plugin.execution.compiled.step_trace import UnsupportedStep
 from beem_plugin.exits.policy import ExitPolicy
 
 LAUNCHES = 4

@@ -9,18 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.fx import Node
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from beem_plugin.execution.compiled.step_source import Translator
-from beem_plugin.execution.compiled.step_values import (
-    UnsupportedStep,
-    Value,
-    compile_source,
-    full_row,
-    kind_of,
-    load,
-    traced_samples,
-)
+from beem_plugin.execution.compiled.step_trace import TracedStep, UnsupportedStep, trace_step, traced_samples
+from beem_plugin.execution.compiled.step_values import StateLayout, Value, as_kind, compile_source, kind_of, load
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.state import ExitState
 from beem_plugin.exits.token_signals import SUMMARIES, TokenSignals, TokenSummary
@@ -50,11 +42,10 @@ class TokenPolicyKernel:
 
     def __init__(self, policy: ExitPolicy, exits: Sequence[int], signals: dict[str, Tensor], use_kernel: bool) -> None:
         self.policy, self.signals, self.use_kernel = copy.deepcopy(policy), signals, use_kernel
-        self.samples = traced_samples(policy.num_labels)
         rows, device = len(signals["top_token"]), signals["top_token"].device
         self.leaves = torch.zeros(rows, dtype=torch.bool, device=device)
         self.memory: dict[str, Tensor] = {}  # of the reference: each row's state
-        self.columns: dict[str, int] = {}
+        self.layout = StateLayout(1)
         self.last_exit = exits[-1]
         """The exit at which all rows exit for any signals."""
         self.exits: list[int] = []
@@ -62,26 +53,31 @@ class TokenPolicyKernel:
         parts: dict[str, int] = {}
         numbers: dict[int, list[float]] = {}
         variants = torch.full((policy.num_exits + 1,), -1, dtype=torch.int32)
-        before = self.policy.start(self.samples, policy.num_exits, "cpu")
+        samples = traced_samples(policy.num_labels)
+        before = self.policy.start(samples, policy.num_exits, "cpu")
         for exit_number in exits[:-1]:
-            module, after = self._trace(exit_number, before)
-            if everything_leaves(module):
+            generator = torch.Generator().manual_seed(exit_number)
+            example = {
+                name: torch.rand(samples, generator=generator).to(value.dtype) for name, value in signals.items()
+            }
+            traced = trace_step(self.policy, exit_number, before, example, token_signals, decides_only=True)
+            if everything_leaves(traced.module):
                 self.last_exit = exit_number
                 break
-            placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+            placeholders = [node for node in traced.module.graph.nodes if node.op == "placeholder"]
             used |= {name for name, node in zip(signals, placeholders) if node.users}
-            for name in after.tensors:
-                self.columns.setdefault(name, len(self.columns))
-            text, numbers[exit_number] = self._translate(module, before, after, is_first=not self.exits)
+            self.layout.add(traced.before)
+            self.layout.add(traced.after)
+            text, numbers[exit_number] = self._translate(traced, is_first=not self.exits)
             variants[exit_number] = parts.setdefault(text, len(parts))
             self.exits.append(exit_number)
-            before = after
+            before = traced.after
         self.signals_used = used
         self.variants = variants.to(device)
         width = max([1, *map(len, numbers.values())])
         table = [[*numbers.get(number, []), *[0.0] * width][:width] for number in range(policy.num_exits + 1)]
         self.numbers = torch.tensor(table, dtype=torch.float64, device=device)
-        self.state = torch.zeros(rows, max(1, len(self.columns)), dtype=torch.float64, device=device)
+        self.state = torch.zeros(rows, max(1, self.layout.width), dtype=torch.float64, device=device)
         self.kernel = None
         if use_kernel and parts:
             lines = HEADER.format(signals="".join(f"{name}, " for name in signals)).rstrip("\n").split("\n")
@@ -133,59 +129,28 @@ class TokenPolicyKernel:
                 self.memory.setdefault(name, value.new_zeros(len(self.leaves)))[rows] = value
         return self.leaves
 
-    def _trace(self, exit_number: int, state: ExitState) -> tuple[Any, ExitState]:
-        """The graph of one exit's step, and an example of the state after it."""
-        generator = torch.Generator().manual_seed(exit_number)
-        signals = [
-            torch.rand(self.samples, generator=generator).to(value.dtype).cpu() for value in self.signals.values()
-        ]
-        names, found = list(state.tensors), list[str]()
-
-        def step(*tensors: Tensor) -> list[Tensor]:
-            given = dict(zip(self.signals, tensors))
-            before = ExitState(**dict(zip(names, tensors[len(given) :], strict=True)))
-            leaves, after = self.policy.step(exit_number, token_signals(given), before)
-            found[:] = list(after.tensors)
-            return [leaves, *after.tensors.values()]
-
-        inputs = [*signals, *state.tensors.values()]
-        try:
-            with torch.inference_mode(False), torch.no_grad():  # tracing needs ordinary tensors
-                inputs = [tensor.clone() for tensor in inputs]
-                module = make_fx(step)(*inputs)
-                results = step(*inputs)
-        except Exception as error:  # tracing a user's step can raise errors of any type
-            raise UnsupportedStep(f"{type(error).__name__}: {error}") from error
-        module.graph.eliminate_dead_code()
-        return module, ExitState(**dict(zip(found, results[1:], strict=True)))
-
-    def _translate(self, module: Any, before: ExitState, after: ExitState, is_first: bool) -> tuple[str, list[float]]:
+    def _translate(self, traced: TracedStep, is_first: bool) -> tuple[str, list[float]]:
         """The body of one exit's step, and the numbers that it reads."""
-        for name, tensor in after.tensors.items():
-            if tensor.shape != (self.samples,):
-                raise UnsupportedStep(f"state {name} of shape {tuple(tensor.shape)}")
-        translator = Translator(module, self.policy.num_labels)
+        translator = Translator(self.policy.num_labels)
         inputs = []
         for name, value in self.signals.items():
             kind = kind_of(value.dtype)
             converted = ".to(tl.float64)" if kind == "float" else ".to(tl.int64)"
             inputs.append((Value(f"of_{name}", False, kind), load(name, "sample", False) + converted))
-        for name, tensor in before.tensors.items():
-            kind = kind_of(tensor.dtype)
-            if is_first:
-                if tensor.shape != (self.samples,) or not bool((tensor == tensor[0]).all()):
+        for name, tensor in traced.before.tensors.items():
+            text, variable = self.layout.load(name), self.layout.value(name)
+            if is_first:  # rows start here at any time
+                if not bool((tensor == tensor[0]).all()):
                     raise UnsupportedStep(f"start of {name} differs between samples")
                 text = f"tl.load(numbers + {translator.number(float(tensor[0]))}) + tl.zeros((BLOCK,), tl.float64)"
-            else:
-                text = load("state", f"sample * WIDTH + {self.columns[name]}", False)
-            converted = {"float": "", "int": ".to(tl.int64)", "bool": " != 0"}[kind]
-            inputs.append((Value(f"state_{name}", False, kind), f"({text}){converted}"))
-        leaves, *tensors = translator.run(inputs)
+                text = as_kind(text, variable.kind)
+            inputs.append((variable, text))
+        leaves, _, _, *tensors = translator.run(traced.module, inputs)
         lines = translator.source.lines
-        lines.append(f"tl.store(leaves + sample, {full_row(leaves)}.to(tl.uint8))")
-        for name, value in zip(after.tensors, tensors, strict=True):
-            lines.append(f"tl.store(state + sample * WIDTH + {self.columns[name]}, {full_row(value)})")
-        return "\n".join(lines), translator.source.numbers
+        exits = f"({leaves.as_float()} + tl.zeros((BLOCK,), tl.float64)).to(tl.uint8)"
+        lines.append(f"tl.store(leaves + sample, {exits})")
+        lines += [self.layout.store(name, value, "state") for name, value in zip(traced.after.tensors, tensors)]
+        return translator.source.text, translator.source.numbers
 
 
 def token_signals(given: dict[str, Tensor]) -> TokenSignals:

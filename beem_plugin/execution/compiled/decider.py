@@ -1,6 +1,5 @@
-"""The step of a policy for many samples: in a kernel generated from the policy, or in torch operations."""
+"""The step of a policy for many samples in torch operations."""
 
-import logging
 from functools import cached_property
 from typing import Any
 
@@ -8,12 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from beem_plugin.execution.compiled.policy_kernel import PolicyKernel
-from beem_plugin.execution.compiled.step_values import UnsupportedStep
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.signals import ExitSignals, decision_dtype
-
-logger = logging.getLogger(__name__)
 
 
 class ClassifierSignals(ExitSignals):
@@ -61,49 +56,3 @@ class Decider:
         if out is not None:
             out.copy_(results, non_blocking=True)
         return results, memory
-
-
-class KernelDecider(Decider):
-    """Launches a generated kernel."""
-
-    def __init__(self, kernel: PolicyKernel, device: torch.device) -> None:
-        super().__init__(kernel.policy, device)
-        self.kernel, self.has_score = kernel, kernel.has_score
-
-    def start(self, samples: int) -> Any:
-        return self.kernel.start(samples)
-
-    def step(
-        self, exit_number: int, signals: ExitSignals, memory: Any, out: Tensor | None = None
-    ) -> tuple[Tensor, Any]:
-        if out is None:
-            columns = 2 + self.kernel.num_labels
-            out = torch.empty(len(signals), columns, dtype=torch.float64, device=self.device)
-        inputs, classifier = None, None
-        if isinstance(signals, ClassifierSignals) and self.kernel.takes_classifier(*signals.vectors.shape):
-            linear = signals.classifier
-            inputs, classifier = signals.vectors, (linear.weight, linear.bias)
-        inputs = signals.logits if inputs is None else inputs
-        return out, self.kernel(
-            exit_number, inputs.contiguous(), memory, out, extra=signals.extra, classifier=classifier
-        )
-
-
-def make_decider(policy: ExitPolicy, device: torch.device, with_kernel: bool) -> Decider:
-    operations = Decider(policy, device)
-    if not with_kernel:
-        return operations
-    try:
-        found = KernelDecider(PolicyKernel(policy, device), device)
-        # Triton compiles at the first launch, which needs a C compiler that not every machine has.
-        logits = torch.zeros(1, policy.num_labels, device=device)
-        extra = {name: torch.zeros(1, device=device) for name in policy.required_signals}
-        for exit_number in found.kernel.kernels:
-            found.step(exit_number, ExitSignals(logits, extra), found.start(1))
-        return found
-    except UnsupportedStep as reason:
-        logger.info("the exit policy runs in torch operations: %s", reason)
-    except Exception as error:  # Triton and its compiler raise errors of many types
-        first_line = (str(error).strip().splitlines() or [""])[0]
-        logger.warning("the exit policy runs in torch operations: %s: %s", type(error).__name__, first_line)
-    return operations

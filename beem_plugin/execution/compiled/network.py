@@ -13,8 +13,9 @@ from torch.nn import functional
 
 from beem_plugin.backbones import BackboneState
 from beem_plugin.backbones.inference import inference_backbone
-from beem_plugin.execution.compiled.decider import ClassifierSignals, Decider, make_decider
+from beem_plugin.execution.compiled.decider import ClassifierSignals, Decider
 from beem_plugin.execution.compiled.origin import Origin
+from beem_plugin.execution.compiled.policy_kernel import make_decider
 from beem_plugin.execution.stepped_network import SteppedNetwork, device_of
 from beem_plugin.exits.heads.head import PooledHead
 from beem_plugin.exits.policy import ExitPolicy
@@ -64,10 +65,8 @@ class CompiledNetwork:
 
     @cached_property
     def decider(self) -> Decider:
-        # Tracing the policy needs ordinary tensors.
-        with torch.inference_mode(False), torch.no_grad():
-            with_kernel = self.use_kernels and not self.output_per_token and not self.policy.adapts
-            return make_decider(self.policy, self.device, with_kernel)
+        with_kernel = self.use_kernels and not self.output_per_token and not self.policy.adapts
+        return make_decider(self.policy, self.device, with_kernel)
 
     @property
     def obstacle(self) -> str | None:

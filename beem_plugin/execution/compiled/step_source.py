@@ -13,9 +13,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import Node
+from torch.fx import GraphModule, Node
 
-from beem_plugin.execution.compiled.step_values import Translation, UnsupportedStep, Value, kind_of
+from beem_plugin.execution.compiled.step_trace import UnsupportedStep
+from beem_plugin.execution.compiled.step_values import Translation, Value, kind_of
 
 aten = torch.ops.aten
 
@@ -27,18 +28,15 @@ UNARY = {
     aten.sqrt.default: "tl.sqrt({0})",
     aten.reciprocal.default: "1.0 / ({0})",
     aten.sigmoid.default: "1.0 / (1.0 + tl.exp(-({0})))",
-    aten.square.default: "({0}) * ({0})",
+    aten.isnan.default: "({0}) != ({0})",
 }
 ARITHMETIC = {
     "add": "{0} + {1}",
     "sub": "{0} - {1}",
-    "rsub": "{1} - {0}",
     "mul": "{0} * {1}",
     "div": "{0} / {1}",
     "maximum": "tl.maximum({0}, {1})",
     "minimum": "tl.minimum({0}, {1})",
-    "clamp_min": "tl.maximum({0}, {1})",
-    "clamp_max": "tl.minimum({0}, {1})",
 }
 COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 LOGIC = {"bitwise_and": "&", "logical_and": "&", "bitwise_or": "|", "logical_or": "|", "bitwise_xor": "^"}
@@ -46,21 +44,42 @@ SAME = (
     *("clone", "detach", "alias", "view", "_unsafe_view", "expand", "repeat", "unsqueeze", "squeeze", "_to_copy"),
     *("lift_fresh_copy", "lift_fresh", "contiguous", "reshape", "to"),
 )
-FILLED = ("full", "full_like", "new_full", "zeros", "zeros_like", "new_zeros", "ones", "ones_like", "new_ones")
+FILLED = ("full", "full_like", "scalar_tensor")
 ROW_REDUCTIONS = {"amax": ("tl.max", "-float('inf')"), "amin": ("tl.min", "float('inf')"), "sum": ("tl.sum", "0.0")}
 
 
 class Translator(Translation):
     """Builds the source of one exit's step, node by node."""
 
+    def run(self, module: GraphModule, inputs: list[tuple[Value, str]]) -> list[Any]:
+        """
+        The values of the outputs of the graph of `module`, `None` for one without. `inputs` are the variables of its
+        placeholders, in their order, each with the expression that loads it.
+        """
+        waiting = iter(inputs)
+        outputs: list[Any] = []
+        for node in module.graph.nodes:
+            if node.op == "placeholder":
+                self.values[node], load = next(waiting)
+                if node.users:  # exits that differ only in what they ignore share a kernel
+                    self.source.lines.append(f"{self.values[node].text} = {load}")
+            elif node.op == "get_attr":
+                self.values[node] = getattr(module, str(node.target))
+            elif node.op == "call_function":
+                self.values[node] = self.translate(node)
+            elif node.op == "output":
+                outputs = [None if one is None else self.value(one, node) for one in node.args[0]]
+        return outputs
+
     def translate(self, node: Node) -> Any:
+        """The value of a node that calls a function, or a tensor or list of values."""
         target, name = node.target, str(node.target).removeprefix("aten.").split(".")[0]
         args: Any = node.args
         if str(target).startswith("<built-in function getitem>"):
             return self.values[args[0]][args[1]]
         if target in UNARY:
             return self.assign(node, UNARY[target].format(self.operand(args[0], node).as_float()))
-        if name in ARITHMETIC and len(args) >= 2 and not (name == "clamp_min" and args[1] is None):
+        if name in ARITHMETIC and len(args) >= 2:
             return self.arithmetic(node, ARITHMETIC[name])
         if name in COMPARISONS:
             left, right = self.pair(node)
@@ -72,13 +91,31 @@ class Translator(Translation):
             return self.assign(node, f"({self.operand(args[0], node).as_bool()}) == 0")
         if name in SAME:
             return self.same(node)
-        if name in FILLED or name == "scalar_tensor":
-            return self.filled(node, name)
+        if name in FILLED:
+            number = self.value(args[0] if name == "scalar_tensor" else args[-1], node).as_float()
+            shape = "(BLOCK, LABELS)" if self.has_labels(node) else "(BLOCK,)"
+            return self.assign_float(node, f"(tl.zeros({shape}, tl.float64) + {number})")
         if name in ROW_REDUCTIONS:
-            return self.reduce(node, *ROW_REDUCTIONS[name])
+            function, neutral = ROW_REDUCTIONS[name]
+            return self.assign(node, f"{function}(tl.where(is_real, {self.row_of(node)}, {neutral}), axis=1)")
         if hasattr(self, f"do_{name}"):
             return getattr(self, f"do_{name}")(node)
-        return super().translate(node)
+        raise UnsupportedStep(f"operation {target}")
+
+    def column_of(self, node: Node, value: Value, place: str) -> Value:
+        picked = f"tl.sum(tl.where(column[None, :] == {place}, {value.as_float()}, 0.0), axis=1)"
+        return self.assign_float(node, picked)
+
+    def row_of(self, node: Node) -> str:
+        """The first argument of a reduction over labels."""
+        value = self.value(node.args[0], node)
+        dims = node.args[1] if len(node.args) > 1 else None
+        listed = dims if isinstance(dims, (list, tuple)) else [dims]
+        if list(listed) not in ([-1], [1]):
+            raise UnsupportedStep(f"{node.target} over dimensions {dims}")
+        if not value.per_label and self.num_labels > 1:
+            raise UnsupportedStep(f"{node.target} over samples")
+        return value.as_float() if value.per_label else f"({value.as_float()})[:, None]"
 
     def arithmetic(self, node: Node, template: str) -> Value:
         left, right = self.pair(node)
@@ -87,8 +124,7 @@ class Translator(Translation):
             second = f"({second}) * tl.load(numbers + {self.number(float(alpha))})"  # type: ignore[arg-type]
         if node.kwargs.get("rounding_mode") is not None:
             raise UnsupportedStep("division with rounding")
-        result = f"({template.format(first, second)})"
-        return self.assign(node, result if kind_of(node.meta["val"].dtype) == "float" else f"{result}.to(tl.int64)")
+        return self.assign_float(node, f"({template.format(first, second)})")
 
     def same(self, node: Node) -> Any:
         found = self.values[node.args[0]] if isinstance(node.args[0], Node) else node.args[0]
@@ -104,41 +140,13 @@ class Translator(Translation):
         text = {"float": value.as_float(), "bool": value.as_bool(), "int": f"({value.text}).to(tl.int64)"}[kind]
         return self.assign(node, text)
 
-    def filled(self, node: Node, name: str) -> Value:
-        if "zeros" in name or "ones" in name:
-            fill: Any = 1.0 if "ones" in name else 0.0
-        else:
-            fill = node.args[0] if name == "scalar_tensor" else node.args[-1]
-        return self.full(node, self.value(fill, node).as_float())
-
-    def reduce(self, node: Node, function: str, neutral: str) -> Value:
-        row = self.row_of(node)
-        return self.assign(node, f"{function}(tl.where(is_real, {row.as_float()}, {neutral}), axis=1)")
-
     def do_argmax(self, node: Node) -> Value:
-        row = self.row_of(node).as_float()
+        row = self.row_of(node)
         highest = f"tl.max(tl.where(is_real, {row}, -float('inf')), axis=1)[:, None]"
         # The first of several equally large ones, as torch does on a CPU.
         return self.assign(
             node, f"tl.min(tl.where(is_real & ({row} == {highest}), column[None, :], LABELS), axis=1).to(tl.int64)"
         )
-
-    def do__log_softmax(self, node: Node) -> Value:
-        row = self.row_of(node).as_float()
-        self.count += 1
-        below = f"b{self.count}"
-        self.source.lines.append(f"{below} = {row} - tl.max(tl.where(is_real, {row}, -float('inf')), axis=1)[:, None]")
-        total = f"tl.sum(tl.where(is_real, tl.exp({below}), 0.0), axis=1)"
-        return self.assign(node, f"{below} - tl.log({total})[:, None]")
-
-    def do_logsumexp(self, node: Node) -> Value:
-        row = self.row_of(node).as_float()
-        self.count += 1
-        top = f"b{self.count}"
-        self.source.lines.append(f"{top} = tl.max(tl.where(is_real, {row}, -float('inf')), axis=1)")
-        self.source.lines.append(f"{top} = tl.where({top} == -float('inf'), 0.0, {top})")
-        total = f"tl.sum(tl.where(is_real, tl.exp({row} - {top}[:, None]), 0.0), axis=1)"
-        return self.assign(node, f"tl.log({total}) + {top}")
 
     def do_topk(self, node: Node) -> tuple[Any, None]:
         if node.args[1] != 2 or (len(node.args) > 2 and node.args[2] not in (-1, 1)):
@@ -183,53 +191,32 @@ class Translator(Translation):
         table, indices = node.args
         if len(indices) != 1:  # type: ignore[arg-type]
             raise UnsupportedStep("indexing by several tensors")
-        index = self.value(indices[0], node)  # type: ignore[index]
-        value = self.value(table, node)
         if tuple(table.meta["val"].shape) != (self.num_labels,):  # type: ignore[union-attr]
             raise UnsupportedStep("indexing samples")
-        return self.column_of(node, value, f"{index.text}[:, None]")
+        index = self.value(indices[0], node)  # type: ignore[index]
+        return self.column_of(node, self.value(table, node), f"{index.text}[:, None]")
 
-    def do_scatter(self, node: Node) -> Value:
+    def do_scatter(self, node: Node, added: bool = False) -> Value:
         table, _, index, new = node.args[:4]
+        before, after = self.value(table, node).as_float(), self.operand(new, node).as_float()
         chosen = f"column[None, :] == {self.value(index, node).text}[:, None]"
-        return self.assign(
-            node,
-            f"tl.where({chosen}, {self.operand(new, node).as_float()}, {self.value(table, node).as_float()})",
-        )
+        return self.assign(node, f"tl.where({chosen}, {f'{before} + {after}' if added else after}, {before})")
 
     def do_scatter_add(self, node: Node) -> Value:
-        table, _, index, new = node.args[:4]
-        chosen = f"column[None, :] == {self.value(index, node).text}[:, None]"
-        added = f"tl.where({chosen}, {self.operand(new, node).as_float()}, 0.0)"
-        return self.assign(node, f"{self.value(table, node).as_float()} + {added}")
+        return self.do_scatter(node, added=True)
 
     def do_where(self, node: Node) -> Value:
         condition = self.operand(node.args[0], node)
         chosen, other = self.operand(node.args[1], node), self.operand(node.args[2], node)
-        kind = kind_of(node.meta["val"].dtype)
-        text = f"tl.where({condition.as_bool()}, {chosen.as_float()}, {other.as_float()})"
-        return self.assign(node, {"float": text, "int": f"{text}.to(tl.int64)", "bool": f"{text} != 0"}[kind])
+        return self.assign_float(node, f"tl.where({condition.as_bool()}, {chosen.as_float()}, {other.as_float()})")
 
     def do_clamp(self, node: Node) -> Value:
-        low, high = (*node.args[1:], None, None)[:2]
-        low, high = node.kwargs.get("min", low), node.kwargs.get("max", high)
+        bounds = (*node.args[1:], None, None)[:2]
         text = self.operand(node.args[0], node).as_float()
-        if low is not None:
-            text = f"tl.maximum({text}, {self.operand(low, node).as_float()})"
-        if high is not None:
-            text = f"tl.minimum({text}, {self.operand(high, node).as_float()})"
+        for name, function, bound in zip(("min", "max"), ("tl.maximum", "tl.minimum"), bounds):
+            if (bound := node.kwargs.get(name, bound)) is not None:
+                text = f"{function}({text}, {self.operand(bound, node).as_float()})"
         return self.assign(node, text)
-
-    def do_nan_to_num(self, node: Node) -> Value:
-        nan, high, low = (*node.args[1:], None, None, None)[:3]
-        nan = node.kwargs.get("nan", nan)
-        text, largest = self.operand(node.args[0], node).as_float(), torch.finfo(torch.float64).max
-        bounds = (largest if high is None else high, -largest if low is None else low)
-        infinite = [self.operand(bound, node).as_float() for bound in bounds]
-        text = (
-            f"tl.where({text} == float('inf'), {infinite[0]}, tl.where({text} == -float('inf'), {infinite[1]}, {text}))"
-        )
-        return self.assign(node, f"tl.where({text} != {text}, {self.operand(nan or 0.0, node).as_float()}, {text})")
 
     def do_pow(self, node: Node) -> Value:
         exponent = node.args[1]

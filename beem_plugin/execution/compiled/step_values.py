@@ -8,18 +8,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule, Node
+from torch.fx import Node
 
+from beem_plugin.execution.compiled.step_trace import UnsupportedStep, traced_samples
+from beem_plugin.exits.state import ExitState
 from beem_plugin.kernels.launch import tl, triton
-
-
-def traced_samples(num_labels: int) -> int:
-    """Number of samples of the traced example. It differs from the number of labels, to tell the dimensions apart."""
-    return 7 if num_labels != 7 else 11
-
-
-class UnsupportedStep(Exception):
-    """The step contains an operation that has no translation."""
 
 
 @dataclass
@@ -56,39 +49,19 @@ def kind_of(dtype: torch.dtype) -> str:
     return "float" if dtype.is_floating_point else "bool" if dtype == torch.bool else "int"
 
 
+def as_kind(text: str, kind: str) -> str:
+    """A float64 expression as one of this kind."""
+    return {"float": text, "int": f"({text}).to(tl.int64)", "bool": f"({text}) != 0"}[kind]
+
+
 class Translation:
     """A step that is being translated: the values of its graph's nodes, and the lines written so far."""
 
-    def __init__(self, module: GraphModule, num_labels: int) -> None:
-        self.module, self.num_labels = module, num_labels
-        self.samples = traced_samples(num_labels)
+    def __init__(self, num_labels: int) -> None:
+        self.num_labels, self.samples = num_labels, traced_samples(num_labels)
         self.source = StepSource()
         self.values: dict[Node, Any] = {}
         self.count = 0
-
-    def run(self, inputs: list[tuple[Value, str]]) -> list[Any]:
-        """
-        The values of the graph's outputs, `None` for one without. `inputs` are the variables of its placeholders, in
-        their order, each with the expression that loads it.
-        """
-        waiting = iter(inputs)
-        outputs: list[Any] = []
-        for node in self.module.graph.nodes:
-            if node.op == "placeholder":
-                self.values[node], load = next(waiting)
-                if node.users:  # exits that differ only in what they ignore share a kernel
-                    self.source.lines.append(f"{self.values[node].text} = {load}")
-            elif node.op == "get_attr":
-                self.values[node] = getattr(self.module, str(node.target))
-            elif node.op == "call_function":
-                self.values[node] = self.translate(node)
-            elif node.op == "output":
-                outputs = [None if one is None else self.value(one, node) for one in node.args[0]]
-        return outputs
-
-    def translate(self, node: Node) -> Any:
-        """The value of a node that calls a function, or a tensor or list of values."""
-        raise UnsupportedStep(f"operation {node.target}")
 
     def value(self, argument: Any, node: Node) -> Value:
         """`argument` as a value; numbers and constant tensors are read from `numbers`."""
@@ -139,60 +112,60 @@ class Translation:
         self.source.lines.append(f"{name} = {text}")
         return Value(name, self.has_labels(node), kind_of(node.meta["val"].dtype))
 
-    def full(self, node: Node, text: str) -> Value:
-        """`text`, one number, for every sample (and label)."""
-        zeros = "tl.zeros((BLOCK, LABELS), tl.float64)" if self.has_labels(node) else "tl.zeros((BLOCK,), tl.float64)"
-        kind = kind_of(node.meta["val"].dtype)
-        converted = {"float": "", "int": ".to(tl.int64)", "bool": " != 0"}[kind]
-        return self.assign(node, f"({zeros} + {text}){converted}")
-
-    def column_of(self, node: Node, value: Value, place: str) -> Value:
-        picked = f"tl.sum(tl.where(column[None, :] == {place}, {value.as_float()}, 0.0), axis=1)"
-        kind = kind_of(node.meta["val"].dtype)
-        return self.assign(node, {"float": picked, "int": f"{picked}.to(tl.int64)", "bool": f"{picked} != 0"}[kind])
-
-    def row_of(self, node: Node) -> Value:
-        """The first argument of a reduction over labels."""
-        value = self.value(node.args[0], node)
-        dims = node.args[1] if len(node.args) > 1 else None
-        listed = dims if isinstance(dims, (list, tuple)) else [dims]
-        if list(listed) not in ([-1], [1]):
-            raise UnsupportedStep(f"{node.target} over dimensions {dims}")
-        if not value.per_label and self.num_labels > 1:
-            raise UnsupportedStep(f"{node.target} over samples")
-        return value if value.per_label else Value(f"({value.text})[:, None]", True, value.kind)
+    def assign_float(self, node: Node, text: str) -> Value:
+        """Assigns a float64 expression, converted to the type of `node`."""
+        return self.assign(node, as_kind(text, kind_of(node.meta["val"].dtype)))
 
 
-HEADER = """@triton.jit
-def policy_step({inputs}state, new_state, numbers, out, weight, bias, count, num_labels, size,
-                WIDTH: tl.constexpr, BLOCK: tl.constexpr, LABELS: tl.constexpr, SIZE: tl.constexpr):
-    sample = (tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)
-    inside = sample < count
-    column = tl.arange(0, LABELS)
-    is_label = column < num_labels
-    is_real = inside[:, None] & is_label[None, :]
-    if SIZE > 0:
-        place = tl.arange(0, SIZE)
-        vector = tl.load(logits + sample[:, None] * size + place[None, :], mask=(place < size)[None, :], other=0.0)
-        rows = tl.load(weight + column[:, None] * size + place[None, :],
-                       mask=is_label[:, None] & (place < size)[None, :], other=0.0)
-        products = tl.sum(vector.to(tl.float32) * rows.to(tl.float32), axis=1)
-        logits_ = (products + tl.load(bias + column, mask=is_label, other=0.0).to(tl.float32))[None, :].to(tl.float64)
-    else:
-        logits_ = tl.load(logits + sample[:, None] * num_labels + column[None, :], mask=is_real, other=0.0)
-        logits_ = logits_.to(tl.float64)
-"""
-_kernels: dict[str, Any] = {}
-"""Compiled kernels by their source, which is all that they depend on."""
+class StateLayout:
+    """Where the tensors of a policy's state lie in a float64 buffer `(samples, width)`; wide ones have all labels."""
+
+    def __init__(self, num_labels: int) -> None:
+        self.num_labels = num_labels
+        self.places: dict[str, tuple[int, int, torch.dtype]] = {}
+        """First column, number of columns and type."""
+        self.width = 0
+
+    def add(self, state: ExitState) -> None:
+        for name, tensor in state.tensors.items():
+            if tuple(tensor.shape[1:]) not in ((), (1,), (self.num_labels,)):
+                raise UnsupportedStep(f"state {name} of shape {tuple(tensor.shape)}")
+            columns = tensor[0].numel()
+            if name not in self.places:
+                self.places[name] = (self.width, columns, tensor.dtype)
+                self.width += columns
+            elif self.places[name][1:] != (columns, tensor.dtype):
+                raise UnsupportedStep(f"state {name} changes its shape or type")
+
+    def value(self, name: str) -> Value:
+        """The variable that holds this tensor."""
+        _, columns, dtype = self.places[name]
+        return Value(f"state_{name}", self.num_labels > 1 and columns == self.num_labels, kind_of(dtype))
+
+    def load(self, name: str) -> str:
+        value = self.value(name)
+        return as_kind(load("state", self._where(name, value.per_label), value.per_label), value.kind)
+
+    def store(self, name: str, value: Value, buffer: str) -> str:
+        return store(f"{buffer} + {self._where(name, value.per_label)}", value)
+
+    def _where(self, name: str, per_label: bool) -> str:
+        first = self.places[name][0]
+        return f"sample[:, None] * WIDTH + {first} + column[None, :]" if per_label else f"sample * WIDTH + {first}"
 
 
 def load(pointer: str, where: str, per_label: bool) -> str:
     return f"tl.load({pointer} + {where}, mask={'is_real' if per_label else 'inside'}, other=0.0)"
 
 
-def full_row(value: Value) -> str:
-    """A value of one number per sample, also where it is one number for all."""
-    return f"({value.as_float()} + tl.zeros((BLOCK,), tl.float64))"
+def store(target: str, value: Value) -> str:
+    """Stores a value also where it is one number for all samples."""
+    shape, mask = ("(BLOCK, LABELS)", "is_real") if value.per_label else ("(BLOCK,)", "inside")
+    return f"tl.store({target}, {value.as_float()} + tl.zeros({shape}, tl.float64), mask={mask})"
+
+
+_kernels: dict[str, Any] = {}
+"""Compiled kernels by their source, which is all that they depend on."""
 
 
 def compile_source(text: str) -> Any:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from beem_plugin.decoding.mixed_depths.policy_kernel import TokenPolicyKernel
-from beem_plugin.execution.compiled.step_values import UnsupportedStep
+from beem_plugin.execution.compiled.step_trace import UnsupportedStep
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.signals import ExitSignals
 from beem_plugin.exits.state import ExitState

@@ -15,8 +15,9 @@ from beem_plugin.exits.state import ExitState
 
 pytest.importorskip("triton")
 
+from beem_plugin.execution.compiled.decider import ClassifierSignals
 from beem_plugin.execution.compiled.policy_kernel import PolicyKernel
-from beem_plugin.execution.compiled.step_values import UnsupportedStep
+from beem_plugin.execution.compiled.step_trace import UnsupportedStep
 
 EXITS = 4
 SAMPLES = 40
@@ -73,8 +74,8 @@ def compare(policy: ExitPolicy, samples: int = SAMPLES) -> int:
         logits = (3 * torch.randn(samples, policy.num_labels, generator=generator)).to(DEVICE)
         extra = {name: torch.rand(samples, generator=generator).to(DEVICE) for name in policy.required_signals}
         out = torch.full((samples, 2 + policy.num_labels), float("nan"), dtype=torch.float64, device=DEVICE)
-        state = kernel(exit_number, logits, state, out, extra=extra)
         signals = ExitSignals(logits, extra)
+        _, state = kernel.step(exit_number, signals, state, out)
         leaves, expected_state = policy.step(exit_number, signals, expected_state)
         assert torch.equal(out[:, 0].bool(), leaves)
         torch.testing.assert_close(out[:, 2:], policy.output(exit_number, signals, expected_state).double())
@@ -165,6 +166,6 @@ def test_kernel_computes_the_classifier_of_one_sample(num_labels: int) -> None:
     assert kernel.takes_classifier(1, 20) and not kernel.takes_classifier(2, 20)
     found, expected = (torch.zeros(1, 2 + num_labels, dtype=torch.float64, device=DEVICE) for _ in range(2))
     with torch.no_grad():
-        kernel(1, vector, kernel.start(1), found, classifier=(classifier.weight, classifier.bias))
-        kernel(1, classifier(vector), kernel.start(1), expected)
+        kernel.step(1, ClassifierSignals(vector, classifier), kernel.start(1), found)
+        kernel.step(1, ExitSignals(classifier(vector)), kernel.start(1), expected)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
