@@ -1,11 +1,14 @@
 """`allennlp export`"""
 
 import argparse
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from beem_plugin.commands.subcommand import Argument, Subcommand
+
+logger = logging.getLogger(__name__)
 
 
 @Subcommand.register("export")
@@ -25,8 +28,9 @@ class Export(Subcommand):
         Argument(
             "--dtype",
             default="float32",
-            choices=["float32", "int8"],
-            help="int8: weights of matrix products in 8 bits (dynamic quantization); give --data",
+            choices=["float32", "bfloat16", "float16", "int8"],
+            help="bfloat16, float16: weights stored in 16 bits, computed in float32; int8: matrix products in 8 bits "
+            "(dynamic quantization); give --data",
         ),
         Argument(
             "--data",
@@ -52,6 +56,10 @@ class Export(Subcommand):
         model = text_model(archive.model)
         reader = archive.validation_dataset_reader
         example = reader.text_to_instance(**{name: "a" for name in reader.text_fields})
+        if args.dtype != "float32" and not args.data:
+            logger.warning(
+                "--dtype %s: thresholds were fitted in another precision; --data fits them again", args.dtype
+            )
         with replaced_folder(folder) as new:
             written = export_network(
                 model.encoder,

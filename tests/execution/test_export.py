@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,6 +33,8 @@ pytest.importorskip("onnxruntime")
 from beem_plugin.execution.onnx.export import export_network, long_input
 from beem_plugin.execution.onnx.graph import write_policy
 from beem_plugin.execution.onnx.runner import Runner, all_exits, open_graph, read_records
+from beem_plugin.execution.onnx.weights import SMALLEST
+from beem_plugin.execution.precision import PRECISIONS
 from tests.execution.exported import run_exported
 
 
@@ -88,6 +91,23 @@ def test_exits_at_some_layers_token_types_and_full_depth(tmp_path: Path) -> None
     same(run_exported(tmp_path, batches), reference(world, beem(2), batches))
 
 
+def test_weights_stored_in_half_precision(tmp_path: Path) -> None:
+    batches, size = make_batches(14, 5), {}
+    for dtype in ("float32", "bfloat16", "float16"):
+        world = World("bert", exit_layers=[2, 4])
+        export_network(world, beem(2), tmp_path / dtype, dtype=dtype)
+        size[dtype] = sum(path.stat().st_size for path in (tmp_path / dtype).glob("segment_*.onnx"))
+        large = [parameter for parameter in world.parameters() if parameter.numel() >= SMALLEST]
+        for parameter in large:
+            parameter.data = parameter.data.to(PRECISIONS[dtype]).float()
+        same(run_exported(tmp_path / dtype, batches), reference(world, beem(2), batches))
+    saved = 2 * sum(parameter.numel() for parameter in large)
+    assert [size["float32"] - size[dtype] for dtype in PRECISIONS] == pytest.approx([0, saved, saved], rel=0.1)
+    large[0].data[0, 0] = 1e5  # of the padding's embedding
+    with pytest.raises(ConfigurationError, match="dtype: found float16, in which .* is not finite"):
+        export_network(world, beem(2), tmp_path / "infinite", dtype="float16")
+
+
 def test_a_policy_without_early_exits_has_one_segment(tmp_path: Path) -> None:
     world, batches = World(), make_batches(6, 3)
     written = export_network(world, Final(), tmp_path)
@@ -121,7 +141,9 @@ def test_every_policy_decides_alike(tmp_path: Path) -> None:
             head.classifier.weight.mul_(40)
     exits = set()
     # The segments are exported once, with all signals, for the graphs of all policies.
-    written = export_network(network, EverySignal(), tmp_path, refit=lambda folder, meta: EverySignal())
+    written = export_network(
+        network, EverySignal(), tmp_path, dtype="bfloat16", refit=lambda folder, meta: EverySignal()
+    )
     segments = [open_graph(tmp_path / one["graph"], 1) for one in written["segments"]]
     samples = RaggedBatch.join(list(ragged_batches(batches)))
     samples = samples.select(samples.index.argsort())
@@ -174,6 +196,14 @@ exec(compile(open("runner.py").read(), "runner.py", "exec"), {"__name__": "__mai
 """
 
 
+def predicted_without_torch(folder: Path, source: Path) -> list[dict[str, Any]]:
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, str(source)], cwd=folder, env={}, capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
 def test_the_runner_predicts_as_predict_does_without_torch(trained: Path, tmp_path: Path) -> None:
     folder, source, output = tmp_path / "onnx", tmp_path / "in.csv", tmp_path / "out.jsonl"
     rows = [f'{number},"{text}, so"' for number, (text, _) in enumerate(sentences(70, seed=5))]
@@ -182,12 +212,9 @@ def test_the_runner_predicts_as_predict_does_without_torch(trained: Path, tmp_pa
     assert "3 segments" in result.stdout
     meta = json.loads((folder / "export.json").read_text())
     assert meta["labels"] and meta["exit_policy"]["type"] == "beem" and (folder / "tokenizer").is_dir()
-    done = subprocess.run(
-        [sys.executable, "-c", RUN, str(source)], cwd=folder, env={}, capture_output=True, text=True, timeout=100
-    )
-    assert done.returncode == 0, done.stderr
+    found = predicted_without_torch(folder, source)
     run("predict", str(trained), str(source), "--output-file", str(output), "--silent")
-    found, expected = ([json.loads(line) for line in text.splitlines()] for text in (done.stdout, output.read_text()))
+    expected = [json.loads(line) for line in output.read_text().splitlines()]
     assert len({row["exit"] for row in expected}) > 1
     for one, other in zip(found, expected, strict=True):
         chances = other["probabilities"]
@@ -211,18 +238,22 @@ def test_the_runner_reads_lines_and_tables() -> None:
             list(read_records(lines, ["a", "b"], suffix))
 
 
-def test_int8_graphs_with_a_policy_fitted_on_their_outputs(trained: Path, tmp_path: Path) -> None:
-    full, small = tmp_path / "float32", tmp_path / "int8"
-    run("export", str(trained), str(full))
-    run("export", str(trained), str(small), "--dtype", "int8", "--data", "train[holdout]")
-    meta = json.loads((small / "export.json").read_text())
-    assert meta["dtype"] == "int8" and meta["exit_policy"]["type"] == "beem" and len(meta["segments"]) == 3
-    size = [sum(path.stat().st_size for path in folder.glob("segment_*.onnx")) for folder in (full, small)]
-    assert size[1] < size[0]
-    rows = sentences(40, seed=9)
-    found = [Runner(folder, 1).predict([text for text, _ in rows]) for folder in (full, small)]
-    right = [sum(one["label"] == meta["labels"][label] for one, (_, label) in zip(part, rows)) for part in found]
-    assert right[1] >= right[0] - 4 and len({one["exit"] for one in found[1]}) > 1
+def test_fewer_bits_with_a_policy_fitted_on_their_outputs(trained: Path, tmp_path: Path) -> None:
+    source, rows = tmp_path / "in.txt", sentences(40, seed=9)
+    source.write_text("\n".join(text for text, _ in rows))
+    right, size = {}, {}
+    for dtype in ("float32", "bfloat16", "int8"):
+        folder = tmp_path / dtype
+        run("export", str(trained), str(folder), "--dtype", dtype, "--data", "train[holdout]")
+        meta = json.loads((folder / "export.json").read_text())
+        assert meta["dtype"] == dtype and meta["exit_policy"]["type"] == "beem" and len(meta["segments"]) == 3
+        found = predicted_without_torch(folder, source)
+        assert len({one["exit"] for one in found}) > 1
+        right[dtype] = sum(one["label"] == meta["labels"][label] for one, (_, label) in zip(found, rows, strict=True))
+        size[dtype] = sum(path.stat().st_size for path in folder.glob("segment_*.onnx"))
+    assert min(right.values()) >= right["float32"] - 4 and max(size.values()) == size["float32"]
+    unfitted = run("export", str(trained), str(tmp_path / "unfitted"), "--dtype", "bfloat16")
+    assert "--data fits them again" in unfitted.stderr
 
 
 def test_a_folder_that_is_not_empty(trained: Path, tmp_path: Path) -> None:

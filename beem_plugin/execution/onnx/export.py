@@ -9,7 +9,6 @@ and length are dynamic. Exits where no sample can leave, and whose outputs the p
 
 from __future__ import annotations
 
-import logging
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,7 +20,9 @@ from torch import Tensor
 from beem_plugin.backbones import BackboneState
 from beem_plugin.common.errors import ConfigurationError, check_choice
 from beem_plugin.common.files import write_json
-from beem_plugin.execution.onnx.graph import GraphModule, missing_extra, write_graph, write_policy
+from beem_plugin.execution.onnx.graph import GraphModule, write_graph, write_policy
+from beem_plugin.execution.onnx.weights import store_weights
+from beem_plugin.execution.precision import DTYPES
 from beem_plugin.execution.stepped_network import SteppedNetwork, pad_token_of
 from beem_plugin.exits.policy import ExitPolicy, check_signals
 
@@ -29,7 +30,6 @@ META_NAME = "export.json"
 FORMAT = 2
 FULL_DEPTH_NAME = "full_depth.onnx"
 RUNNER = Path(__file__).with_name("runner.py")
-DTYPES = ("float32", "int8")
 CHECKED_SHAPES = ((2, 7), (1, 5), (3, 12), (1, 1))
 """Batch and tokens at which an exported graph is compared with the network; it is traced at the first."""
 LONG_INPUT = 100
@@ -97,7 +97,8 @@ def export_network(
     policy calibrated; `token_types` says whether the tokenizer makes `token_type_ids`.
 
     `full_depth` also writes `full_depth.onnx`, one graph with the last exit alone, to compare the speed with. With
-    dtype `"int8"` weights of matrix products are in 8 bits, their inputs quantized as they come (dynamic quantization).
+    dtype `"int8"` weights of matrix products are in 8 bits, their inputs quantized as they come (dynamic quantization);
+    with `"bfloat16"` or `"float16"` weights are stored so, and cast to float32 when a graph is opened.
     `refit` gives the policy that is written in place of `policy`, fitted on the outputs of the written segments.
 
     Raises a `ConfigurationError` if the policy reads signals that the network does not have, an exit reads outputs of
@@ -155,26 +156,7 @@ def export_network(
 
 def write_segment(segment: Segment, path: Path, dtype: str) -> None:
     write_graph(segment, path, (*CHECKED_SHAPES, (2, long_input(segment.network.backbone))))
-    if dtype == "int8":
-        quantize(path)
-
-
-def quantize(path: Path) -> None:
-    """Replaces a graph by its dynamic quantization, whose results differ: policies are to be fitted afterwards."""
-    try:
-        from onnxruntime.quantization import QuantType, quantize_dynamic
-    except ImportError as error:
-        raise missing_extra(error) from error
-    full, root = path.with_suffix(".float32"), logging.getLogger()
-    level = root.level
-    path.rename(full)
-    try:
-        root.setLevel(logging.ERROR)  # it recommends steps that change nothing here
-        # One bit of the weights is left out: sums of two products must not overflow on processors without VNNI.
-        quantize_dynamic(full, path, weight_type=QuantType.QInt8, per_channel=True, reduce_range=True)
-    finally:
-        root.setLevel(level)
-        full.unlink()
+    store_weights(path, dtype)
 
 
 def long_input(backbone: Any) -> int:
