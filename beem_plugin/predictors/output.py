@@ -57,8 +57,8 @@ class Writer:
 @contextmanager
 def output(path: str | None) -> Iterator[Writer]:
     """
-    Standard output, or a file that is written as `path.part` and renamed when it is complete; after an error of the
-    user's data the part stays, and the error names it. Devices, pipes and symbolic links are as in `atomic_write`.
+    Standard output, or a file that is written as `path.part` and renamed when it is complete; after an interrupt or an
+    error of the user's data the part stays, and is named. Devices, pipes and symbolic links are as in `atomic_write`.
     """
     if not path:
         writer = Writer(sys.stdout)
@@ -79,11 +79,14 @@ def output(path: str | None) -> Iterator[Writer]:
         # Closing the file writes what is left in its buffer.
         with write_errors_named(path), file, writer.bar:
             yield writer
-    except BeemError as error:
+    except (BeemError, KeyboardInterrupt) as error:
         if is_special:
             raise
         if not writer.written:
             part.unlink()
+            raise
+        if isinstance(error, KeyboardInterrupt):
+            print(f"{writer.written} predictions are in {part}", file=sys.stderr)
             raise
         raise type(error)(f"{error} ({writer.written} predictions before it are in {part})") from None
     except OSError:

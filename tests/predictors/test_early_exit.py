@@ -13,6 +13,7 @@ from beem_plugin.archival import load_archive
 from beem_plugin.common.errors import DataError
 from beem_plugin.data.table_file import TableRow
 from beem_plugin.predictors import EarlyExitPredictor, Predictor
+from beem_plugin.predictors.output import output
 from tests.tiny_project import run, sentences
 
 TEXTS = [text for text, _ in sentences(70, seed=5)]
@@ -106,6 +107,18 @@ def test_a_bad_line_is_named_and_what_was_predicted_is_kept(trained: Path, tmp_p
     part = tmp_path / "out.jsonl.part"
     assert f"2 predictions before it are in {part}" in result.stderr
     assert [json.loads(line)["sentence"] for line in part.read_text().splitlines()] == ["the film", "a story"]
+
+
+def test_an_interrupt_names_what_was_predicted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for written in (0, 2):
+        with pytest.raises(KeyboardInterrupt), output(str(tmp_path / "out.jsonl")) as write:
+            write.file.write("{}\n" * written)
+            write.written = written
+            raise KeyboardInterrupt
+    part = tmp_path / "out.jsonl.part"
+    assert f"2 predictions are in {part}\n" in capsys.readouterr().err and part.read_text() == "{}\n{}\n"
 
 
 def test_good_rows_before_a_bad_one_are_predicted(trained: Path, tmp_path: Path) -> None:
