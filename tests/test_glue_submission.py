@@ -13,6 +13,7 @@ import pytest
 import beem_plugin.components  # noqa: F401
 from beem_plugin.common.params import load_config
 from beem_plugin.dataset_readers.glue_tasks import GLUE_TASKS
+from beem_plugin.evaluation import glue_submission
 from beem_plugin.evaluation.glue_submission import written
 from beem_plugin.training.train import train_model
 from tests.tiny_project import CONFIGS, run, sentences
@@ -66,7 +67,9 @@ def wnli(tiny_environment: dict[str, str], tmp_path_factory: pytest.TempPathFact
     return directory
 
 
-def test_the_sites_files(tmp_path: Path, tiny_environment: dict[str, str], wnli: Path) -> None:
+def test_the_sites_files(
+    tmp_path: Path, tiny_environment: dict[str, str], wnli: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     test = Path(tiny_environment["GLUE_DIR"]) / "WNLI" / "test.tsv"
     rows = sentences(146, seed=5)
     lines = [f"{number}\t{text}\tit is good" for number, (text, _) in enumerate(rows)]
@@ -89,6 +92,7 @@ def test_the_sites_files(tmp_path: Path, tiny_environment: dict[str, str], wnli:
     twice = run("glue-submission", str(wnli), str(wnli), "--output", str(tmp_path / "sent"), check=False)
     assert twice.returncode == 1 and "WNLI.tsv is another archive's as well" in twice.stderr
     test.write_text("\n".join(test.read_text().splitlines()[:100]) + "\n")
+    monkeypatch.setattr(glue_submission, "predict_file", None)  # refused before anything is predicted
     refused = run("glue-submission", str(wnli), "--output", str(tmp_path / "sent"), check=False)
     assert refused.returncode == 1 and "test of wnli has 99 rows, allowed: GLUE's 146" in refused.stderr
 

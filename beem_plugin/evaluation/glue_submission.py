@@ -4,7 +4,7 @@ import argparse
 import json
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +26,19 @@ def glue_submission_from_args(args: argparse.Namespace) -> Table:
     directory = Path(args.output)
     if directory.exists() and not directory.is_dir():
         raise ConfigurationError(f"--output: {directory} is a file, allowed: a folder")
+    sources: dict[str, tuple[str, str]] = {}  # of each file of the site: the archive and what its reader reads
+    for path in args.archives:
+        for name, source in test_sets(load_archive(path, overrides=args.overrides), path, args.ax).items():
+            if name in sources:
+                raise ConfigurationError(f"{path}: {name}.tsv is another archive's as well, allowed: one a task")
+            sources[name] = path, source
     predicted: dict[str, list[str]] = {}
     table = Table([*text("file", "archive"), Column("rows", digits=0), Column("layer speed-up", unit="x")])
     for path in args.archives:
         archive = load_archive(path, cuda_device=args.cuda_device, overrides=args.overrides)
-        for name, rows, speedup in predicted_files(archive, path, args.ax, args.batch_size):
-            if name in predicted:
-                raise ConfigurationError(f"{path}: {name}.tsv is another archive's as well, allowed: one a task")
-            predicted[name] = rows
-            table.rows.append([f"{name}.tsv", path, len(rows), speedup])
+        for name, source in ((name, source) for name, (owner, source) in sources.items() if owner == path):
+            predicted[name], speedup = predict_file(archive, source, args.batch_size)
+            table.rows.append([f"{name}.tsv", path, len(predicted[name]), speedup])
     filled = write_submission(directory, predicted)
     if filled:
         table.notes.append(
@@ -45,24 +49,31 @@ def glue_submission_from_args(args: argparse.Namespace) -> Table:
     return table
 
 
-def predicted_files(
-    archive: Archive, path: str, diagnostic: str | None = None, batch_size: int | None = None
-) -> Iterator[tuple[str, list[str], float]]:
-    """Of each test set of the archive's task: the file's name, its predictions, and the layer speed-up."""
+def test_sets(archive: Archive, path: str, diagnostic: str | None = None) -> dict[str, str]:
+    """Of each test set of the archive's task, which has as many rows as GLUE's: the site's file, and the source."""
     reader = archive.validation_dataset_reader
     if not isinstance(reader, GlueReader):
         raise ConfigurationError(f"{path}: its dataset reader is {type(reader).__name__}, allowed: that of type glue")
+    found = {}
     for split, (name, count) in reader.task.submission.items():
         source = diagnostic if split == DIAGNOSTIC else split
         if source is None:
             continue
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / "predictions.jsonl"
-            metrics = task_of_archive(archive).evaluate(archive, source, batch_size, predictions_file=str(file))
-            records = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
-        if len(records) != count:
-            raise DataError(f"{path}: {source} of {reader.task_name} has {len(records)} rows, allowed: GLUE's {count}")
-        yield name, written(reader.task, records), float(metrics["layer_speedup"])
+        rows = len(reader.read(source))
+        if rows != count:
+            raise DataError(f"{path}: {source} of {reader.task_name} has {rows} rows, allowed: GLUE's {count}")
+        found[name] = source
+    return found
+
+
+def predict_file(archive: Archive, source: str, batch_size: int | None = None) -> tuple[list[str], float]:
+    """The predictions of a test set as the site wants them, and the layer speed-up."""
+    reader: Any = archive.validation_dataset_reader
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "predictions.jsonl"
+        metrics = task_of_archive(archive).evaluate(archive, source, batch_size, predictions_file=str(file))
+        records = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+    return written(reader.task, records), float(metrics["layer_speedup"])
 
 
 def written(task: GlueTask, records: Sequence[Mapping[str, Any]]) -> list[str]:
