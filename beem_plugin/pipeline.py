@@ -174,7 +174,7 @@ class EarlyExitPipeline:
         batch_sizes: Sequence[int] = (1, 32),
         engines: list[str] | None = None,
         repeats: int = 5,
-        time_budget: float | None = None,
+        time_budget: float = 120,
     ) -> dict[str, Any]:
         """
         What `allennlp benchmark` measures, as its JSON: `counted` holds layers and multiply-accumulates, `measured` a
@@ -184,8 +184,8 @@ class EarlyExitPipeline:
 
         engines : `list[str]`, optional (default = `["single", "compaction", "depth_pools"]`)
         repeats : `int`, optional (default = `5`)
-        time_budget : `float`, optional
-            Seconds for each batch size, after which no repeat begins.
+        time_budget : `float`, optional (default = `120`)
+            Seconds for each batch size: as many of the first texts are measured as fit.
         """
         instances = labelled_instances(self.archive.validation_dataset_reader, texts)
         options = BenchmarkOptions("texts", list(batch_sizes), self.dtype, engines=engines, instances=instances)

@@ -35,10 +35,12 @@ class Benchmark(Subcommand):
         Argument(
             "--time-budget",
             type=float,
+            default=120.0,
             metavar="SECONDS",
-            help="of each batch size: no further repeat begins after this time (at least one is made)",
+            help="of each batch size: as many of the first samples are measured as fit, and no repeat begins later; "
+            "inf: no limit",
         ),
-        Argument("--max-instances", type=int, metavar="N", help="read no more of the data than this"),
+        Argument("--max-instances", type=int, metavar="N", help="measure the first N samples, whether or not they fit"),
         "--dtype",
         Argument("--output-file", metavar="B.json", help="JSON; B.csv and B.svg are written beside it"),
         "--cuda-device",

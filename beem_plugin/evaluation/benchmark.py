@@ -1,9 +1,11 @@
 """`allennlp benchmark`: measured seconds beside the counts of layers and multiply-accumulates."""
 
 import argparse
+import math
 import platform
 import resource
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,9 @@ PLAIN = "transformers, full_depth"
 OPTIONAL = ("engines", "skipped_blocks", "num_beams", "max_length")
 CASES = {"exits": "exits", "full_depth": "full depth", "no_sample_exits": "exits, none used"}
 """The cases, in the order of the plot's colours, and their names in the table."""
+
+PROBED, ROUNDS = 8, 3
+"""Samples that are timed first to see how many fit into a time budget, in a warm-up and two repeats."""
 
 FORMER_NAMES = {"no_sample_exits": "nobody_leaves"}
 """What `case` is called in the JSON of earlier releases; `condition` has the present name."""
@@ -68,13 +73,24 @@ def benchmark_from_args(args: argparse.Namespace) -> dict[str, Any]:
     return report
 
 
-def benchmark(archive: Archive, options: BenchmarkOptions, repeats: int, time_budget: float | None) -> dict[str, Any]:
-    """The report: dtype, policy and machine, what `run_benchmark` finds, and a `summary`, a line a size and engine."""
+def benchmark(archive: Archive, options: BenchmarkOptions, repeats: int, time_budget: float) -> dict[str, Any]:
+    """
+    The report: dtype, policy and machine, what `run_benchmark` finds, and a `summary`, a line a size and engine. If
+    `max_instances` is not given, as many of the first samples are measured as fit into `time_budget`, in seconds for a
+    batch size, in `ROUNDS` rounds; `available_samples` is how many there are.
+    """
     model: Any = archive.model
     model.exit_policy.check_calibrated()
-    cases = task_of_archive(archive).benchmark_cases(archive, options)
-    found = run_benchmark(cases, repeats, model.device, time_budget)
-    about = {"dtype": options.dtype, "exit_policy": model.exit_policy.to_config()}
+    task = task_of_archive(archive)
+    given = options.instances or task.benchmark_instances(archive, options.source)
+    options = replace(options, instances=given)
+    if options.max_instances is None and len(given) > PROBED and time_budget < math.inf:
+        _, cases = next(iter(task.benchmark_cases(archive, replace(options, max_instances=PROBED))))
+        timings = measure({f"{case.engine}, {case.case}": case.run for case in cases}, 1, model.device)
+        round_of_one = sum(timing.median for timing in timings.values()) / PROBED
+        options.max_instances = max(PROBED, int(min(len(given), time_budget / (ROUNDS * round_of_one))))
+    found = run_benchmark(task.benchmark_cases(archive, options), repeats, model.device, time_budget)
+    about = {"dtype": options.dtype, "exit_policy": model.exit_policy.to_config(), "available_samples": len(given)}
     summary = [
         f"batch {row['batch_size']}, {row['engine']}: {row['measured_speedup']:.2f}x full depth, "
         f"{row['measured_speedup_over_transformers']:.2f}x transformers; counted in layers {row['layer_speedup']:.2f}x"
@@ -88,7 +104,7 @@ def run_benchmark(
     cases_by_size: Iterable[tuple[int, list[Case]]],
     repeats: int,
     device: torch.device,
-    time_budget: float | None = None,
+    time_budget: float = math.inf,
 ) -> dict[str, Any]:
     """
     Times the cases of `Task.benchmark_cases`; `time_budget` is that of each batch size. Gives `counted` of the first
@@ -147,11 +163,14 @@ def benchmark_table(report: dict[str, Any], note: str) -> Table:
         row["seconds"] = f"{row['seconds']:.3f} ({row['seconds_min']:.3f} - {row['seconds_max']:.3f})"
         if "latency_ms_p50" in row:
             row["latency"] = " / ".join(f"{row[f'latency_ms_p{percent}']:.2f}" for percent in PERCENTILES)
-    title = f"measured, median of {report['repeats']} (fastest - slowest); ratios: median of repeats"
-    table = Table.of_records(shown, columns, title)
+    repeats = sorted({len(row["seconds_all"]) for row in rows})
+    title = f"measured, median of {' to '.join(map(str, repeats[:: len(repeats) - 1 or 1]))} repeats"
+    table = Table.of_records(shown, columns, f"{title} (fastest - slowest); ratios: median of repeats")
+    available = report["available_samples"]
     kind = "images" if "images_per_second" in rows[0] else "samples"
     table.notes = [
-        f"{report['device']}, {report['threads']} threads, {counted['samples']} {kind}",
+        f"{report['device']}, {report['threads']} threads, {counted['samples']} {kind}"
+        + f" of {available}; --time-budget SECONDS measures more" * (counted["samples"] < available),
         f"counted: {note}; left at exit 1, 2, ...: {' '.join(map(str, counted['exit_histogram']))}",
         *(
             f"batch {row['batch_size']}, {row['engine']}: unused exits cost "

@@ -1,7 +1,7 @@
 """Captioning: a caption for every image, each token at its own depth, and its scores."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -12,6 +12,7 @@ from beem_plugin.common.caption_metrics import DEFAULT_METRICS, CaptionScores, c
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.ranks import is_main
 from beem_plugin.data.caption_tokenizer import CaptionTokenizer
+from beem_plugin.data.instance import Instance
 from beem_plugin.decoding.decoding import Decoded
 from beem_plugin.decoding.generated import GeneratedCaption
 from beem_plugin.decoding.speed import depths, encoder_depth
@@ -156,10 +157,13 @@ class Captioning(Task):
     def trace(self, model: Any, batches: Iterable[dict[str, Tensor]], ids: list[str] | None, source: str) -> TokenTrace:
         return trace_captions(captioner_of(model), batches, source)
 
+    def benchmark_instances(self, archive: Archive, source: str) -> Sequence[Instance]:
+        return one_an_image(read_instances(archive, source), source)
+
     def benchmark_cases(self, archive: Archive, options: BenchmarkOptions) -> Iterator[tuple[int, list[Case]]]:
         model = captioner_of(archive.model)
         cast_network(model, options.dtype)
-        instances = one_an_image(read_instances(archive, options.source), options.source)[: options.max_instances]
+        instances = (options.instances or self.benchmark_instances(archive, options.source))[: options.max_instances]
         chosen = options.skipped_blocks or (), options.num_beams, options.max_length
         for size in sorted(set(options.batch_sizes)):
             yield size, caption_cases(model, model.exit_policy, image_batches(archive, instances, size), *chosen)

@@ -33,7 +33,7 @@ class BenchmarkOptions:
     skipped_blocks: list[str] | None = None
     num_beams: int | None = None
     max_length: int | None = None
-    instances: Sequence[Instance] | None = None  # of texts: what is measured, in place of `source`
+    instances: Sequence[Instance] | None = None  # what is measured, in place of `source`
 
 
 @dataclass
@@ -110,6 +110,10 @@ class Task(Registrable):
             Name of the data, for reports.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define trace")
+
+    def benchmark_instances(self, archive: Archive, source: str) -> Sequence[Instance]:
+        """The samples of a benchmark on `source`."""
+        return read_instances(archive, source)
 
     def benchmark_cases(self, archive: Archive, options: BenchmarkOptions) -> Iterator[tuple[int, list[Case]]]:
         """The cases of one batch size after the other; the engine `transformers` at full depth is among them."""

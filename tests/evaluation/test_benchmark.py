@@ -49,6 +49,13 @@ def test_command(trained: Path, tmp_path: Path) -> None:
         assert len(list(csv.DictReader(file))) == len(rows)
 
 
+def test_as_many_samples_as_fit_into_the_time(trained: Path) -> None:
+    options = ("--batch-sizes", "4", "--engines", "compaction", "--time-budget", "0")
+    result = run("benchmark", str(trained), "validation", *options)
+    said = " ".join(result.stdout.split())
+    assert "median of 1 repeats" in said and "8 samples of 40; --time-budget SECONDS measures more" in said
+
+
 class Simulates(Engine):
     """Runs every layer for everybody and says afterwards where they would have left."""
 

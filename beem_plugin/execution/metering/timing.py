@@ -1,5 +1,6 @@
 """Seconds on a clock: synchronised, warmed up, the cases taken in turns so that a drifting machine hits all alike."""
 
+import math
 import random
 import statistics
 import time
@@ -67,7 +68,7 @@ def measure(
     repeats: int,
     device: torch.device,
     seed: int = 0,
-    time_budget: float | None = None,
+    time_budget: float = math.inf,
     description: str = "",
 ) -> dict[str, Timing]:
     """
@@ -93,7 +94,7 @@ def measure(
                 timings[name].peak_memory = torch.cuda.max_memory_allocated(device)
             bar.update()
         for repeat in range(repeats):
-            if repeat and time_budget is not None and time.perf_counter() - started > time_budget:
+            if repeat and time.perf_counter() - started > time_budget:
                 break
             if repeat >= 3 and all(timing.relative_error < SURE for timing in timings.values()):
                 break
