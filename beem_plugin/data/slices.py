@@ -30,6 +30,14 @@ def split_source(source: str, allowed: Sequence[str] = tuple(PARTS)) -> tuple[st
     return base, part
 
 
+def share_rows(first: str, second: str) -> bool:
+    """Whether two sources are the same, or parts of the same that have rows in common."""
+    sliced = re.compile(rf"(.+?)(?:\[({'|'.join(PARTS)})\])?", re.DOTALL)
+    (base, part), (other, other_part) = (sliced.fullmatch(one).groups() for one in (first, second))  # type: ignore
+    apart = part and other_part and not set(PARTS[part]) & set(PARTS[other_part])
+    return base == other and not apart
+
+
 @dataclass(frozen=True)
 class Slicing:
     """

@@ -13,6 +13,7 @@ from beem_plugin.common.registry import Lazy, Registrable
 from beem_plugin.data.data_loader import DataLoader
 from beem_plugin.data.dataset_reader import DatasetReader
 from beem_plugin.data.instance import Instance
+from beem_plugin.data.slices import share_rows
 from beem_plugin.data.vocabulary import Vocabulary
 from beem_plugin.models.model import Model
 from beem_plugin.objectives import Objective
@@ -122,6 +123,11 @@ class TrainModel(Registrable):
             logger.info("%s: %d instances", split, len(instances))
             if not instances:
                 raise ConfigurationError(f"{split}_data_path: there is no instance in it")
+            if split != "train" and share_rows(paths[split], train_data_path):
+                logger.warning(
+                    "%s data: found %r, which has rows of train_data_path %r: figures on trained rows are too good",
+                    *(split, paths[split], train_data_path),
+                )
         if invocation.is_recovering and (directory / VOCABULARY_DIR).is_dir():
             vocab = Vocabulary.from_files(directory / VOCABULARY_DIR)
         else:

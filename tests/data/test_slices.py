@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.data.slices import Slicing, split_source
+from beem_plugin.data.slices import Slicing, share_rows, split_source
 
 TEXTS = [(f"text {i}", "same") for i in range(1000)]
 LABELS: list[str | float | None] = ["yes" if i % 4 else "no" for i in range(1000)]
@@ -67,6 +67,13 @@ def test_source_syntax(tmp_path: Path) -> None:
     assert split_source(str(tmp_path / "odd[1]")) == (str(tmp_path / "odd[1]"), None)
     with pytest.raises(ConfigurationError, match="found 'heldout', allowed: holdout"):
         split_source("train[heldout]", ("fit", "holdout"))
+
+
+def test_sources_that_share_rows() -> None:
+    shared = ("a.csv", "a.csv"), ("a.csv[fit]", "a.csv"), ("a.csv[train]", "a.csv[holdout]"), ("a[3]", "a[3]")
+    assert all(share_rows(*one) and share_rows(*one[::-1]) for one in shared)
+    apart = ("a.csv[fit]", "a.csv[holdout]"), ("a.csv[test]", "a.csv[train]"), ("a.csv", "b.csv"), ("a[3]", "a[4]")
+    assert not any(share_rows(*one) or share_rows(*one[::-1]) for one in apart)
 
 
 def test_fractions_are_checked() -> None:

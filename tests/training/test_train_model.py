@@ -120,9 +120,12 @@ def test_recovering_a_finished_run_changes_nothing(tmp_path: Path) -> None:
     assert read_metrics(run) == before
 
 
-def test_dry_run_trains_nothing(tmp_path: Path) -> None:
-    assert train_model(params(), tmp_path / "run", dry_run=True) is not None
-    assert not (tmp_path / "run").exists()
+def test_dry_run_trains_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for validation in ("validation:21", "train:37"):
+        changed = params(validation_data_path=validation)
+        assert train_model(changed, tmp_path / "run", dry_run=True) is not None
+        warned = "validation data: found 'train:37', which has rows of train_data_path 'train:37'" in caplog.text
+        assert not (tmp_path / "run").exists() and warned == (validation == "train:37")
     with pytest.raises(ConfigurationError, match="trainer.validation_metric: found 'accuracies'"):
         train_model(params(trainer__validation_metric="+accuracies"), tmp_path / "run", dry_run=True)
 
