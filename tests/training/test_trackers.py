@@ -106,11 +106,16 @@ def test_mlflow_continues_its_run_after_an_interrupt(tmp_path: Path, calls: list
 
 
 def test_tensorboard_has_a_folder_for_each_split(tmp_path: Path, calls: list[Call]) -> None:
-    callback = {"type": "tensorboard", "summary_interval": 4, "should_log_learning_rate": False}
+    keys = {"batch_size_interval": 2, "batch_loss_moving_average_count": 2}
+    callback = {"type": "tensorboard", "summary_interval": 1, "should_log_learning_rate": False, **keys}
     train_model(params(trainer__callbacks=[callback]), tmp_path / "run")
-    assert [step for _, step in of(calls, "train/loss")] == [4, 8, 12]
+    assert [step for _, step in of(calls, "train/loss")] == list(range(1, 16))
     assert [step for _, step in of(calls, "validation/epoch/loss")] == [0, 1, 2]
     assert not of(calls, "train/learning_rate/group_0")
+    losses, means = ([value for value, _ in of(calls, f"train/batch_loss{end}")] for end in ("", "_mov_avg"))
+    assert means[:3] == pytest.approx([losses[0], (losses[0] + losses[1]) / 2, (losses[1] + losses[2]) / 2])
+    assert of(calls, "train/batch_size") == [(8, 2), (8, 4), (8, 6), (8, 8), (5, 10), (8, 12), (8, 14)]
+    assert of(calls, "train/mean_batch_size")[3:] == [(8, 8), (37 / 5, 10), (8, 12), (8, 14)]
     assert {folder for folder, _ in of(calls, "close")} == {"train", "validation"}
 
 

@@ -1,7 +1,9 @@
 """The curves of a training, for callbacks that write them."""
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -26,6 +28,11 @@ class LogWriter(TrainerCallback):
         Also logs mean and standard deviation of each parameter and of its gradient.
     distribution_interval : `int`, optional (default = `None`, none)
         Optimizer steps between two histograms of each parameter, in TensorBoard and Weights & Biases.
+    batch_size_interval : `int`, optional (default = `None`, none)
+        Optimizer steps between two points of `batch_size`, the samples of a step in this process, and
+        `mean_batch_size`, the mean over the epoch so far.
+    batch_loss_moving_average_count : `int`, optional (default = `100`)
+        Over how many optimizer steps `batch_loss_mov_avg` is the mean of the loss.
     """
 
     def __init__(
@@ -35,6 +42,8 @@ class LogWriter(TrainerCallback):
         should_log_learning_rate: bool = True,
         should_log_parameter_statistics: bool = False,
         distribution_interval: int | None = None,
+        batch_size_interval: int | None = None,
+        batch_loss_moving_average_count: int = 100,
     ) -> None:
         super().__init__(serialization_dir)
         if distribution_interval and type(self).write_histograms is LogWriter.write_histograms:
@@ -45,6 +54,9 @@ class LogWriter(TrainerCallback):
         self.should_log_learning_rate = should_log_learning_rate
         self.should_log_parameter_statistics = should_log_parameter_statistics
         self.distribution_interval = distribution_interval
+        self.batch_size_interval = batch_size_interval
+        self._losses: deque[float] = deque(maxlen=batch_loss_moving_average_count)
+        self._samples: list[int] = []  # of each step of the epoch
 
     def write(self, split: str, values: dict[str, float], step: int, epoch: int | None) -> None:
         """Takes numbers of "train" or "validation", after optimizer step `step`; of a whole epoch, `epoch` is given."""
@@ -57,6 +69,7 @@ class LogWriter(TrainerCallback):
     def on_batch(
         self,
         trainer: RunningTrainer,
+        batch_inputs: Sequence[Mapping[str, Tensor]],
         batch_metrics: dict[str, Any],
         is_primary: bool = True,
         batch_grad_norm: float | None = None,
@@ -68,9 +81,14 @@ class LogWriter(TrainerCallback):
             self.write_histograms(
                 {f"parameter_histograms/{name}": one.detach().float().cpu() for name, one in found}, step
             )
+        self._losses.append(batch_metrics["batch_loss"])
+        self._samples.append(sum(len(batch["index"]) for batch in batch_inputs))
+        if is_primary and self.batch_size_interval and step % self.batch_size_interval == 0:
+            sizes = {"batch_size": self._samples[-1], "mean_batch_size": fmean(self._samples)}
+            self.write("train", sizes, step, None)
         if not is_primary or step % self.summary_interval != 0:
             return
-        values = {**batch_metrics, "gradient_norm": batch_grad_norm}
+        values = {**batch_metrics, "batch_loss_mov_avg": fmean(self._losses), "gradient_norm": batch_grad_norm}
         if self.should_log_learning_rate:
             values.update({f"learning_rate/group_{n}": g["lr"] for n, g in enumerate(trainer.optimizer.param_groups)})
         if self.should_log_parameter_statistics:
@@ -80,6 +98,7 @@ class LogWriter(TrainerCallback):
     def on_epoch(
         self, trainer: RunningTrainer, metrics: dict[str, Any], epoch: int, is_primary: bool = True, **kwargs: Any
     ) -> None:
+        self._samples.clear()
         for split, prefix in (("train", "training_"), ("validation", "validation_")) if is_primary else ():
             found = {name.removeprefix(prefix): value for name, value in metrics.items() if name.startswith(prefix)}
             values = {f"epoch/{name}": value for name, value in numbers(found).items()}
