@@ -12,7 +12,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from beem_plugin.classifier import EarlyExitClassifier, fine_tune
+    from beem_plugin.classifier import EarlyExitClassifier
+    from beem_plugin.fine_tuning import fine_tune
     from beem_plugin.pipeline import EarlyExitPipeline
 
     load = EarlyExitPipeline.from_pretrained
@@ -25,6 +26,7 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name in ("EarlyExitClassifier", "fine_tune"):
-        return getattr(import_module("beem_plugin.classifier"), name)
+        module = "classifier" if name == "EarlyExitClassifier" else "fine_tuning"
+        return getattr(import_module(f"beem_plugin.{module}"), name)
     pipeline = import_module("beem_plugin.pipeline").EarlyExitPipeline
     return pipeline if name == "EarlyExitPipeline" else pipeline.from_pretrained

@@ -22,6 +22,7 @@ from sklearn.utils import estimator_checks
 from beem_plugin import EarlyExitClassifier, fine_tune, load
 from beem_plugin.common.errors import ConfigurationError, DataError
 from beem_plugin.common.params import load_config_dict
+from beem_plugin.common.registry import Params
 from tests.tiny_project import sentences
 
 ROWS = sentences(120, seed=3)
@@ -125,6 +126,19 @@ def test_fine_tune_keeps_what_it_did_and_leaves_the_program_as_it_was(
     assert load(tmp_path / "run")(pairs) == found(pairs)
     with pytest.raises(ConfigurationError, match="holds a run, allowed: a new folder"):
         fine_tune(pairs, ["yes", "no"] * 15, small.encoder, folder=tmp_path)
+
+
+def test_messages_do_not_name_a_file_that_is_deleted(
+    small: EarlyExitClassifier, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(params: Params, *args: Any, **kwargs: Any) -> None:
+        logging.getLogger("beem_plugin").warning("calibration on %s: %s", params["validation_data_path"], 3)
+        raise DataError(f"{params['train_data_path']}: no label")
+
+    monkeypatch.setattr("beem_plugin.fine_tuning.train_model", fail)
+    with pytest.raises(DataError, match=r"^texts given to fit\[fit\]: no label$"):
+        fine_tune(TEXTS[:30], ["yes", "no"] * 15, small.encoder)
+    assert caplog.messages == ["calibration on texts given to fit[holdout]: 3"]
 
 
 @pytest.mark.parametrize(

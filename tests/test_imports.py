@@ -33,6 +33,7 @@ ORDER = [
     ["comparison"],
     ["publish"],
     ["pipeline"],
+    ["fine_tuning"],
     ["classifier"],
     ["serving"],
     ["components"],
