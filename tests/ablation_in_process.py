@@ -1,26 +1,33 @@
-"""Ablations whose trainings run in this process: a new process for each costs seconds."""
+"""Comparisons whose trainings run in this process: a new process for each costs seconds."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import sys
 from pathlib import Path
 
 import pytest
 
-from beem_plugin.comparison.trainings.runs import Launcher
-from tests.tiny_project import run
+from beem_plugin.common.errors import BeemError
+from beem_plugin.common.logging import close_logging
+from beem_plugin.comparison.trainings.launcher import Job, Launcher
 
 
-def train_in_process(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """Lets a `Launcher` run its commands here; they are gathered in the list."""
-    commands: list[list[str]] = []
+def train_in_process(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
+    """Lets a `Launcher` run its jobs here; those that train are gathered in the list."""
+    trained: list[Job] = []
 
-    def execute(self: Launcher, command: Sequence[str], log_path: Path) -> int:
-        commands.append(list(command))
-        result = run(*command, check=False)
-        with open(log_path, "a") as log:
-            log.write(result.stdout + result.stderr)
-        return result.returncode
+    def execute(self: Launcher, job: Job, log_path: Path) -> int:
+        trained.extend([] if job.run.is_finished else [job])
+        with open(log_path, "a") as log, contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
+            try:
+                job()
+            except BeemError as error:
+                print(f"error: {error}", file=sys.stderr)
+                return 1
+            finally:
+                close_logging()
+        return 0
 
     monkeypatch.setattr(Launcher, "execute", execute)
-    return commands
+    return trained

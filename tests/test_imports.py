@@ -39,6 +39,7 @@ ORDER = [
     ["components"],
     ["commands"],
     ["__main__"],
+    ["training_process"],
 ]
 """Packages and modules of `beem_plugin` from the bottom up; those on one level are independent of each other."""
 

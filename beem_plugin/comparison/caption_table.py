@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from beem_plugin.archival import Archive
+from beem_plugin.calibration.token_trace import TokenTrace
 from beem_plugin.common.caption_metrics import DEFAULT_METRICS, check_metrics
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.comparison.caption_scores import FULL_DEPTH, cider_difference, score_rows
@@ -49,14 +50,16 @@ class TableCase:
         return decoder_of(model, policy=self.policy, decoding=self.decoding)
 
 
-def table_cases(entries: Any, archive: Archive, where: str, may_be_empty: bool = False) -> list[TableCase]:
+def table_cases(
+    entries: Any, archive: Archive, where: str, trace_of: Callable[[Archive, str], TokenTrace] = calibration_trace_of
+) -> list[TableCase]:
     """
     The rows of a policies file, after full depth. Each entry is `{"name", "policy"}`, optionally with `skipped_blocks`,
-    one way or several, and `calibration_target` (default: the model's). Parameters that are not set are fitted on the
-    archive's calibration trace.
+    one way or several, and `calibration_target` (default: the model's). Parameters that are not set are fitted on
+    `trace_of` the archive.
     """
     model = captioner_of(archive.model)
-    if not isinstance(entries, list) or not (entries or may_be_empty):
+    if not isinstance(entries, list):
         raise ConfigurationError(f"{where}: expected a list of blocks with name and policy")
     cases = [TableCase(FULL_DEPTH, Final(), model.decoding)]
     for number, entry in enumerate(entries):
@@ -65,7 +68,7 @@ def table_cases(entries: Any, archive: Archive, where: str, may_be_empty: bool =
         kinds, name = entry.get("skipped_blocks"), entry["name"]
         policy = build(entry["policy"], model.exit_network)
         if not policy.is_calibrated:
-            trace = calibration_trace_of(archive, f"{where}: {name}")
+            trace = trace_of(archive, f"{where}: {name}")
             policy.calibrate(trace.judged_by(entry.get("calibration_target", model.calibration_target)))
         several = isinstance(kinds, list)
         for kind in kinds if isinstance(kinds, list) else [kinds]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from beem_plugin.calibration.trace import ExitTrace
-from beem_plugin.comparison.trainings.runs import Launcher
+from beem_plugin.comparison.trainings.launcher import Job, Launcher, no_steps
 from beem_plugin.rendering.plots import plots_available
 from tests.ablation_in_process import train_in_process
 from tests.tiny_project import CONFIGS, Result, run
@@ -51,7 +53,7 @@ def ablate(folder: Path, *arguments: str, variants: object = VARIANTS, **overrid
 
 
 def test_ablation_from_the_first_run_to_a_changed_config(
-    drawing_environment: None, tmp_path: Path, in_process: list[list[str]]
+    drawing_environment: None, tmp_path: Path, in_process: list[Any]
 ) -> None:
     first = ablate(tmp_path)
     out = tmp_path / "out"
@@ -114,32 +116,36 @@ def test_a_training_that_fails_in_its_process_does_not_stop_the_others(
     environment: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_a_process = Launcher.execute
-    commands = train_in_process(monkeypatch)
+    trained = train_in_process(monkeypatch)
     here = Launcher.execute
 
-    def execute(launcher: Launcher, command: list[str], log_path: Path) -> int:
+    def execute(launcher: Launcher, job: Job, log_path: Path) -> int:
         if log_path.parent.name.startswith("other"):
-            return here(launcher, command, log_path)
-        return in_a_process(launcher, ["train", "missing.jsonnet", *command[2:]], log_path)  # fails before it imports
+            return here(launcher, job, log_path)
+        return in_a_process(launcher, replace(job, steps=no_steps), log_path)
 
     monkeypatch.setattr(Launcher, "execute", execute)
-    other = {"other": {"model": {"objective": {"layer_weights": "uniform"}}}}
-    result = ablate(tmp_path, "--jobs", "2", variants=other, **{"trainer.num_epochs": 1})
+    other = {"other": {"model.objective.layer_weights": "uniform", "dataset_reader.task": "sst2"}}
+    wrong = {"trainer.num_epochs": 1, "dataset_reader.task": "sst3"}
+    result = ablate(tmp_path, "--jobs", "2", variants=other, **wrong)
     assert result.returncode == 1
     base, found = json.loads((tmp_path / "out" / "ablation.json").read_text())["rows"]
-    assert not found["errors"] and found["layer_speedup"]["median"] >= 1 and len(commands) == 1
-    assert "config missing.jsonnet: no such file (exit status 1" in base["errors"][0] and "layer_speedup" not in base
+    assert not found["errors"] and found["layer_speedup"]["median"] >= 1 and len(trained) == 1
+    assert "dataset_reader.task: found 'sst3'" in base["errors"][0] and "layer_speedup" not in base
+    assert "(exit status 1, " in base["errors"][0]
     assert "error: " in next((tmp_path / "out" / "trainings").glob("base-*/seed_1.log")).read_text()
 
 
-def test_an_interrupted_training_goes_on(environment: None, tmp_path: Path, in_process: list[list[str]]) -> None:
+def test_an_interrupted_training_goes_on(environment: None, tmp_path: Path, in_process: list[Any]) -> None:
     ablate(tmp_path, variants={}, **{"trainer.num_epochs": 1})
     (training,) = (tmp_path / "out" / "trainings").iterdir()
     # As if it had been killed before the end: the archive of the best epoch may be there all the same.
     (training / "seed_1.json").unlink()
+    epoch = (training / "seed_1" / "metrics_epoch_0.json").stat()
     result = ablate(tmp_path, "--seeds", "2", variants={}, **{"trainer.num_epochs": 1})
     assert result.returncode == 0, result.stderr
-    assert ["--recover" in command for command in in_process] == [False, True, False]
+    assert len(in_process) == 3
+    assert (training / "seed_1" / "metrics_epoch_0.json").stat() == epoch, "is not trained again"
     row = json.loads((tmp_path / "out" / "ablation.json").read_text())["rows"][0]
     assert [seed["seed"] for seed in row["seeds"]] == [1, 2]
     configs = [json.loads((training / f"seed_{seed}" / "config.json").read_text()) for seed in (1, 2)]
@@ -148,9 +154,7 @@ def test_an_interrupted_training_goes_on(environment: None, tmp_path: Path, in_p
     assert not torch.equal(traces[0].logits, traces[1].logits)
 
 
-def test_force_deletes_an_ablation_and_nothing_else(
-    environment: None, tmp_path: Path, in_process: list[list[str]]
-) -> None:
+def test_force_deletes_an_ablation_and_nothing_else(environment: None, tmp_path: Path, in_process: list[Any]) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "precious").touch()
     refused = ablate(tmp_path, "--force", variants={})

@@ -6,6 +6,7 @@ import csv
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,7 +34,7 @@ def worth_it(folder: Path, *arguments: str, config: str = "sst2_beem", **overrid
 
 
 def test_from_the_dry_run_to_the_answer(
-    environment: None, tmp_path: Path, in_process: list[list[str]], monkeypatch: pytest.MonkeyPatch
+    environment: None, tmp_path: Path, in_process: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     depths = ["--depths", "1", "--distill", "--speeds", "1.5", "3"]
     planned = worth_it(tmp_path, *depths, "--dry-run")
@@ -107,7 +108,7 @@ def test_policies_are_built_before_anything_is_trained(environment: None, tmp_pa
 
 
 def test_training_errors_are_named_and_no_answer_is_given(
-    environment: None, tmp_path: Path, in_process: list[list[str]]
+    environment: None, tmp_path: Path, in_process: list[Any]
 ) -> None:
     result = worth_it(tmp_path, "--depths", "3", **{"model.objective.distillation": "sideways"})
     assert result.returncode == 1 and "objective.distillation: found 'sideways'" in result.stderr

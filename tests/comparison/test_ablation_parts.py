@@ -14,7 +14,8 @@ from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.comparison.ablation.rows import Row, compare_with_base, find_sweeps, keep_best, reference_of
 from beem_plugin.comparison.ablation.table import ablation_table, csv_record, markdown, notes, trade_off_figure
 from beem_plugin.comparison.ablation.variant_files import differences, flat, in_one_line, read_variants
-from beem_plugin.comparison.trainings.runs import Launcher, TrainingRun, error_line, seeded
+from beem_plugin.comparison.trainings.launcher import Job, Launcher, error_line, no_steps
+from beem_plugin.comparison.trainings.runs import Training, TrainingRun, seeded
 from beem_plugin.comparison.trainings.trainings import Trainings
 from beem_plugin.comparison.trainings.variants import Variant
 from beem_plugin.rendering.plots import plots_available
@@ -367,14 +368,15 @@ def test_a_variant_without_results_counts_as_no_sweep() -> None:
 def test_every_training_gets_a_gpu_and_gives_it_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     launcher = Launcher(devices=["0", "1"])
     seen: list[str] = []
+    job = Job(TrainingRun(Training("key", tmp_path, {}), 1), no_steps, 0.0)
 
-    def execute(command: Any, log_path: Path, environment: dict[str, str]) -> int:
+    def execute(job: Job, log_path: Path, environment: dict[str, str]) -> int:
         seen.append(environment["CUDA_VISIBLE_DEVICES"])
         if len(seen) == 1:  # while the first one runs
-            launcher.execute(["train"], log_path)
+            launcher.execute(job, log_path)
         return 0
 
     monkeypatch.setattr(launcher, "_execute", execute)
-    launcher.execute(["train"], tmp_path / "log")
-    launcher.execute(["train"], tmp_path / "log")
-    assert seen == ["0", "1", "1"]
+    launcher.execute(job, tmp_path / "log")
+    launcher.execute(job, tmp_path / "log")
+    assert seen == ["0", "1", "1"] and launcher.jobs == 2

@@ -50,8 +50,8 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def trainings(monkeypatch: pytest.MonkeyPatch, tiny_environment: dict[str, str]) -> list[list[str]]:
-    """The commands of the trainings, which run in this process."""
+def trainings(monkeypatch: pytest.MonkeyPatch, tiny_environment: dict[str, str]) -> list[Any]:
+    """The jobs that train, in this process."""
     for name, value in tiny_environment.items():
         monkeypatch.setenv(name, value)
     return train_in_process(monkeypatch)

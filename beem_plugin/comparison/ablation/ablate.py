@@ -8,12 +8,15 @@ from typing import Any
 
 from beem_plugin.common.errors import BeemError, ConfigurationError, check_least
 from beem_plugin.common.files import write_json
+from beem_plugin.common.metrics import MAIN_SCORE
 from beem_plugin.common.params import evaluate_document, load_config_dict
 from beem_plugin.comparison.ablation.rows import Row, compare_with_base, find_sweeps, keep_best, reference_of
 from beem_plugin.comparison.ablation.table import ablation_table, csv_record, markdown, write_plots
 from beem_plugin.comparison.ablation.variant_files import differences, read_variants
+from beem_plugin.comparison.result import build
+from beem_plugin.comparison.trainings.launcher import Launcher
 from beem_plugin.comparison.trainings.runs import file_name, hash_of
-from beem_plugin.comparison.trainings.trained import TrainedRun, judge
+from beem_plugin.comparison.trainings.trained import TrainedRun, judge, judged, judging_steps
 from beem_plugin.comparison.trainings.trainings import Trainings, check_directory, say
 from beem_plugin.comparison.trainings.variants import Variant, check_variants
 from beem_plugin.rendering.tables import write_all
@@ -33,50 +36,44 @@ def ablate_from_args(args: argparse.Namespace) -> int:
     check_directory(directory, args.recover, args.force)
     if args.force:
         shutil.rmtree(directory, ignore_errors=True)
-    rows = ablate(Trainings(variants, directory, args.seeds), args.jobs, args.include_package, args.measure)
+    rows = ablate(Trainings(variants, directory, args.seeds), Launcher(args.jobs, args.include_package), args.measure)
     title = f"{Path(args.base).stem}: {Path(args.variants).stem}"
     write_report(rows, directory, title, {"base": args.base, "variants": args.variants, "seeds": args.seeds})
     return 1 if any(row.errors for row in rows) else 0
 
 
-def ablate(
-    trainings: Trainings,
-    jobs: int = 1,
-    include_packages: Sequence[str] = (),
-    with_seconds: bool = False,
-    devices: Sequence[str] = (),
-) -> list[Row]:
+def ablate(trainings: Trainings, launcher: Launcher, with_seconds: bool = False) -> list[Row]:
     """
-    Trains and judges the variants of `trainings`, the base first; for the parameters see `Trainings.train`.
-    `with_seconds` also times each variant on its engine. The rows are in the variants' order, of a grid with `select`
-    "best" the best setting only.
+    Trains and judges the variants of `trainings`, the base first. `with_seconds` also times each variant on its engine,
+    once nothing else runs. The rows are in the variants' order, of a grid with `select` "best" the best setting only.
     """
     base, directory = trainings.variants[0].config, trainings.folder
     rows = {}
     for variant in trainings.variants:
         training = str(trainings.of[variant.name].directory.relative_to(directory))
         rows[variant.name] = Row(variant, differences(base, variant.config), training)
-    for run, error in trainings.train(jobs, include_packages, devices):
+    for run, error in trainings.train(launcher, judging_steps):
         if error is None:
-            judge_all(TrainedRun(run), rows, directory, with_seconds)
+            judge_all(TrainedRun(run), rows, directory)
             continue
         for variant in run.training.variants:
             rows[variant.name].errors.append(f"seed {run.seed}: {error}")
     for row in rows.values():
         row.results.sort(key=lambda result: result["seed"])
     kept = keep_best(list(rows.values()), lambda row: on_validation(row.variant, trainings.trained(row.name)))
+    for row in kept if with_seconds else ():
+        add_seconds(row, trainings)
     compare_with_base(kept)
     return kept
 
 
-def judge_all(trained: TrainedRun, rows: dict[str, Row], directory: Path, with_seconds: bool) -> None:
+def judge_all(trained: TrainedRun, rows: dict[str, Row], directory: Path) -> None:
     """Judges all variants of a finished training; one that cannot be judged gets an error."""
-    seed, variants = trained.run.seed, trained.run.training.variants
-    say(f"judging {len(variants)} variants of {trained.run}")
-    for variant in variants:
+    seed = trained.run.seed
+    for variant in trained.run.training.variants:
         row, folder = rows[variant.name], file_name(variant.name)
         try:
-            result = {**judge(variant, trained, with_seconds=with_seconds), "seed": seed, **trained.figures}
+            result = {**judge(variant, trained), "seed": seed, **trained.figures}
         except BeemError as error:
             row.errors.append(f"seed {seed}: {error}")
             continue
@@ -85,18 +82,23 @@ def judge_all(trained: TrainedRun, rows: dict[str, Row], directory: Path, with_s
         path = directory / "policies" / folder / f"seed_{seed}.json"
         write_json(path, result["policy"])
         row.results.append({**result, "policy_file": str(path)})
-    trained.release()
 
 
 def on_validation(variant: Variant, runs: Sequence[TrainedRun]) -> list[float]:
     """The variant's metric with early exit on the validation data, one number a seed."""
     source = variant.config.get("validation_data_path")
-    values = []
-    for run in runs if source else ():
-        result = judge(variant, run, source)
-        values.append(result["metrics"][result["main_metric"]])
-        run.release()
-    return values
+    found = [judged(variant, run, source) for run in runs] if source else []
+    return [one.result.metrics[MAIN_SCORE[one.judge.trace.metric]] for one in found]
+
+
+def add_seconds(row: Row, trainings: Trainings) -> None:
+    """Adds to each result the seconds of the variant's engine on the data that it is judged on."""
+    say(f"measuring {row.name}")
+    runs = {trained.run.seed: trained for trained in trainings.trained(row.name)}
+    for result in row.results:
+        trained = runs[result["seed"]]
+        policy = build(result["policy"], trained.archive.model.exit_network)
+        result |= trained.measured_seconds(result["judged_on"], policy, row.variant.config)
 
 
 def write_report(rows: Sequence[Row], directory: Path, title: str, given: dict[str, Any]) -> None:

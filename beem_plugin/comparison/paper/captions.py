@@ -3,19 +3,14 @@
 from collections.abc import Sequence
 from typing import Any
 
-from beem_plugin.common.files import write_json
-from beem_plugin.common.strict_json import read_json
+from beem_plugin.comparison.caption_runs import caption_steps, captions_of
 from beem_plugin.comparison.caption_scores import METRIC_NAMES, score_rows
-from beem_plugin.comparison.caption_table import TableCase, decoded_rows
 from beem_plugin.comparison.paper.methods import CAPTION_METHODS, Choices
 from beem_plugin.comparison.paper.tables import spread
-from beem_plugin.comparison.result import build
-from beem_plugin.comparison.trainings.runs import TrainingRun
-from beem_plugin.comparison.trainings.trained import TrainedRun
+from beem_plugin.comparison.trainings.launcher import Launcher
 from beem_plugin.comparison.trainings.trainings import Trainings
 from beem_plugin.comparison.trainings.variants import Variant
 from beem_plugin.rendering.tables import Column, Table, text
-from beem_plugin.tasks.captioning import captioner_of
 
 PRESETS = {"reduced": "reduced({layers})", "mue": "mue()", "beem-a": "beem_a", "beem-c": "beem_c"}
 """Members of `beem/captions.libsonnet` of another name."""
@@ -39,17 +34,17 @@ def decoder_depth(config: dict[str, Any]) -> int:
 
 
 def run_caption_table(
-    trainings: Trainings, jobs: int, devices: Sequence[str], metrics: Sequence[str], spice_jars: str | None
+    trainings: Trainings, launcher: Launcher, metrics: Sequence[str], spice_jars: str | None
 ) -> tuple[Table, list[dict[str, Any]]]:
     """The table, and one record a method and seed."""
     records: list[dict[str, Any]] = []
     errors = []
-    for run, error in trainings.train(jobs, devices=devices):
+    for run, error in trainings.train(launcher, caption_steps):
         if error is not None:
             errors.append(f"error: {run}: {error}")
             continue
-        rows, references = decoded(run)
-        for row, found in zip(rows, score_rows(rows, references, metrics, spice_jars), strict=True):
+        kept = captions_of(run)
+        for row, found in zip(kept["rows"], score_rows(kept["rows"], kept["references"], metrics, spice_jars)):
             line = {"method": row["name"], "seed": run.seed, **{k: 100 * v for k, v in found.metrics.items()}}
             records.append({**line, "layer_speedup": row["layer_speedup"], "depth": row["depth"]})
     depth = max((record["depth"] for record in records), default=1)
@@ -66,26 +61,3 @@ def run_caption_table(
     median = f"Median over {trainings.seeds} seeds [smallest, largest]."
     table.notes = [median, "Speed-ups count blocks of the decoder.", *errors]
     return table, records
-
-
-def decoded(run: TrainingRun) -> tuple[list[dict[str, Any]], list[list[str]]]:
-    """The test images' captions under a training's rules, by variant; kept in `seed_K.captions.json` beside it."""
-    path = run.serialization_dir.with_suffix(".captions.json")
-    variants = run.training.variants
-    kept, names = read_json(path) if path.is_file() else {"rows": []}, {variant.name for variant in variants}
-    if {row["name"] for row in kept["rows"]} >= names:
-        return [row for row in kept["rows"] if row["name"] in names], kept["references"]
-    trained = TrainedRun(run)
-    model = captioner_of(trained.archive.model)
-    cases = []
-    for variant in variants:
-        policy = build(variant.policy, model.exit_network)
-        if not policy.is_calibrated:
-            trace = trained.trace(variant.calibration_source(), 64, by_training_reader=True)
-            policy.calibrate(trace.judged_by(model.calibration_target))  # type: ignore[attr-defined]
-        cases.append(TableCase(variant.name, policy, model.decoding))
-    rows, references = decoded_rows(trained.archive, str(variants[0].config["test_data_path"]), cases)
-    rows = [{**row, "depth": model.exit_network.exit_layers[-1]} for row in rows]
-    write_json(path, {"rows": rows, "references": references})
-    trained.release()
-    return rows, references

@@ -11,6 +11,7 @@ from beem_plugin.comparison.ablation.ablate import ablate
 from beem_plugin.comparison.ablation.rows import Row
 from beem_plugin.comparison.paper.methods import METHODS
 from beem_plugin.comparison.paper.tables import TASK_NAMES, Plan, depth_of
+from beem_plugin.comparison.trainings.launcher import Launcher
 from beem_plugin.comparison.trainings.variants import Variant
 from beem_plugin.rendering.plots import Series, SpeedPanel, plots_available, save_figure, speed_plot
 from beem_plugin.rendering.tables import write_csv
@@ -21,13 +22,13 @@ JOINT_SPEEDS = (1.25, 1.5, 1.75, 2.0, 2.5, 3.0)
 ALPHA = 1.5  # the threshold of the figure over lambda, the last of the paper's grid
 
 
-def run_figure(kind: str, given: Plan, jobs: int = 1, devices: Sequence[str] = ()) -> list[Path]:
+def run_figure(kind: str, given: Plan, launcher: Launcher) -> list[Path]:
     """Trains what is missing, and writes `figure_KIND.csv`, and with matplotlib `.svg` and `.png`."""
     lines: list[dict[str, Any]] = []
     panels = []
     for backbone, task in given.cells():
         variants = figure_variants(kind, given.variants(backbone, task), depth_of(backbone))
-        rows = ablate(given.trainings(backbone, task, variants), jobs, devices=devices)
+        rows = ablate(given.trainings(backbone, task, variants), launcher)
         points = {family: points_of(family, rows) for family in dict.fromkeys(row.variant.family for row in rows)}
         for name, found in points.items():
             lines += [{"encoder": backbone, "task": task, "series": name, **point} for point in found]

@@ -30,6 +30,7 @@ from beem_plugin.comparison.paper.tables import (
     settings_table,
     write_table,
 )
+from beem_plugin.comparison.trainings.launcher import Launcher
 from beem_plugin.comparison.trainings.trainings import Trainings, cost_table, say
 from beem_plugin.dataset_readers.glue_tasks import HUB_NAME
 
@@ -44,17 +45,17 @@ def paper_tables_from_args(args: argparse.Namespace) -> int:
     overrides = json_object("--overrides", args.overrides), json_object("--task-overrides", args.task_overrides)
     choices = Choices(args.epochs, args.lr, args.batch_size, args.speedup, *overrides)
     devices = [str(gpu) for _ in range(args.per_gpu) for gpu in range(args.gpus)]
-    jobs = len(devices) or args.jobs
+    launcher = Launcher(args.jobs, devices=devices)
     if args.table == CAPTION_TABLE:
-        return caption_table(args, choices, jobs, devices)
+        return caption_table(args, choices, launcher)
     given = chosen_plan(args, choices)
     if args.dry_run:
         plans = {cell: given.trainings(*cell) for cell in given.cells()}
-        return dry_run(plans, {one: depth_of(one) for one in given.backbones}, args, jobs, given.tasks)
+        return dry_run(plans, {one: depth_of(one) for one in given.backbones}, args, launcher.jobs, given.tasks)
     if args.figure:
-        return wrote(run_figure(args.figure, given, jobs, devices))
+        return wrote(run_figure(args.figure, given, launcher))
     layout = LAYOUTS[args.table]
-    found = run_table(given, jobs, devices)
+    found = run_table(given, launcher)
     lines = [line for one in found for line in one.lines()]
     table = paper_table(layout, lines, given.backbones, given.methods)
     table.notes = notes(layout, found, args.seeds)
@@ -80,7 +81,7 @@ def chosen_plan(args: argparse.Namespace, choices: Choices) -> Plan:
     return Plan(backbones, args.tasks or layout.tasks, methods, args.output, args.seeds, choices)
 
 
-def caption_table(args: argparse.Namespace, choices: Choices, jobs: int, devices: Sequence[str]) -> int:
+def caption_table(args: argparse.Namespace, choices: Choices, launcher: Launcher) -> int:
     methods = args.methods or list(CAPTION_METHODS)
     for method in methods:
         check_choice("--methods", method, CAPTION_METHODS)
@@ -88,8 +89,9 @@ def caption_table(args: argparse.Namespace, choices: Choices, jobs: int, devices
     variants = caption_variants(args.set, methods, choices)
     trainings = Trainings(variants, args.output / "runs" / args.set, args.seeds)
     if args.dry_run:
-        return dry_run({(args.set, args.set): trainings}, {args.set: decoder_depth(variants[0].config)}, args, jobs)
-    table, lines = run_caption_table(trainings, jobs, devices, args.metrics, args.spice_jars)
+        depths = {args.set: decoder_depth(variants[0].config)}
+        return dry_run({(args.set, args.set): trainings}, depths, args, launcher.jobs)
+    table, lines = run_caption_table(trainings, launcher, args.metrics, args.spice_jars)
     table.print(200)
     settings = settings_table((variant, None, None) for variant in variants)
     wrote(write_table(args.output / f"table_{CAPTION_TABLE}", table, lines, settings))

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from beem_plugin.backbones.loading import make_config, read_config
@@ -10,8 +11,9 @@ from beem_plugin.common.files import write_json
 from beem_plugin.comparison.ablation.ablate import ablate
 from beem_plugin.comparison.ablation.rows import Row
 from beem_plugin.comparison.paper.methods import METHODS, Choices, Layout, settings_of, shown_encoder, variants_of
+from beem_plugin.comparison.trainings.launcher import Launcher
 from beem_plugin.comparison.trainings.runs import file_name
-from beem_plugin.comparison.trainings.trained import TrainedRun, judge
+from beem_plugin.comparison.trainings.trained import TrainedRun
 from beem_plugin.comparison.trainings.trainings import Trainings
 from beem_plugin.comparison.trainings.variants import Variant
 from beem_plugin.data.hub import resolve_model_name
@@ -75,32 +77,29 @@ class TaskRows:
             line["value"] = values[name, seed]
             line |= {} if base is None else {"difference": line["value"] - base}
             line["layer_speedup"] = self.speed(result)
-            for prefix, part in (("", result), *((f"{name}_", part) for name, part in result["parts"].items())):
-                line |= {f"{prefix}{key}": 100 * number for key, number in part["metrics"].items()}
+            for prefix, metrics in {
+                "": result["metrics"],
+                **{f"{name}_": own for name, own in result["parts"].items()},
+            }.items():
+                line |= {f"{prefix}{key}": 100 * number for key, number in metrics.items()}
             lines.append(line | {key: result[key] for key in ("training_seconds", "calibrated_on")})
         return lines
 
 
 def value_of(result: dict[str, Any]) -> float:
-    """A judgement's number for the table: Matthews correlation of CoLA, Pearson/Spearman of STS-B, else accuracy."""
-    if parts := result.get("parts"):
-        return sum(map(value_of, parts.values())) / len(parts)
-    metrics = result["metrics"]
-    return float(metrics[result["main_metric"] if "accuracy" not in metrics or "matthews" in metrics else "accuracy"])
+    """
+    A judgement's number for the table: Matthews correlation of CoLA, Pearson/Spearman of STS-B, else accuracy; of
+    several test sets, as MNLI's two, the mean.
+    """
+    metrics, main = result["metrics"], result["main_metric"]
+    name = main if "accuracy" not in metrics or "matthews" in metrics else "accuracy"
+    return fmean(part[name] for part in result["parts"].values() or [metrics])
 
 
-def run_table(given: Plan, jobs: int = 1, devices: Sequence[str] = ()) -> list[TaskRows]:
-    """Trains what is missing, and judges; of several test sets, as MNLI's two, each in a result's `parts` as well."""
-    found = []
-    for backbone, task in given.cells():
-        trainings = given.trainings(backbone, task)
-        found.append(TaskRows(backbone, task, trainings, ablate(trainings, jobs, devices=devices)))
-        for row in found[-1].rows:
-            sources = row.variant.config["test_data_path"]
-            for trained, result in paired(trainings, row):
-                several = sources.items() if isinstance(sources, dict) else ()
-                result["parts"] = {name: judge(row.variant, trained, source) for name, source in several}
-    return found
+def run_table(given: Plan, launcher: Launcher) -> list[TaskRows]:
+    """Trains what is missing, and judges."""
+    plans = [(backbone, task, given.trainings(backbone, task)) for backbone, task in given.cells()]
+    return [TaskRows(*plan, ablate(plan[-1], launcher)) for plan in plans]
 
 
 def paired(trainings: Trainings, row: Row) -> list[tuple[TrainedRun, dict[str, Any]]]:

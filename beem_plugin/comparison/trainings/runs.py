@@ -1,32 +1,20 @@
-"""One training with one seed: its folder, whether it is done; and processes that run several at a time."""
+"""One training with one seed: its folder, and whether it is done."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import subprocess
-import sys
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
-from queue import Queue
 from typing import Any
 
-import beem_plugin
 from beem_plugin.common.archive_files import ARCHIVE_NAME, CONFIG_NAME
-from beem_plugin.common.errors import BeemError, ConfigurationError
-from beem_plugin.common.files import write_json
+from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.params import diff_configs
 from beem_plugin.comparison.trainings.variants import Variant
 
 SEEDS = {"random_seed": 13370, "numpy_seed": 1337, "pytorch_seed": 133}
-REPORT_SECONDS = 30
-PATIENCE_SECONDS = 60  # how long a training that is asked to end has for archiving its best epoch
 
 
 @dataclass
@@ -141,109 +129,3 @@ def check_same(what: str, old: dict[str, Any], new: dict[str, Any]) -> None:
             f"{what} was trained with another config: {listed}; give the variant another name, use another directory, "
             "or --force, which deletes all that is done"
         )
-
-
-class Launcher:
-    """Starts trainings with all `include_packages`, each on one of `devices`, numbers of GPUs that may repeat."""
-
-    def __init__(self, include_packages: Sequence[str] = (), devices: Sequence[str] = ()) -> None:
-        self.include_packages = list(include_packages)
-        self._devices: Queue[str] | None = Queue() if devices else None
-        for device in devices:
-            self._devices.put(device)  # type: ignore[union-attr]
-        self._processes: set[subprocess.Popen[bytes]] = set()
-        self._lock = threading.Lock()
-        self._is_stopping = False
-
-    def run(
-        self, runs: Sequence[TrainingRun], jobs: int = 1, report: Callable[[str], None] = print
-    ) -> Iterator[tuple[TrainingRun, str | None]]:
-        """
-        Trains what is not finished; an interrupted run goes on. Gives each run as it ends, with its error in one line
-        or `None`; `report` gets a line on the running ones every half minute. Left early, it ends them as Ctrl-C does.
-        """
-        with ThreadPoolExecutor(max(jobs, 1)) as pool:
-            futures = {pool.submit(self.train, run): run for run in runs}
-            try:
-                pending = set(futures)
-                while pending:
-                    done, pending = wait(pending, REPORT_SECONDS, FIRST_COMPLETED)
-                    yield from ((futures[future], future.result()) for future in done)
-                    if not done:
-                        report("; ".join(futures[future].progress for future in pending if future.running()))
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                self.stop()
-                raise
-
-    def train(self, run: TrainingRun) -> str | None:
-        """Trains unless that is done; the error in one line, or `None`."""
-        try:
-            run.check_config()
-        except BeemError as error:
-            return str(error)
-        if run.is_finished:
-            return None
-        if run.needs is not None and not run.needs.is_finished:
-            return f"{run.needs}, its teacher, is not trained"
-        # Beside the serialization directory, which must be empty when training begins.
-        config_path = run.serialization_dir.with_suffix(".config.json")
-        write_json(config_path, run.config)
-        command = ["train", str(config_path), "-s", str(run.serialization_dir), "--file-friendly-logging"]
-        command += ["--recover"] if run.is_begun else []
-        for name in self.include_packages:
-            command += ["--include-package", name]
-        started = time.time()
-        before = run.log_path.stat().st_size if run.log_path.exists() else 0
-        status = self.execute(command, run.log_path)
-        if status:
-            return f"{error_line(run.log_path, before)} (exit status {status}, {run.log_path})"
-        write_json(run.record_path, {"wall_seconds": time.time() - started})
-        return None
-
-    def execute(self, command: Sequence[str], log_path: Path) -> int:
-        """Runs one of our commands with its output in a file; the exit status."""
-        # So that the package is found, too, where it is used from a checkout and not installed.
-        root = str(Path(beem_plugin.__file__).resolve().parent.parent)
-        paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-        if self._devices is None:
-            return self._execute(command, log_path, environment)
-        device = self._devices.get()
-        try:
-            return self._execute(command, log_path, {**environment, "CUDA_VISIBLE_DEVICES": device})
-        finally:
-            self._devices.put(device)
-
-    def _execute(self, command: Sequence[str], log_path: Path, environment: dict[str, str]) -> int:
-        program = [sys.executable, "-m", "beem_plugin", *command]
-        with open(log_path, "ab") as log:
-            with self._lock:
-                if self._is_stopping:
-                    return 130
-                process = subprocess.Popen(program, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
-                self._processes.add(process)
-            status = process.wait()
-        self._processes.discard(process)
-        return status
-
-    def stop(self) -> None:
-        """Asks all trainings to end, and waits until they have."""
-        with self._lock:
-            self._is_stopping = True
-            processes = list(self._processes)
-        for process in processes:
-            process.terminate()
-        for process in processes:
-            try:
-                process.wait(PATIENCE_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-
-
-def error_line(log_path: Path, start: int = 0) -> str:
-    """The last line of a log, from byte `start` on, that begins with "error:", or else its last line."""
-    text = log_path.read_bytes()[start:].decode("utf-8", errors="replace")
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    errors = [line for line in lines if line.startswith("error:")]
-    return (errors or lines or ["no output"])[-1].removeprefix("error: ")

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 
 from beem_plugin.archival import Archive, load_archive
+from beem_plugin.calibration.replay import ExitDecisions
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.files import write_json
 from beem_plugin.common.metrics import MAIN_SCORE
-from beem_plugin.comparison.operating_curve import CURVE_POINTS, TraceJudge
-from beem_plugin.comparison.result import build
+from beem_plugin.comparison.operating_curve import CURVE_POINTS, Family, TraceJudge
+from beem_plugin.comparison.result import PolicyResult, build
 from beem_plugin.comparison.trainings.runs import TrainingRun, file_name, hash_of
 from beem_plugin.comparison.trainings.variants import Variant, block
 from beem_plugin.data.collate import ragged_parts
@@ -42,9 +45,12 @@ class TrainedRun:
         self.run = run
         self.config = run.config
         self.folder = run.serialization_dir.with_suffix(".traces")
-        self.metrics: dict[str, Any] = json.loads((run.serialization_dir / "metrics.json").read_text("utf-8"))
         self._archive: Archive | None = None
         self._traces: dict[Path, ExitTrace] = {}
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        return dict(json.loads((self.run.serialization_dir / "metrics.json").read_text("utf-8")))
 
     @property
     def archive(self) -> Archive:
@@ -54,11 +60,6 @@ class TrainedRun:
                 device = 0 if torch.cuda.is_available() else -1
             self._archive = load_archive(self.run.archive_path, cuda_device=device)
         return self._archive
-
-    def release(self) -> None:
-        """Forgets model and traces, which can be loaded again."""
-        self._archive = None
-        self._traces.clear()
 
     def trace(self, source: str, batch_size: int, by_training_reader: bool = False) -> ExitTrace:
         """The outputs of all exits on `source`, as the validation reader reads it, or the training data's reader."""
@@ -78,14 +79,16 @@ class TrainedRun:
         key = hash_of({"source": source, "training_reader": by_training_reader}, 6)
         return self.folder / f"{file_name(source)}-{key}.npz"
 
-    def gmacs(self, source: str, exits: torch.Tensor) -> dict[str, float]:
-        """
-        `gmacs` a sample that exits at `exits`, and `full_gmacs`; counted once for a network, empty without an engine.
-        """
+    def macs_path(self, source: str) -> Path:
+        """What `macs` keeps: the same file for all trainings of a network."""
         model = {key: value for key, value in self.config["model"].items() if key != "objective"}
         same = {key: self.config.get(key) for key in ("dataset_reader", "validation_dataset_reader", "train_data_path")}
         name = f"{file_name(source)}-{hash_of({**same, 'model': model, 'source': source})}.json"
-        path = self.run.training.directory.parent.parent / "macs" / name
+        return self.run.training.directory.parent.parent / "macs" / name
+
+    def macs(self, source: str) -> tuple[NetworkMacs, torch.Tensor] | None:
+        """The network's multiply-accumulates, and the tokens of each sample; `None` of a model without an engine."""
+        path = self.macs_path(source)
         if not path.is_file():
             network = self.archive.model.exit_network
             counted: dict[str, Any] = {}
@@ -96,9 +99,16 @@ class TrainedRun:
             write_json(path, counted)
         content = json.loads(path.read_text("utf-8"))
         if not content:
+            return None
+        coefficients = (torch.tensor(content[name], dtype=torch.float64) for name in ("layers", "heads"))
+        return NetworkMacs(*coefficients), torch.tensor(content["lengths"])
+
+    def gmacs(self, source: str, exits: torch.Tensor) -> dict[str, float]:
+        """`gmacs` a sample that exits at `exits`, and `full_gmacs`; empty without an engine."""
+        found = self.macs(source)
+        if found is None:
             return {}
-        macs = NetworkMacs(*(torch.tensor(content[name], dtype=torch.float64) for name in ("layers", "heads")))
-        lengths = torch.tensor(content["lengths"])
+        macs, lengths = found
         spent, full = macs.spent(exits, lengths).mean(), macs.full(lengths).mean()
         return {"gmacs": float(spent) / 1e9, "full_gmacs": float(full) / 1e9}
 
@@ -149,34 +159,65 @@ def score_of(config: dict[str, Any], metrics: dict[str, Any]) -> float | None:
     return MetricTracker(wanted).combined_score(known) if {name.lstrip("+-") for name in names} <= set(known) else None
 
 
-def judge(
-    variant: Variant, trained: TrainedRun, source: str | None = None, with_seconds: bool = False
-) -> dict[str, Any]:
+def judging_steps(run: TrainingRun, like: Variant | None = None) -> list[Callable[[], Any]]:
     """
-    The variant's exit policy and calibration on a training of its, judged on `source` (default: the test data, or else
-    the validation data); `with_seconds` also runs the policy on its engine.
+    `Steps`: what `judge` reads for the variants of the training; or, of whatever training, the data that `like` is
+    fitted on and judged on.
+    """
+    trained = TrainedRun(run)
+    steps: list[Callable[[], Any]] = [] if "parameters" in run.record else [lambda: trained.figures]
+    for variant in run.training.variants if like is None else [like]:
+        judged_on = variant.judged_source()
+        sources = variant.sources() if like is None else [(variant.calibration_source(), True), (judged_on, False)]
+        for source, by_training_reader in sources:
+            if not trained.trace_path(source, by_training_reader).is_file():
+                steps.append(partial(trained.trace, source, variant.batch_size, by_training_reader))
+        if not trained.macs_path(judged_on).is_file():
+            steps.append(partial(trained.macs, judged_on))
+    return steps
+
+
+class Judged(NamedTuple):
+    """A variant's policy on a trace of a training."""
+
+    judge: TraceJudge
+    family: Family
+    decisions: ExitDecisions
+    calibrated_on: str | None  # `None`: all numbers were given
+
+    @property
+    def result(self) -> PolicyResult:
+        return self.family.results[0]
+
+
+def judged(variant: Variant, trained: TrainedRun, source: str) -> Judged:
+    """The variant's policy, fitted on its calibration data, on `source`."""
+    trace = trained.trace(source, variant.batch_size)
+    sources = [] if build(variant.policy, trace).is_calibrated else variant.fitted_sources()
+    fitted_on = [trained.trace(one, variant.batch_size, by_training_reader=True) for one in sources]
+    calibration, parameters = [*fitted_on, None, None][:2]
+    judge = TraceJudge(trace, calibration, parameters=parameters)
+    family, decisions = judge.single(variant.policy, bootstrap=False)
+    if not family.results[0].metrics:
+        raise ConfigurationError(f"{trace.source}: no sample has a label, so nothing can be judged on them")
+    return Judged(judge, family, decisions, next(iter(sources), None))
+
+
+def judge(variant: Variant, trained: TrainedRun) -> dict[str, Any]:
+    """
+    The variant's exit policy and calibration on a training of its, judged on the test or else the validation data.
 
     Gives `metrics` under the policy, `final_metrics` of the last exit, `main_metric`, `depth` (layers of the network),
     `right` (which samples are right), 95 % `intervals` of accuracy and layer speed-up over samples, the figures of
-    `depth_summary`, the resolved `policy`, `judged_on` and `calibrated_on` (`None`: all numbers were given),
-    `trace_file` (what it was calibrated on, or else judged on), `gmacs` and `seconds` where there are any, `warnings`,
-    and the `curve` of a policy with a score, or `None`.
+    `depth_summary`, the resolved `policy`, `judged_on` and `calibrated_on` (`None`: all numbers were given), `parts`
+    (`metrics` of each test set, where there are several), `trace_file` (what it was calibrated on, or else judged on),
+    `gmacs` where they are counted, `warnings`, and the `curve` of a policy with a score, or `None`.
     """
-    batch_size = variant.batch_size
-    source = source or variant.judged_source()
-    trace = trained.trace(source, batch_size)
-    calibrated_on, calibration, parameters = None, None, None
-    if not build(variant.policy, trace).is_calibrated:
-        calibrated_on = variant.calibration_source()
-        calibration = trained.trace(calibrated_on, batch_size, by_training_reader=True)
-        if own := variant.calibration.get("parameters_data"):
-            parameters = trained.trace(own, batch_size, by_training_reader=True)
-    judged = TraceJudge(trace, calibration, parameters=parameters)
-    family, decisions = judged.single(variant.policy, bootstrap=False)
-    (result,) = family.results
-    if not result.metrics:
-        raise ConfigurationError(f"{trace.source}: no sample has a label, so nothing can be judged on them")
-    curve = None if trace.is_regression else judged.curve(family, "accuracy", sweep=True)
+    source, tests = variant.judged_source(), variant.test_sets()
+    found = judged(variant, trained, source)
+    result, trace, calibrated_on = found.result, found.judge.trace, found.calibrated_on
+    curve = None if trace.is_regression else found.judge.curve(found.family, "accuracy", sweep=True)
+    parts = {name: judged(variant, trained, one).result.metrics for name, one in tests.items() if len(tests) > 1}
     return {
         "metrics": result.metrics,
         "final_metrics": result.final_metrics,
@@ -186,8 +227,8 @@ def judge(
         "right": result.right,
         "intervals": result.intervals,
         **result.depth,
-        **trained.gmacs(source, decisions.exits),
-        **(trained.measured_seconds(source, family.policy, variant.config) if with_seconds else {}),
+        "parts": parts,
+        **trained.gmacs(source, found.decisions.exits),
         "trace_file": str(trained.trace_path(calibrated_on or source, calibrated_on is not None)),
         "judged_on": source,
         "calibrated_on": calibrated_on,

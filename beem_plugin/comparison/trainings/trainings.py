@@ -11,15 +11,8 @@ from beem_plugin.common.archive_files import CONFIG_NAME
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.files import write_json
 from beem_plugin.comparison.plain_networks import distilled_config
-from beem_plugin.comparison.trainings.runs import (
-    Launcher,
-    Training,
-    TrainingRun,
-    check_same,
-    epochs_of,
-    file_name,
-    hash_of,
-)
+from beem_plugin.comparison.trainings.launcher import Launcher, Steps, no_steps
+from beem_plugin.comparison.trainings.runs import Training, TrainingRun, check_same, epochs_of, file_name, hash_of
 from beem_plugin.comparison.trainings.trained import TrainedRun
 from beem_plugin.comparison.trainings.variants import Variant
 from beem_plugin.rendering.tables import Column, Table
@@ -79,12 +72,10 @@ class Trainings:
         runs = [TrainingRun(self.of[name], seed) for seed in range(1, self.seeds + 1)]
         return [TrainedRun(run) for run in runs if run.is_finished]
 
-    def train(
-        self, jobs: int = 1, include_packages: Sequence[str] = (), devices: Sequence[str] = ()
-    ) -> Iterator[tuple[TrainingRun, str | None]]:
+    def train(self, launcher: Launcher, steps: Steps = no_steps) -> Iterator[tuple[TrainingRun, str | None]]:
         """
-        Trains what is not done, `jobs` at a time, those that need a teacher after it. Gives each run as it ends, or is
-        found done, with its error in one line or `None`. For the parameters see `Launcher`.
+        Trains what is not done, those that need a teacher after it, and takes the `steps` of each run. Gives each run
+        as it ends, or is found done, with its error in one line or `None`.
         """
         self.remember()
         runs = self.runs
@@ -93,7 +84,7 @@ class Trainings:
         say(f"{size}; {done} of {len(runs)} done")
         for taught in (False, True):
             now = [run for run in runs if (run.training.teacher is not None) is taught]
-            for run, error in Launcher(include_packages, devices).run(now, jobs, say):
+            for run, error in launcher.run(now, steps, say):
                 count += 1
                 say(f"[{count}/{len(runs)}] {run}: {error or 'trained'}")
                 yield run, error

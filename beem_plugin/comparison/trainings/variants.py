@@ -58,16 +58,33 @@ class Variant:
         """The data that open numbers of the policy are fitted on."""
         return self.calibration.get("data") or held_out(self.config.get("train_data_path"))
 
+    def test_sets(self) -> dict[str, str]:
+        """The test data by name if the config evaluates on them, a single set under the name ""."""
+        test = self.config.get("test_data_path") if self.config.get("evaluate_on_test") else None
+        return test if isinstance(test, dict) else {"": str(test)} if test else {}
+
     def judged_source(self) -> str:
         """The test data if the config evaluates on them (several have commas between), or else the validation data."""
-        test = self.config.get("test_data_path")
-        if self.config.get("evaluate_on_test") and test:
-            return ",".join(test.values()) if isinstance(test, dict) else str(test)
+        if tests := self.test_sets():
+            return ",".join(tests.values())
         if self.config.get("validation_data_path"):
             return str(self.config["validation_data_path"])
         raise ConfigurationError(
             "found neither test_data_path with evaluate_on_test nor validation_data_path: no data to judge on"
         )
+
+    def fitted_sources(self) -> list[str]:
+        """What open numbers of the policy are fitted on, and the data for all but thresholds where these are others."""
+        own = self.calibration.get("parameters_data")
+        return [self.calibration_source(), *([own] if own else [])]
+
+    def sources(self) -> list[tuple[str, bool]]:
+        """The data that a judgement takes, and whether the training data's reader reads them."""
+        fitted = [] if self.open_policy() is None else self.fitted_sources()
+        judged = [self.judged_source(), *self.test_sets().values()]
+        if self.is_candidate and self.config.get("validation_data_path"):
+            judged.append(str(self.config["validation_data_path"]))
+        return list(dict.fromkeys([*((source, True) for source in fitted), *((source, False) for source in judged)]))
 
     @property
     def trained_part(self) -> dict[str, Any]:
@@ -83,9 +100,18 @@ class Variant:
                 del trainer["callbacks"]
         return part
 
+    def open_policy(self) -> ExitPolicy | None:
+        """The policy if it has open numbers, as far as can be told without the network."""
+        policy = ExitPolicy.from_params(params("model.exit_policy", self.policy))
+        try:
+            policy.bind(SOME_LAYERS, 2)
+        except ConfigurationError:
+            return None
+        return None if policy.is_calibrated else policy
+
     def check(self) -> None:
         """Builds exit policy, engine and calibration, which need no data, and looks for the data they will need."""
-        policy = ExitPolicy.from_params(params("model.exit_policy", self.policy))
+        policy = self.open_policy()
         engine = block(self.config, "model").get("engine")
         if engine is not None:
             Engine.from_params(params("model.engine", engine))
@@ -94,11 +120,7 @@ class Variant:
                 found = params(f"trainer.callbacks.{index}", callback)
                 TrainerCallback.from_params(found, serialization_dir=Path())
         self.judged_source()
-        try:
-            policy.bind(SOME_LAYERS, 2)
-        except ConfigurationError:
-            return  # whether it has open numbers cannot be told without the network
-        if not policy.is_calibrated:
+        if policy is not None:
             policy.check_can_be_fitted()
             self.calibration_source()
 

@@ -32,7 +32,6 @@ class Traces(NamedTuple):
         """Of the labelled samples of the data that `variant` is calibrated on and judged on."""
         sources = variant.calibration_source(), variant.judged_source()
         traces = [run.trace(source, variant.batch_size, reader) for source, reader in zip(sources, (True, False))]
-        run.release()
         for trace, source in zip(traces, sources, strict=True):
             if not bool(trace.known.any()):
                 raise ConfigurationError(f"{source}: found no sample with a label, allowed: labelled data")

@@ -3,6 +3,7 @@
 import argparse
 import shutil
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from beem_plugin.common.registry import Params
 from beem_plugin.comparison.exit_choice import choose_depth, choose_exits
 from beem_plugin.comparison.plain_networks import encoder_of, full_depth, plain_config, right_of_last_exit
 from beem_plugin.comparison.policy_files import errors_at, load_policies
+from beem_plugin.comparison.trainings.launcher import Launcher
 from beem_plugin.comparison.trainings.runs import file_name
+from beem_plugin.comparison.trainings.trained import judging_steps
 from beem_plugin.comparison.trainings.trainings import Trainings, check_directory, cost_table, say
 from beem_plugin.comparison.trainings.variants import Variant, check_variants
 from beem_plugin.comparison.worth_it.networks import Networks, Plain, Traces
@@ -60,11 +63,12 @@ def worth_it_from_args(args: argparse.Namespace) -> int:
         return 0
     if args.force:
         shutil.rmtree(directory, ignore_errors=True)
-    errors = [f"error: {run}: {error}" for run, error in trainings.train(args.jobs, args.include_package) if error]
+    steps = partial(judging_steps, like=trainings.variants[0])
+    ended = trainings.train(Launcher(args.jobs, args.include_package), steps)
+    errors = [f"error: {run}: {error}" for run, error in ended if error]
     if errors:
         say("\n".join([*errors, "not every network is trained; the same command goes on"]))
         return 1
-    say("running all networks over the held-out data and the data that are reported on")
     traces = [
         [Traces.of(run, trainings.variants[0]) for run in trainings.trained(variant.name)]
         for variant in trainings.variants
