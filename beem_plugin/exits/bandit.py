@@ -8,14 +8,11 @@ import numpy as np
 
 class Bandit:
     """
-    UCB1 (Auer et al. 2002): each arm is played once, then always the one with the largest
+    UCB1 (Auer et al. 2002): each arm is played once, then always the one with the largest mean reward + exploration
+    sqrt(ln t / plays), the first of a tie.
 
-        mean reward + exploration sqrt(ln t / plays),
-
-    the first of equally good ones. There are no random numbers: the same rewards give the same arms.
-
-    What was learned is not a part of the bandit's value: a copy shares it with the original, and a pickled bandit
-    starts over. So an engine's copy of a policy learns with the policy, and what was compiled for it stays valid.
+    A copy shares what was learned with the original, and a pickled bandit starts over: an engine's copy of a policy
+    learns with the policy, and what was compiled for it stays valid.
     """
 
     def __init__(self, arms: int, exploration: float) -> None:

@@ -19,10 +19,7 @@ class ExitEvidence:
 
 @dataclass
 class CalibrationReport:
-    """
-    The result of `ExitPolicy.calibrate`: the fitted parameters and the decisions on the calibration data. All figures
-    are computed on the data used for fitting; they are not test results.
-    """
+    """The fitted parameters, and the decisions on the calibration data: its figures are no test results."""
 
     policy: dict[str, Any]  # the calibrated policy as a config
     samples: int
@@ -39,10 +36,7 @@ class CalibrationReport:
 
     @property
     def early_share(self) -> float:
-        """
-        The share of the calibration samples that exit before the last exit; also in the JSON form. At 0 the policy is
-        full depth plus the cost of the exits.
-        """
+        """The share of samples that exit before the last exit: at 0, full depth plus the cost of the exits."""
         samples = sum(self.exit_histogram)
         return 1 - self.exit_histogram[-1] / samples if samples else 0.0
 

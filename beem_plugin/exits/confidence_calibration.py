@@ -13,10 +13,7 @@ T = TypeVar("T", bound=Trace)
 
 
 class ConfidenceCalibration(Registrable):
-    """
-    A transformation of each exit's logits, fitted on calibration data so that an exit's predictions of probability 0.9
-    are correct 9 times in 10. The policy `calibrated` applies one before any other policy.
-    """
+    """A transformation of each exit's logits, fitted so that of predictions with probability 0.9, 9 in 10 are right."""
 
     @property
     def is_fitted(self) -> bool:

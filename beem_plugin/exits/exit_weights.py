@@ -11,10 +11,7 @@ from beem_plugin.exits.trace_interface import Trace, require_labels
 
 
 class ExitWeights(Registrable):
-    """
-    The weights w_1..w_L of BEEM's score, none of them negative: an exit cannot count against its own label. (The paper
-    has them from 0 to 1, its figures go above 1.)
-    """
+    """The weights w_1..w_L of BEEM's score, from 0: an exit cannot count against its own label."""
 
     needs_calibration = False
 

@@ -38,9 +38,8 @@ def negative_log_likelihood(logits: np.ndarray, labels: np.ndarray) -> tuple[flo
 
 def fit_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
     """
-    The T that minimises the mean negative log-likelihood of `(samples,)` labels under softmax(logits / T), found in
-    log T. For an exit without errors T would be 0: a penalty towards T = 1 with the weight of one sample, and limits of
-    1/100 and 100, keep it finite.
+    The T, found in log T, with the smallest negative log-likelihood of `(samples,)` labels under softmax(logits /
+    T); the ridge keeps the T of an exit without errors above 0.
     """
 
     def objective(parameters: np.ndarray) -> tuple[float, np.ndarray]:

@@ -14,9 +14,8 @@ Factor = float | list[float]
 
 class Fork(torch.nn.Module, Registrable):
     """
-    Combines, in training, the gradients of a hidden state that an exit and the next block both read. Outputs are the
-    same for all forks. The last exit has no next block and no fork. Factors that change are buffers that are updated
-    in place, so that a captured CUDA graph reads the current values.
+    Combines, in training, the gradients of a hidden state that an exit and the next block both read; outputs do not
+    change. Factors are buffers that are updated in place, so that a captured CUDA graph reads the current values.
     """
 
     default_implementation = "sum"

@@ -79,9 +79,8 @@ class ExitPolicy(SharedScores, Registrable):
 
     def bind(self, exit_layers: Sequence[int], num_labels: int) -> None:
         """
-        Sets the network of the policy: the block that each exit reads, from 1, of which the last is the network's
-        depth, and the number of labels, 1 for a regression. A `ConfigurationError` if the policy's parameters, or the
-        policy, do not fit it.
+        Sets the block that each exit reads, from 1, the last the depth, and the number of labels, 1 for a
+        regression. A `ConfigurationError` if they do not suit the policy.
         """
         check_number("num_labels", num_labels, low=1)
         if num_labels == 1 and not self.serves_regression:
@@ -114,8 +113,8 @@ class ExitPolicy(SharedScores, Registrable):
     @property
     def needs_all_labels(self) -> bool:
         """
-        Whether the policy reads the probabilities of all labels, not only a summary (the most probable label, its
-        probability, the margin, the entropy). By default: whether its output is not the exit's own.
+        Whether the policy reads all probabilities, not only a summary; by default if its output is not the
+        exit's.
         """
         return type(self).output is not ExitPolicy.output
 
@@ -133,16 +132,13 @@ class ExitPolicy(SharedScores, Registrable):
 
     def needs(self, exit_number: int) -> bool:
         """
-        Whether the signals of an exit before the last can matter: a sample can exit there, or a later decision, output
-        or score depends on them. If not, engines compute neither the head nor the step.
+        Whether the signals of an exit before the last can matter, to an exit there or to a later decision,
+        output or score. If not, engines compute neither the head nor the step.
         """
         return True
 
     def output(self, exit_number: int, signals: ExitSignals, state: ExitState) -> Tensor:
-        """
-        `(batch, labels)` log-probabilities, or a regression's value, of samples that exit here; by default the exit's
-        own. `state` is the one after `step`.
-        """
+        """`(batch, labels)` log-probabilities, or a regression's value, of samples that exit here, after `step`."""
         return signals.output
 
     def prediction(self, exit_number: int, signals: ExitSignals, state: ExitState) -> Tensor:
@@ -156,26 +152,20 @@ class ExitPolicy(SharedScores, Registrable):
         return state.tensors.get("score")
 
     def observe(self, exits: Tensor, output: Tensor) -> None:
-        """
-        Called after each batch with the `(batch,)` exits of its samples and their `(batch, labels)` log-probabilities,
-        before the next batch starts.
-        """
+        """Called after each batch with the `(batch,)` exits and `(batch, labels)` log-probabilities of its samples."""
 
     def summary(self) -> str:
         """One line on what a policy that adapts has learned; empty for others."""
         return ""
 
     def exits_on(self, trace: Trace) -> Tensor | None:
-        """
-        `(samples,)` the exits of the samples of `trace` one after the other, of a policy that adapts, from the start
-        on; `None` of others, whose exits `step` gives.
-        """
+        """`(samples,)` exits of a policy that adapts, from its start, sample by sample; `None` of others."""
         return None
 
     def out_of_reach(self, with_ends: bool = True) -> list[str]:
         """
-        A sentence for each number of a bound and calibrated policy that no score can reach, so that no sample exits by
-        it; `with_ends` includes numbers at the very end of a range that the policy excludes, as grids may contain them.
+        A sentence for each threshold that no score can reach; `with_ends` includes the very ends of a range,
+        which grids may contain.
         """
         return []
 
@@ -189,8 +179,8 @@ class ExitPolicy(SharedScores, Registrable):
 
     def calibrate(self, trace: Trace, parameters: Trace | None = None) -> CalibrationReport:
         """
-        Fits the parameters that are not set on `trace`; if all are set, only reports the decisions on it. `parameters`
-        is another trace for what the score itself needs; thresholds are always fitted on `trace`.
+        Fits what is not set and reports the decisions on `trace`; `parameters` is another trace for what the
+        score needs.
         """
         return trace.report_on(self)
 
@@ -215,8 +205,8 @@ class ExitPolicy(SharedScores, Registrable):
 
     def check_trace(self, trace: Trace, where: str) -> None:
         """
-        Raises a `ConfigurationError` if `trace` lacks data that the policy needs, a `DataError` if a signal that must
-        be a probability is outside of 0 to 1, most likely because the sigmoid is missing.
+        Raises a `ConfigurationError` if `trace` lacks what the policy needs, a `DataError` for probabilities
+        outside of 0 to 1 (without a sigmoid).
         """
         check_signals(self, trace.signals, where)
         if self.needs_all_labels and not trace.has_logits:

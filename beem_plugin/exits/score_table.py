@@ -17,9 +17,8 @@ from beem_plugin.exits.trace_interface import Trace
 @dataclass
 class ScoreTable:
     """
-    The numbers that a policy compares with its thresholds, for every sample at every exit. Scores are *oriented*:
-    larger means more confident (entropies are negated), so that one strategy serves every policy. A score never depends
-    on the thresholds.
+    The numbers that a policy compares with its thresholds. Scores are *oriented*: larger means more confident
+    (entropies are negated), so that one strategy serves every policy. No score depends on the thresholds.
     """
 
     scores: Tensor  # (samples, exits) oriented, in the decision precision; -inf where the policy allows no exit
@@ -38,11 +37,7 @@ class ScoreTable:
     def of(
         cls, trace: Trace, state: ExitState, step: Callable[..., ExitState], prediction: Callable[..., Tensor]
     ) -> "ScoreTable":
-        """
-        The table of a policy whose score is the tensor `score` of its state; a larger or equal score passes. `state` is
-        that before exit 1; `step` takes exit number, signals and state to the next state, `prediction` exit number,
-        signals and next state to the predicted labels.
-        """
+        """Of a policy whose score is the tensor `score` of its state; a larger or equal score passes."""
         columns: list[tuple[Tensor, Tensor, Tensor]] = []
         for exit_number in range(1, trace.num_exits + 1):
             signals = trace.exit_signals(exit_number)
@@ -138,10 +133,7 @@ class ScoreTable:
 
 
 def full_depth_cost(exit_layers: Sequence[int], exit_costs: Sequence[float]) -> float:
-    """
-    The cost of full depth, which speed-ups compare with: the network without early exits, so without the branches that
-    `exit_costs`, of exiting at each exit in layers, contain.
-    """
+    """The cost in layers of the network without early exits and their branches, which speed-ups compare with."""
     branches = exit_costs[-2] - exit_layers[-2] if len(exit_layers) > 1 else 0
     return exit_costs[-1] - branches
 
@@ -151,9 +143,8 @@ class SharedScores:
 
     def score_key(self) -> bytes | None:
         """
-        For policies by which a sample exits at the first exit whose score passes a limit, where the score does not
-        depend on the limits: everything that the score depends on. Policies with equal keys share their `scores`, so
-        that many of them are replayed in one pass. `None` for other policies, which are replayed one by one.
+        All that the scores depend on, if samples exit at the first exit whose score passes a limit and no score
+        depends on the limits; `None` otherwise. Policies with equal keys are replayed in one pass.
         """
         return None
 

@@ -31,11 +31,7 @@ class ExitView:
 
 
 class SignalModule(torch.nn.Module, Registrable):
-    """
-    Produces the signal `name` at every exit: the block `signals` of a multi-exit encoder.
-
-    Built with `num_exits`, `pooled_size` and `num_labels`, which the encoder fills in.
-    """
+    """Produces the signal `name` at every exit: the block `signals` of an encoder, which fills in the arguments."""
 
     name: ClassVar[str]
     needs_previous_pooled: ClassVar[bool] = False

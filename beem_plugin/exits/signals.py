@@ -10,10 +10,7 @@ from torch.nn.functional import pad
 
 
 def decision_dtype(device: torch.device) -> torch.dtype:
-    """
-    The precision of exit decisions: float64, so that decisions do not depend on rounding and equal those of a reference
-    implementation in numpy; float32 on devices without float64.
-    """
+    """The precision of decisions: float64, so that they do not depend on rounding; float32 on devices without it."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 

@@ -33,10 +33,7 @@ SUMMARIES = ("top_token", "top_probability", "entropy", "margin")
 
 
 class LogitsSummary(ExitSignals):
-    """
-    A `TokenSummary` of `(tokens, vocabulary)` logits whose numbers are computed when they are first read, because each
-    needs a pass over the vocabulary. In float32, as in a trace, so that replay and decoding decide alike.
-    """
+    """A `TokenSummary` of `(tokens, vocabulary)` logits, each number computed when read; in float32, as in a trace."""
 
     precision = torch.float32  # type: ignore[assignment]
 
@@ -53,10 +50,7 @@ class LogitsSummary(ExitSignals):
 
 
 def shortlist_summary(logits: Tensor, candidates: Tensor, mass: Tensor) -> TokenSummary:
-    """
-    The summary of a distribution of which only candidates are known, `(tokens, shortlist)`: their probabilities sum to
-    `mass`, `(tokens,)`, and the remainder counts as one further entry in the entropy.
-    """
+    """Of `(tokens, shortlist)` candidates with total probability `mass`; the remainder is one entry in the entropy."""
     log_p = logits.log_softmax(-1) + mass.clamp_min(1e-30).log().unsqueeze(1)
     top = log_p.topk(2, dim=-1).values.exp()
     rest = (1 - mass).clamp(1e-30, 1)
@@ -67,11 +61,9 @@ def shortlist_summary(logits: Tensor, candidates: Tensor, mass: Tensor) -> Token
 
 class TokenSignals(ExitSignals):
     """
-    The signals of an exit over a vocabulary. Each is computed when a policy first reads it, so that a policy that
-    reads only the similarity of hidden states does not compute logits: `logits` returns `(tokens, vocabulary)`, without
-    which only summaries are available, `summary` by default that of the logits, and each of `extra` a further signal,
-    `(tokens,)`. `output` is `(tokens, numbers)`, by default the log-probabilities: what an engine returns of a token,
-    or of a whole sentence of tags, that exits.
+    The signals of an exit over a vocabulary, each computed when a policy first reads it: `logits` returns `(tokens,
+    vocabulary)`, `summary` by default theirs, `extra` further signals, `(tokens,)`. `output`, `(tokens, numbers)`,
+    is what engines return of a token, or of a whole sentence of tags; by default the log-probabilities.
     """
 
     def __init__(

@@ -44,16 +44,15 @@ class Branch(torch.nn.Module, Registrable):
 
     def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """
-        The hidden states that the head reads, of `(batch, tokens, hidden)` ones, or any shape that ends in hidden if
-        the branch does not mix tokens. The mask is `(batch, tokens)` bool, true at real tokens; `None` if all are.
+        What the head reads of `(batch, tokens, hidden)` states, or of any shape that ends in hidden if tokens
+        are not mixed; the mask is `(batch, tokens)` bool, `None` if all tokens are real.
         """
         return hidden_states + self.up(self.inner(self.down(hidden_states), attention_mask))
 
     def causal(self, hidden_states: Tensor, store: KeyValueStore | None = None) -> Tensor:
         """
-        As `forward` of `(batch, tokens, hidden)`, where each token reads only tokens up to itself. `store` takes the
-        keys and values of these tokens, `(batch, heads, tokens, size)`, and returns those of all tokens so far, which
-        the last token attends to; `None`: these are all tokens.
+        `forward` where each token reads those up to itself. `store` takes the keys and values of these tokens,
+        `(batch, heads, tokens, size)`, and returns those of all tokens so far; `None`: these are all.
         """
         if self.mixes_tokens:
             raise TypeError(f"{type(self).__name__} does not define causal")
@@ -91,10 +90,7 @@ class BranchedHead(ExitHead):
 def with_branches(
     heads: Sequence[ExitHead], branch: Lazy[Branch] | Sequence[Lazy[Branch] | None] | None, hidden_size: int
 ) -> list[ExitHead]:
-    """
-    Heads, one an exit, that read the hidden states through branches. One block: every exit but the last has such a
-    branch. A list: one block an exit, `None` for no branch.
-    """
+    """Heads that read through branches: one block for every exit but the last, or a list of one an exit, or `None`."""
     if branch is None:
         return list(heads)
     blocks = list(branch) if isinstance(branch, Sequence) else [branch] * (len(heads) - 1) + [None]

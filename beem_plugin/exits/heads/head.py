@@ -18,12 +18,9 @@ NO_MEMORY: Mapping[str, Tensor] = MappingProxyType({})
 
 class ExitHead(torch.nn.Module):
     """
-    Computes logits from the hidden states of all tokens of a layer. Any module can be a head: a linear classifier on
-    one vector, attention, a transformer block of its own. It is called with the hidden states and the attention mask,
-    and must process each sample independently of the others and of padding. Its cost in `mac_speedup` is measured by
-    running it (all matrix products, convolutions and attention).
-
-    A head can read tensors that earlier exits have stored for the sample, by name, each with the samples first.
+    Computes logits from the hidden states of all tokens of a layer, and from tensors that earlier exits have stored
+    for the sample. Any module can be a head, if it processes each sample independently of others and of padding;
+    its cost in `mac_speedup` is measured by running it.
     """
 
     remembers: ClassVar[tuple[str, ...]] = ()
@@ -32,8 +29,8 @@ class ExitHead(torch.nn.Module):
     @property
     def reads(self) -> str | None:
         """
-        `"first"` or `"mean"` for a head that reads nothing but the first token, or the mean of all tokens, of each
-        sample, and no memory: engines then pass this vector as a sequence of one token. `None` for other heads.
+        `"first"` or `"mean"` for a head that reads the first token, or the mean of all tokens, alone: engines
+        then pass this vector as a sequence of one token. `None` for other heads.
         """
         return None
 
@@ -44,8 +41,8 @@ class ExitHead(torch.nn.Module):
         self, hidden_states: Tensor, attention_mask: Tensor | None = None, memory: Mapping[str, Tensor] = NO_MEMORY
     ) -> HeadOutput:
         """
-        The output for `(batch, tokens, hidden)` hidden states. The mask is `(batch, tokens)` bool, true at real tokens,
-        `None` if all are; `memory` holds the tensors stored by earlier exits, none at exit 1.
+        Of `(batch, tokens, hidden)` states and a `(batch, tokens)` bool mask, `None` if all tokens are real;
+        `memory` is what earlier exits stored, empty at exit 1.
         """
         raise TypeError(f"{type(self).__name__} does not define forward")
 

@@ -16,10 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class CascadedHead(PooledHead):
-    """
-    The classifier reads the pooled vector, after dropout, and the previous head's logits after `normalization`: `None`
-    for the first head.
-    """
+    """Its classifier reads the pooled vector and the previous head's logits after `normalization`, if not `None`."""
 
     remembers: ClassVar[tuple[str, ...]] = ("previous_logits",)
 

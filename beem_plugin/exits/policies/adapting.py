@@ -23,15 +23,10 @@ logger = logging.getLogger(__name__)
 
 class AdaptingPolicy(WrappedPolicy):
     """
-    Another policy whose thresholds a `Bandit` chooses before each batch. The reward of a sample needs no label:
-
-        C - mu cost,
-
-    its confidence where it exits less the price of the layers, with `cost` in parts of full depth. Only the given
-    thresholds are used, so the policy cannot leave their range. Each time the number of samples has doubled, a line is
-    logged. A policy that is loaded starts over, and so does each replay.
-
-    GPU engines run it without generated kernels and captured graphs.
+    Another policy whose thresholds a `Bandit` chooses before each batch from the given ones, and rewards without
+    labels with C - mu cost: the confidence where a sample exits less the price of the layers, `cost` in parts of
+    full depth. A line is logged each time the number of samples has doubled. Loaded policies and replays start
+    over. GPU engines run it without generated kernels and captured graphs.
     """
 
     adapts = True

@@ -132,11 +132,7 @@ def check_rows(key: str, rows: Sequence[Sequence[float]], lengths: Sequence[int]
 
 
 def fit_ensemble(log_probabilities: Tensor, labels: Tensor) -> tuple[list[float], list[float]]:
-    """
-    The weights and the bias of one ensemble of `(exits so far, samples, labels)` log-probabilities, by full-batch
-    L-BFGS on its cross-entropy, starting at the uniform one. As in the release a = exp(w), so that no weight is
-    negative.
-    """
+    """Weights a = exp(w) and bias of one ensemble of `(exits so far, samples, labels)` log-probabilities, by L-BFGS."""
     exits, _, num_labels = log_probabilities.shape
     w = torch.zeros(exits, dtype=log_probabilities.dtype, requires_grad=True)
     b = torch.zeros(num_labels, dtype=log_probabilities.dtype, requires_grad=True)
@@ -155,10 +151,7 @@ def fit_ensemble(log_probabilities: Tensor, labels: Tensor) -> tuple[list[float]
 
 
 def train_ensembles(log_probabilities: Tensor, labels: Tensor) -> tuple[list[list[float]], list[list[float]]]:
-    """
-    The weights and biases of all ensembles of `(exits, samples, labels)` log-probabilities, as the release trains
-    them: 5 epochs of Adam at 0.1 on the mean of their cross-entropies, in batches of 32, from the uniform ones.
-    """
+    """As the release: 5 epochs of Adam at 0.1 on the mean cross-entropy of all ensembles, in batches of 32."""
     exits, samples, num_labels = log_probabilities.shape
     w = log_probabilities.new_zeros(exits, exits).requires_grad_()
     b = log_probabilities.new_zeros(exits, 1, num_labels).requires_grad_()

@@ -97,10 +97,7 @@ def target_of(trace: Trace, label_share: float) -> np.ndarray:
 
 
 def fit_vote(inputs: np.ndarray, target: np.ndarray, ridge: float) -> tuple[np.ndarray, np.ndarray]:
-    """
-    The weights, none negative, and the offsets of the weighted sum of `(samples, experts, labels)` log-probabilities
-    with the smallest cross-entropy to the `(samples, labels)` target.
-    """
+    """Weights from 0 and offsets of `(samples, experts, labels)` log-probabilities, by cross-entropy to the target."""
     samples, experts, num_labels = inputs.shape
     centred = inputs - inputs.mean(axis=2, keepdims=True)
     centred = centred - centred.mean(axis=0, keepdims=True)
@@ -123,10 +120,7 @@ def fit_vote(inputs: np.ndarray, target: np.ndarray, ridge: float) -> tuple[np.n
 def fit_change(
     evidence: np.ndarray, given: np.ndarray, changes: np.ndarray, num_labels: int, ridge: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """
-    Logistic regression of `changes` on standardised `(samples, features)` evidence and the label given, by Newton's
-    method; returned for the unstandardised evidence, with the offset of every label.
-    """
+    """Logistic regression of `changes` on `(samples, features)` evidence and the label given, by Newton's method."""
     from scipy.special import expit
 
     mean, spread = evidence.mean(0), evidence.std(0)
@@ -158,9 +152,8 @@ def fit_change(
 
 def gains(right: np.ndarray, changed: np.ndarray, costs: Sequence[float], samples: int) -> list[float]:
     """
-    g_i: the largest gain in accuracy per layer of any later exit, for each sample whose label changes. `right` is the
-    share of samples that are right at each exit, `changed` of those that have another label at the end, `costs` in
-    layers. Half a sample that changes its label and is right at the end is added, so that a rate is never 0 / 0.
+    g_i, from the shares of right samples and of those whose label changes later, and the costs in layers; half a
+    sample that changes and is right at the end is added, so that no rate is 0 / 0.
     """
     found = []
     for i in range(len(right) - 1):
