@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from beem_plugin.calibration.replay import replay
-from beem_plugin.calibration.thresholds.budget import BudgetThresholds
+from beem_plugin.calibration.thresholds.joint import BudgetThresholds
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.metrics import main_score
 from beem_plugin.exits.policies.threshold_policy import ThresholdPolicy

@@ -3,6 +3,7 @@
 import difflib
 import math
 from collections.abc import Iterable
+from numbers import Real
 
 _SHOWN = 80
 """Maximum number of characters of a value in a message."""
@@ -59,9 +60,9 @@ def check_choice(key: str, value: object, allowed: Iterable[object]) -> None:
 def check_number(
     key: str, value: float, low: float = 0.0, high: float = math.inf, open_low: bool = False, open_high: bool = False
 ) -> None:
-    """Raises a `ConfigurationError` that names the key unless the value is finite and from `low` to `high`."""
-    is_inside = (low < value if open_low else low <= value) and (value < high if open_high else value <= high)
-    if is_inside and math.isfinite(value):
+    """Raises a `ConfigurationError` that names the key unless the value is a finite number from `low` to `high`."""
+    is_number = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    if is_number and (low < value if open_low else low <= value) and (value < high if open_high else value <= high):
         return
     allowed = f"{low:g} or more" if high == math.inf else f"{low:g} to {high:g}"
     if open_low or open_high:

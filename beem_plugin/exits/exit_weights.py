@@ -1,6 +1,5 @@
 """Weights of the exits in BEEM's score."""
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -69,8 +68,7 @@ class FixedWeights(ExitWeights):
 
     def __init__(self, values: list) -> None:
         for index, value in enumerate(values):
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-                raise ConfigurationError(f"weights.{index}: found {value!r}, allowed: a finite number from 0")
+            check_number(f"weights.{index}", value)
         self.values = [float(value) for value in values]
 
     def resolve(self, exit_layers: Sequence[int]) -> list[float]:

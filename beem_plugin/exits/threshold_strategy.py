@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from beem_plugin.common.errors import ConfigurationError, check_number, nearest_first
+from beem_plugin.common.errors import ConfigurationError, check_choice, check_number, nearest_first
 from beem_plugin.common.registry import Registrable, names_where, registered_name
 from beem_plugin.exits.score_table import ScoreTable
 
@@ -126,43 +126,42 @@ def parse_grid(grid: Sequence[object], key: str) -> list[float | None]:
     return [parse_threshold(value, f"{key}.{index}") for index, value in enumerate(grid)]
 
 
-def check_tolerance(tolerance: float | None) -> float | None:
-    check_number("thresholds.tolerance", tolerance or 0.0)
-    return tolerance
-
-
 OBSERVED = "observed"
 """The grid of all scores of the calibration data."""
 
 
 class ThresholdGrid:
     """
-    Candidate thresholds: numbers in the policy's own unit and `"never"`; or `"observed"`, every score observed on the
-    calibration data; or an integer k, k quantiles of these scores.
+    Candidate thresholds: numbers in the policy's own unit and `"never"`; `"observed"`, all scores of the calibration
+    data; or k of their quantiles. `None`: those of the policy's paper for `strategy`, else `"observed"`.
     """
 
-    def __init__(self, grid: Sequence[object] | str | int) -> None:
-        if isinstance(grid, bool) or (isinstance(grid, int) and grid < 1):
-            raise ConfigurationError(f"thresholds.grid: found {grid}, allowed: 1 quantile or more")
-        if isinstance(grid, str) and grid != OBSERVED:
-            raise ConfigurationError(f'thresholds.grid: found {grid!r}, allowed: a list, a number, or "{OBSERVED}"')
+    def __init__(self, grid: Sequence[object] | str | int | None, strategy: str = "") -> None:
+        if isinstance(grid, int):
+            check_number("thresholds.grid", grid, 1)
+        elif isinstance(grid, str):
+            check_choice("thresholds.grid", grid, (OBSERVED,))
         self.quantiles = grid if isinstance(grid, int) else None
-        self.observed = isinstance(grid, str)
-        self.values = [] if isinstance(grid, (int, str)) else parse_grid(grid, "thresholds.grid")
+        self.values = (
+            parse_grid(grid, "thresholds.grid") if grid is not None and not isinstance(grid, int | str) else []
+        )
+        self.published_for = strategy if grid is None else None
 
-    @classmethod
-    def default(cls, strategy: str, table: ScoreTable) -> "ThresholdGrid":
-        """The grid of the policy's own paper for this strategy, else the observed scores."""
-        return cls(table.published_grids.get(strategy, OBSERVED))
-
-    def candidates(self, table: ScoreTable, scores: Tensor) -> list[float]:
-        """Distinct oriented thresholds from the most permissive to never; `scores` are the oriented scores observed."""
+    def candidates(self, table: ScoreTable, scores: Tensor, most: int | None = None) -> list[float]:
+        """
+        Distinct oriented thresholds from the most permissive to never; `scores` are the oriented scores observed, of
+        which `"observed"` takes `most` quantiles, if given.
+        """
+        if self.published_for is not None:
+            grid = ThresholdGrid(table.published_grids.get(self.published_for, OBSERVED))
+            return grid.candidates(table, scores, most)
         if self.values:
             return sorted({math.inf if value is None else table.orient(value) for value in self.values})
         values = torch.unique(scores[torch.isfinite(scores)])
-        if self.quantiles is not None and len(values):
+        quantiles = self.quantiles or most
+        if quantiles is not None and len(values):
             # Observed values, not interpolated ones, so that rounding does not decide which samples pass.
-            ranks = torch.linspace(0, len(values) - 1, self.quantiles, dtype=torch.float64).round().to(torch.int64)
+            ranks = torch.linspace(0, len(values) - 1, quantiles, dtype=torch.float64).round().to(torch.int64)
             values = torch.unique(values[ranks])
         if table.strict and len(values):
             # A sample whose score equals the threshold does not exit: use the next number below each value.

@@ -94,7 +94,7 @@ def test_replay_warns_of_a_policy_and_of_a_sweep() -> None:
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        ([1, -0.5, 1, 1], "weights.1: found -0.5, allowed: a finite number from 0"),
+        ([1, -0.5, 1, 1], "weights.1: found -0.5, allowed: 0 or more"),
         ({"type": "cost", "scale": -0.1}, "weights.scale: found -0.1, allowed: 0 or more"),
         ({"type": "cost", "offset": -2}, "weights.offset: found -2, .*negative weight -0.1, allowed: -1 or more"),
     ],

@@ -1,7 +1,6 @@
 from beem_plugin.calibration.thresholds.best_on_validation import BestOnValidation as BestOnValidation
-from beem_plugin.calibration.thresholds.budget import BudgetThresholds as BudgetThresholds
 from beem_plugin.calibration.thresholds.error_rate import ErrorRate as ErrorRate
-from beem_plugin.calibration.thresholds.joint import Joint as Joint
+from beem_plugin.calibration.thresholds.joint import BudgetThresholds as BudgetThresholds, Joint as Joint
 from beem_plugin.calibration.thresholds.path import ThresholdPath as ThresholdPath
 from beem_plugin.calibration.thresholds.risk_controlled import RiskControlled as RiskControlled
 from beem_plugin.calibration.thresholds.ucb import UpperConfidenceBound as UpperConfidenceBound

@@ -1,5 +1,7 @@
 """One threshold for all exits, by the task's metric."""
 
+from dataclasses import dataclass
+
 from beem_plugin.calibration.speed import depth_summary
 from beem_plugin.common.errors import check_choice
 from beem_plugin.common.metrics import METRICS, check_metric, main_score
@@ -10,6 +12,7 @@ MAX_CANDIDATES = 200
 
 
 @ThresholdStrategy.register("best_on_validation")
+@dataclass(eq=False)
 class BestOnValidation(ThresholdStrategy):
     """
     The paper's classical method (BEEM, section 4.1): one threshold for all exits, the one of a grid with the best
@@ -28,11 +31,13 @@ class BestOnValidation(ThresholdStrategy):
 
     serves_regression = True
 
-    def __init__(self, grid: list | str | int | None = None, metric: str | None = None) -> None:
-        self.grid = None if grid is None else ThresholdGrid(grid)
-        if metric is not None:
-            check_choice("thresholds.metric", metric, METRICS)
-        self.metric = metric
+    grid: list | str | int | None = None
+    metric: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.metric is not None:
+            check_choice("thresholds.metric", self.metric, METRICS)
+        self.candidates = ThresholdGrid(self.grid, "best_on_validation").candidates
 
     def check_task(self, num_labels: int) -> None:
         super().check_task(num_labels)
@@ -44,7 +49,7 @@ class BestOnValidation(ThresholdStrategy):
         metric = self.metric or table.metric
         labels = table.labels.numpy()
         candidates = []
-        for threshold in self._candidates(table):
+        for threshold in self.candidates(table, table.scores[:, :-1].flatten(), MAX_CANDIDATES):
             exits = table.exits([threshold] * (table.num_exits - 1))
             value = main_score(metric, labels, table.predictions_at(exits).numpy())
             speedup = depth_summary(exits, table.exit_layers, table.costs)["layer_speedup"]
@@ -57,9 +62,3 @@ class BestOnValidation(ThresholdStrategy):
             if threshold != float("inf")
         ]
         return ThresholdFit([best] * (table.num_exits - 1), details={"candidates": shown})
-
-    def _candidates(self, table: ScoreTable) -> list[float]:
-        grid = self.grid or ThresholdGrid.default("best_on_validation", table)
-        if grid.quantiles is None and grid.observed:
-            grid = ThresholdGrid(MAX_CANDIDATES)  # the metric is computed for each
-        return grid.candidates(table, table.scores[:, :-1].flatten())

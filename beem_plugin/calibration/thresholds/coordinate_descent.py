@@ -28,25 +28,15 @@ class CoordinateDescent:
     """
 
     def __init__(self, table: ScoreTable, loss: np.ndarray, cost: np.ndarray, levels: int | None = None) -> None:
-        self.scores = table.scores[:, :-1].double().numpy()
-        self.strict = table.strict
-        self.loss = loss
-        self.cost = cost
+        self.table, self.loss, self.cost = table, loss, cost
+        self.scores, self.strict = table.scores[:, :-1].double().numpy(), table.strict
         self._order = np.argsort(-self.scores, axis=0, kind="stable").T
         # For each exit the number of sorted samples that pass each candidate, and the candidates.
         ordered = np.take_along_axis(self.scores.T, self._order, axis=1)
         self._candidates = [candidates(scores, levels, self.strict) for scores in ordered]
 
-    def exits(self, thresholds: np.ndarray) -> np.ndarray:
-        """`(samples,)` the 0-based exit of each sample."""
-        last = np.ones((len(self.scores), 1), dtype=bool)
-        passes = np.concatenate([compare(self.scores, thresholds, self.strict), last], axis=1)
-        return np.asarray(passes.argmax(axis=1))
-
     def means(self, thresholds: np.ndarray) -> tuple[float, float]:
-        """Mean loss and mean cost."""
-        exits = self.exits(thresholds)
-        return float(self.loss[np.arange(len(exits)), exits].mean()), float(self.cost[exits].mean())
+        return means(self.table, self.loss, self.cost, thresholds)
 
     def objective(self, thresholds: np.ndarray, multiplier: float) -> float:
         loss, cost = self.means(thresholds)
@@ -84,6 +74,12 @@ class CoordinateDescent:
             if not improved:
                 break
         return thresholds
+
+
+def means(table: ScoreTable, loss: np.ndarray, cost: np.ndarray, thresholds: np.ndarray) -> tuple[float, float]:
+    """Mean loss and mean cost, of `(samples, exits)` losses and `(exits,)` costs."""
+    exits = table.exits(thresholds.tolist()).numpy() - 1
+    return float(loss[np.arange(len(exits)), exits].mean()), float(cost[exits].mean())
 
 
 def candidates(ordered: np.ndarray, levels: int | None, strict: bool) -> tuple[np.ndarray, np.ndarray]:

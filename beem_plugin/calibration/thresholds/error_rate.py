@@ -1,14 +1,14 @@
 """One threshold per exit, from the error rate of the samples that exit there."""
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from beem_plugin.common.errors import ConfigurationError, check_choice, check_number
 from beem_plugin.exits.score_table import ScoreTable
-from beem_plugin.exits.threshold_strategy import ThresholdFit, ThresholdGrid, ThresholdStrategy, check_tolerance
+from beem_plugin.exits.threshold_strategy import ThresholdFit, ThresholdGrid, ThresholdStrategy
 
 COUNTINGS = ("sequential", "marginal")
 CONSTRAINTS = ("final_error", "same_samples")
@@ -16,6 +16,7 @@ STATISTICS = ("score", "confidence")
 
 
 @ThresholdStrategy.register("error_rate")
+@dataclass(eq=False)
 class ErrorRate(ThresholdStrategy):
     """
     The paper's solver (BEEM, section 3.3, Eq. 4): at each exit t the smallest threshold at which the exiting samples
@@ -54,34 +55,26 @@ class ErrorRate(ThresholdStrategy):
         For a regression: a value farther than this from the label counts as an error.
     """
 
-    def __init__(
-        self,
-        grid: list | str | int | None = None,
-        counting: str = "sequential",
-        constraint: str = "final_error",
-        min_support: int = 10,
-        monotone: bool = False,
-        slack: float = 0.0,
-        error: float | None = None,
-        statistic: str = "score",
-        tolerance: float | None = None,
-    ) -> None:
-        check_choice("thresholds.counting", counting, COUNTINGS)
-        check_choice("thresholds.constraint", constraint, CONSTRAINTS)
-        check_choice("thresholds.statistic", statistic, STATISTICS)
-        check_number("thresholds.min_support", min_support, 1)
-        check_number("thresholds.error", error or 0.0, high=1)
-        if error is not None and constraint != "final_error":
+    grid: list | str | int | None = None
+    counting: str = "sequential"
+    constraint: str = "final_error"
+    min_support: int = 10
+    monotone: bool = False
+    slack: float = 0.0
+    error: float | None = None
+    statistic: str = "score"
+    tolerance: float | None = None
+
+    def __post_init__(self) -> None:
+        check_choice("thresholds.counting", self.counting, COUNTINGS)
+        check_choice("thresholds.constraint", self.constraint, CONSTRAINTS)
+        check_choice("thresholds.statistic", self.statistic, STATISTICS)
+        check_number("thresholds.min_support", self.min_support, 1)
+        check_number("thresholds.error", self.error or 0.0, high=1)
+        check_number("thresholds.tolerance", self.tolerance or 0.0)
+        if self.error is not None and self.constraint != "final_error":
             raise ConfigurationError('thresholds.error: only with constraint "final_error"')
-        self.grid = None if grid is None else ThresholdGrid(grid)
-        self.counting = counting
-        self.constraint = constraint
-        self.min_support = min_support
-        self.monotone = monotone
-        self.slack = slack
-        self.error = error
-        self.statistic = statistic
-        self.tolerance = check_tolerance(tolerance)
+        self.candidates = ThresholdGrid(self.grid, "error_rate").candidates
 
     def fit(self, table: ScoreTable) -> ThresholdFit:
         table.require_labels("error_rate")
@@ -108,9 +101,8 @@ class ErrorRate(ThresholdStrategy):
         scores, order = scores[counted].sort(descending=True)
         errors = cumulated(wrong[counted][order])
         final_errors = cumulated(final_wrong[counted][order])
-        grid = self.grid or ThresholdGrid.default("error_rate", table)
         # From never down: a constraint that must hold for all larger thresholds is a prefix of this list.
-        candidates = torch.tensor(grid.candidates(table, scores)[::-1], dtype=scores.dtype)
+        candidates = torch.tensor(self.candidates(table, scores)[::-1], dtype=scores.dtype)
         samples = torch.searchsorted(-scores, -candidates, right=not table.strict)
         bound = allowed * samples if self.constraint == "final_error" else final_errors[samples]
         # Rates are compared as counts, exact where q = p.

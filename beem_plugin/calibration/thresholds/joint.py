@@ -1,25 +1,11 @@
-"""The thresholds of all exits optimised together, for accuracy at a speed."""
-
-from __future__ import annotations
-
-import functools
-import math
-from typing import Any
+"""Accuracy at a speed: the thresholds of all exits optimised together, or one threshold for all exits."""
 
 import numpy as np
-import torch
 
-from beem_plugin.calibration.thresholds.coordinate_descent import CoordinateDescent, PassRates
-from beem_plugin.calibration.thresholds.cost import CostStrategy
-from beem_plugin.calibration.thresholds.path import ThresholdPath
+from beem_plugin.calibration.thresholds.cost import CostStrategy, Search
 from beem_plugin.common.errors import ConfigurationError, check_number
 from beem_plugin.exits.score_table import ScoreTable
 from beem_plugin.exits.threshold_strategy import ThresholdFit, ThresholdStrategy
-
-MULTIPLIER_STEPS = 16
-BLEND_STEPS = 32
-MOST_CHANGE = 4.0  # to meet a budget, shares of staying samples are raised to a power between this and its inverse
-CHANGE_STEPS = 12
 
 
 @ThresholdStrategy.register("joint")
@@ -70,110 +56,76 @@ class Joint(CostStrategy):
                 f"thresholds: found speedup {speedup}, budget {budget}, multiplier {multiplier}, allowed: exactly one"
             )
         check_number("thresholds.multiplier", multiplier or 0.0)
-        super().__init__(speedup, cost, budget)
-        self.multiplier = multiplier
         given = levels if isinstance(levels, list) else [] if levels is None else [levels]
         if levels == [] or any(one < 1 for one in given):
             raise ConfigurationError(f"thresholds.levels: found {levels}, allowed: integers from 1")
-        self.levels = max(given, default=None)
+        super().__init__(speedup, cost, budget, max(given, default=None))
         check_number("thresholds.folds", folds, 1)
+        self.multiplier = multiplier
         self.folds = folds
         self.seed = seed
 
     def fit(self, table: ScoreTable) -> ThresholdFit:
-        loss, warnings = self.loss_of(table, "joint")
-        cost, full, allowed = self.costs_of(table)
-        search = _Search(table, loss, cost / full, self.levels)
-        multiplier, share = self.multiplier, None
-        if multiplier is None:
-            share = allowed / full
-            multiplier = search.bracket(share)[1]
-            if search.path_cost[-1] > share + 1e-9:
-                warnings.append(self.unreachable(float(1 / search.path_cost[-1])))
+        search, share, warnings = self.search_of(table, "joint")
+        multiplier = (self.multiplier or 0.0) if share is None else search.bracket(share)[1]
         thresholds = self._averaged(search, multiplier, share)
-        reached_loss, reached_cost = search.means(thresholds)
-        details: dict[str, Any] = {
-            "multiplier": multiplier,
-            "calibration_loss": reached_loss,
-            "calibration_speedup": 1 / reached_cost,
-        }
+        loss, cost = search.means(thresholds)
+        details = {"multiplier": multiplier, "calibration_loss": loss, "calibration_speedup": 1 / cost}
         return ThresholdFit(thresholds.tolist(), warnings, details)
 
-    def _averaged(self, search: _Search, multiplier: float, share: float | None) -> np.ndarray:
-        table, count = search.table, self.folds
-        if count == 1 or len(table) < 2 * count:
+    def _averaged(self, search: Search, multiplier: float, share: float | None) -> np.ndarray:
+        samples, count = len(search.table), self.folds
+        if count == 1 or samples < 2 * count:
             return search.thresholds(multiplier, share)
-        fold = np.random.default_rng(self.seed).permutation(len(table)) % count
-        rates = []
-        for number in range(count):
-            rows = np.flatnonzero(fold != number)
-            part = _Search(table.select(torch.from_numpy(rows)), search.loss[rows], search.cost, self.levels)
-            rates.append(search.rates.of(part.thresholds(multiplier, share)))
-        mean = np.mean(rates, axis=0)
+        fold = np.random.default_rng(self.seed).permutation(samples) % count
+        parts = (search.select(np.flatnonzero(fold != number)) for number in range(count))
+        mean = np.mean([search.rates.of(part.thresholds(multiplier, share)) for part in parts], axis=0)
         return search.rates.thresholds(mean) if share is None else search.within_budget(mean, share)
 
 
-class _Search:
-    """Optima on one set of samples; `cost` is relative to full depth."""
+@ThresholdStrategy.register("budget")
+class BudgetThresholds(CostStrategy):
+    """
+    The thresholds that reach a speed at the smallest error on the calibration data. By default one threshold for all
+    exits, the exact optimum; with `per_exit`, one per exit by `Joint` with its defaults. The speed is reached on the
+    calibration data; on other data of the same kind it varies. Without labels the disagreement with the last exit
+    replaces the error. In a regression the error is the squared one.
 
-    def __init__(self, table: ScoreTable, loss: np.ndarray, cost: np.ndarray, levels: int | None) -> None:
-        self.table, self.loss, self.cost = table, loss, cost
-        self.path = ThresholdPath(table)
-        self.rates = PassRates(table)
-        self.path_loss = self.path.sums(loss) / max(len(table), 1)
-        self.path_cost = self.path.sums(np.broadcast_to(cost, loss.shape)) / max(len(table), 1)
-        self.descent = CoordinateDescent(table, loss, cost, levels)
-        self.means = self.descent.means
-        self.optimum = functools.cache(self._optimum)
+    Registered as a `ThresholdStrategy` with name "budget".
 
-    def thresholds(self, multiplier: float, share: float | None) -> np.ndarray:
-        """The best thresholds: for mean loss + multiplier * cost, or within a mean cost of `share`."""
-        return self.optimum(multiplier) if share is None else self._within(share)
+    # Parameters
 
-    def shared(self, share: float) -> np.ndarray:
-        """The best threshold for all exits within `share`, once per exit; the fastest, if there is none."""
-        affordable = self.path_cost <= share + 1e-9
-        if not affordable.any():
-            return self.path.thresholds(len(self.path) - 1)
-        return self.path.thresholds(int(np.where(affordable, self.path_loss, math.inf).argmin()))
+    speedup, cost, budget
+        See `CostStrategy`; exactly one of `speedup` and `budget`.
+    per_exit : `bool`, optional (default = `False`)
+    """
 
-    def _optimum(self, multiplier: float) -> np.ndarray:
-        shared = self.path.thresholds(int((self.path_loss + multiplier * self.path_cost).argmin()))
-        return self.descent.best(multiplier, [shared, self.path.thresholds(0)])
+    def __init__(
+        self,
+        speedup: float | None = None,
+        cost: list[float] | None = None,
+        budget: float | None = None,
+        per_exit: bool = False,
+    ) -> None:
+        if (speedup is None) == (budget is None):
+            raise ConfigurationError(
+                f"thresholds: found speedup {speedup}, budget {budget}, allowed: exactly one of them"
+            )
+        super().__init__(speedup, cost, budget)
+        self.joint = Joint(speedup=speedup, cost=cost, budget=budget) if per_exit else None
 
-    def bracket(self, share: float) -> tuple[float, float]:
-        """A multiplier whose optimum costs more than `share` and one whose optimum does not, close to each other."""
-
-        def fast(multiplier: float) -> bool:
-            return self.means(self.optimum(multiplier))[1] <= share + 1e-12
-
-        slow, enough = 0.0, 1e-4
-        if fast(slow):
-            return 0.0, 0.0
-        while not fast(enough) and enough < 1e4:
-            slow, enough = enough, enough * 4
-        for _ in range(MULTIPLIER_STEPS):
-            middle = math.sqrt(max(slow, 1e-6) * enough)
-            slow, enough = (slow, middle) if fast(middle) else (middle, enough)
-        return slow, enough
-
-    def _within(self, share: float) -> np.ndarray:
-        """The least loss found whose mean cost is at most `share`; the fastest shared threshold if there is none."""
-        slow, fast = (self.optimum(multiplier) for multiplier in self.bracket(share))
-        offered = [self.rates.between(slow, fast, step / BLEND_STEPS) for step in range(BLEND_STEPS + 1)]
-        shared = self.shared(share)
-        evaluated = [(self.means(thresholds), thresholds) for thresholds in (shared, *offered)]
-        feasible = [entry for entry in evaluated if entry[0][1] <= share + 1e-9]
-        return min(feasible, key=lambda entry: entry[0])[1] if feasible else shared
-
-    def within_budget(self, rates: np.ndarray, share: float) -> np.ndarray:
-        """The slowest thresholds within `share` whose rates are `rates` with the staying shares raised to a power."""
-        found, low, high = None, 1 / MOST_CHANGE, MOST_CHANGE
-        for _ in range(CHANGE_STEPS):
-            power = math.sqrt(low * high)
-            thresholds = self.rates.thresholds(1 - (1 - rates) ** power)
-            if self.means(thresholds)[1] <= share + 1e-9:
-                found, high = thresholds, power
-            else:
-                low = power
-        return self.shared(share) if found is None else found
+    def fit(self, table: ScoreTable) -> ThresholdFit:
+        if self.joint is not None:
+            return self.joint.fit(table)
+        search, share, warnings = self.search_of(table, "budget")
+        assert share is not None, "one of speedup and budget is given"
+        thresholds = search.shared(share)
+        loss, cost = search.means(thresholds)
+        full = float(table.full_cost if self.cost is None else self.cost[-1])
+        details = {
+            "mean_cost": cost * full,
+            "allowed_cost": share * full,
+            "calibration_loss": loss,
+            "calibration_speedup": 1 / cost,
+        }
+        return ThresholdFit(thresholds.tolist(), warnings, details)

@@ -1,7 +1,7 @@
 """Thresholds whose risk on new data is bounded, with a stated probability."""
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from beem_plugin.calibration.thresholds.coordinate_descent import ThresholdFamil
 from beem_plugin.calibration.thresholds.path import ThresholdPath
 from beem_plugin.common.errors import ConfigurationError, check_choice, check_number
 from beem_plugin.exits.score_table import ScoreTable
-from beem_plugin.exits.threshold_strategy import ThresholdFit, ThresholdStrategy, check_tolerance
+from beem_plugin.exits.threshold_strategy import ThresholdFit, ThresholdStrategy
 
 RISKS = ("accuracy_loss", "disagreement", "error")
 METHODS = ("ltt_binomial", "ltt_hoeffding_bentkus", "ucb", "crc")
@@ -20,6 +20,7 @@ UCB_BOUNDS = ("betting", "hoeffding_bentkus")
 
 
 @ThresholdStrategy.register("risk_controlled")
+@dataclass(eq=False)
 class RiskControlled(ThresholdStrategy):
     """
     The most permissive thresholds whose mean risk on new data of the same kind is at most `epsilon`: with probability
@@ -66,41 +67,33 @@ class RiskControlled(ThresholdStrategy):
         as wrong. CATs (Schuster et al. 2021) takes `"disagreement"` with 0.5 on STS-B.
     """
 
-    def __init__(
-        self,
-        epsilon: float = 0.02,
-        risk: str = "accuracy_loss",
-        delta: float = 0.1,
-        method: str = "ltt_binomial",
-        bound: str = "betting",
-        clip: bool = True,
-        per_exit: bool = False,
-        shape_fraction: float = 0.5,
-        seed: int = 0,
-        tolerance: float | None = None,
-    ) -> None:
-        for key, number in (("epsilon", epsilon), ("delta", delta), ("shape_fraction", shape_fraction)):
-            check_number(f"thresholds.{key}", number, high=1, open_low=True, open_high=True)
-        for key, value, allowed in (("method", method, METHODS), ("bound", bound, UCB_BOUNDS), ("risk", risk, RISKS)):
-            check_choice(f"thresholds.{key}", value, allowed)
-        if not clip and risk != "accuracy_loss":
-            raise ConfigurationError(
-                'thresholds.clip: false only goes with risk "accuracy_loss"; others are never negative'
-            )
-        if method == "ltt_binomial" and not clip:
-            raise ConfigurationError(
+    epsilon: float = 0.02
+    risk: str = "accuracy_loss"
+    delta: float = 0.1
+    method: str = "ltt_binomial"
+    bound: str = "betting"
+    clip: bool = True
+    per_exit: bool = False
+    shape_fraction: float = 0.5
+    seed: int = 0
+    tolerance: float | None = None
+
+    def __post_init__(self) -> None:
+        for key in ("epsilon", "delta", "shape_fraction"):
+            check_number(f"thresholds.{key}", getattr(self, key), high=1, open_low=True, open_high=True)
+        check_choice("thresholds.method", self.method, METHODS)
+        check_choice("thresholds.bound", self.bound, UCB_BOUNDS)
+        check_choice("thresholds.risk", self.risk, RISKS)
+        check_number("thresholds.tolerance", self.tolerance or 0.0)
+        if not self.clip and self.risk != "accuracy_loss":
+            raise ConfigurationError('thresholds.clip: false only with risk "accuracy_loss"; others are never negative')
+        if not self.clip and self.method == "ltt_binomial":
+            message = (
                 'thresholds.method: "ltt_binomial" needs a 0/1 risk; without clip use "ucb" or "ltt_hoeffding_bentkus"'
             )
-        self.epsilon = epsilon
-        self.risk = risk
-        self.delta = delta
-        self.method = method
-        self.clip = clip
-        self.per_exit = per_exit
-        self.shape_fraction = shape_fraction
-        self.seed = seed
-        self.tolerance = check_tolerance(tolerance)
-        self._bets = method == "ucb" and bound == "betting"  # whether the test needs every loss, not only their sum
+            raise ConfigurationError(message)
+        # Whether the test needs every loss, not only their sum.
+        self._bets = self.method == "ucb" and self.bound == "betting"
 
     def losses(self, table: ScoreTable) -> np.ndarray:
         """`(samples, exits)` float64: the risk of each sample if it exits there, from 0 (without `clip` -1) to 1."""

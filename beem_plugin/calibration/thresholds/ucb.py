@@ -1,6 +1,7 @@
 """A threshold learned online, without labels, by a bandit."""
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from torch import Tensor
@@ -12,6 +13,7 @@ from beem_plugin.exits.threshold_strategy import ThresholdFit, ThresholdGrid, Th
 
 
 @ThresholdStrategy.register("ucb")
+@dataclass(eq=False)
 class UpperConfidenceBound(ThresholdStrategy):
     """
     CeeBERT (Bajpai and Hanawal 2024) and UEE-UCB: one threshold for all exits, an arm of a bandit for each candidate.
@@ -38,16 +40,18 @@ class UpperConfidenceBound(ThresholdStrategy):
     exploration : `float`, optional (default = `1.0`)
     """
 
-    def __init__(self, grid: list | str | int = 10, mu: float = 0.1, exploration: float = 1.0) -> None:
-        check_number("thresholds.mu", mu)
-        check_number("thresholds.exploration", exploration)
-        self.grid = ThresholdGrid(grid)
-        self.mu = mu
-        self.exploration = exploration
+    grid: list | str | int = 10
+    mu: float = 0.1
+    exploration: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_number("thresholds.mu", self.mu)
+        check_number("thresholds.exploration", self.exploration)
+        self.candidates = ThresholdGrid(self.grid).candidates
 
     def fit(self, table: ScoreTable) -> ThresholdFit:
         table.require_samples("ucb")
-        arms = self.grid.candidates(table, table.scores[:, :-1].flatten())
+        arms = self.candidates(table, table.scores[:, :-1].flatten())
         rewards = self.rewards(table, arms)
         bandit = Bandit(len(arms), self.exploration)
         for row in rewards:

@@ -11,7 +11,7 @@ from torch import Tensor
 from beem_plugin.calibration.operating_points import with_budget
 from beem_plugin.calibration.replay import replay
 from beem_plugin.calibration.thresholds import NEVER
-from beem_plugin.calibration.thresholds.budget import BudgetThresholds
+from beem_plugin.calibration.thresholds.joint import BudgetThresholds
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.comparison.calibrate import has_thresholds, with_thresholds
 from beem_plugin.comparison.plain_networks import right_of_last_exit
