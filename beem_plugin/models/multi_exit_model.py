@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -207,8 +207,8 @@ class MultiExitRegressor(MultiExitModel):
         values = [float(instance.label) for instance in instances if instance.label is not None]
         if not self.start_at_mean or not values:
             return
-        for head in self.encoder.exits:
-            bias = cast(torch.nn.Linear, head.classifier).bias
+        for module in self.encoder.exits.modules():
+            classifier = getattr(module, "classifier", None)
             # A bias other than 0 comes from trained weights and is kept.
-            if not bool(bias.detach().any()):
-                torch.nn.init.constant_(bias, sum(values) / len(values))
+            if isinstance(classifier, torch.nn.Linear) and not bool(classifier.bias.detach().any()):
+                torch.nn.init.constant_(classifier.bias, sum(values) / len(values))
