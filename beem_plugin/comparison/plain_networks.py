@@ -54,9 +54,12 @@ def plain_config(config: dict[str, Any], layers: int) -> dict[str, Any]:
 
 
 def distilled_config(config: dict[str, Any], teacher: str) -> dict[str, Any]:
-    """A plain network's config with half of its loss from the probabilities of the archive `teacher`."""
-    objective = {"type": "distilled", "teacher": teacher, "objective": config["model"]["objective"]}
-    return {**config, "model": {**config["model"], "objective": objective}}
+    """
+    The config with the archive `teacher` as that of its objective, which half of the loss is from where none was named.
+    """
+    own = config["model"]["objective"]
+    objective = own if own.get("type") == "distilled" else {"type": "distilled", "objective": own}
+    return {**config, "model": {**config["model"], "objective": {**objective, "teacher": teacher}}}
 
 
 def full_depth(config: dict[str, Any]) -> int:

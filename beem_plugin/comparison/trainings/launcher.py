@@ -8,7 +8,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Queue
@@ -86,19 +86,23 @@ class Launcher:
         self, runs: Sequence[TrainingRun], steps: Steps = no_steps, report: Callable[[str], None] = print
     ) -> Iterator[tuple[TrainingRun, str | None]]:
         """
-        Trains what is not finished, and takes the `steps` of each run; an interrupted run goes on. Gives each run as it
-        ends, with its error in one line or `None`; `report` gets a line on the running ones every half minute. Left
-        early, it ends them as Ctrl-C does.
+        Trains what is not finished, each run after its teacher, and takes the `steps` of each; an interrupted run goes
+        on. Gives each run as it ends, with its error in one line or `None`; `report` gets a line on the running ones
+        every half minute. Left early, it ends them as Ctrl-C does.
         """
+        waiting, running = list(runs), dict[Future[str | None], TrainingRun]()
         with ThreadPoolExecutor(self.jobs) as pool:
-            futures = {pool.submit(self.train, run, steps): run for run in runs}
             try:
-                pending = set(futures)
-                while pending:
-                    done, pending = wait(pending, REPORT_SECONDS, FIRST_COMPLETED)
-                    yield from ((futures[future], future.result()) for future in done)
+                while waiting or running:
+                    pending = {run.serialization_dir for run in (*waiting, *running.values())}
+                    ready = [run for run in waiting if run.needs is None or run.needs.serialization_dir not in pending]
+                    for run in ready[: self.jobs - len(running)]:
+                        waiting.remove(run)
+                        running[pool.submit(self.train, run, steps)] = run
+                    done, _ = wait(running, REPORT_SECONDS, FIRST_COMPLETED)
+                    yield from [(running.pop(future), future.result()) for future in done]
                     if not done:
-                        report("; ".join(futures[future].progress for future in pending if future.running()))
+                        report("; ".join(run.progress for run in running.values()))
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 self.stop()

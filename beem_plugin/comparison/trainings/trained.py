@@ -159,22 +159,27 @@ def score_of(config: dict[str, Any], metrics: dict[str, Any]) -> float | None:
     return MetricTracker(wanted).combined_score(known) if {name.lstrip("+-") for name in names} <= set(known) else None
 
 
-def judging_steps(run: TrainingRun, like: Variant | None = None) -> list[Callable[[], Any]]:
-    """
-    `Steps`: what `judge` reads for the variants of the training; or, of whatever training, the data that `like` is
-    fitted on and judged on.
-    """
+def judging_steps(run: TrainingRun) -> list[Callable[[], Any]]:
+    """`Steps`: what `judge` reads for the variants of the training."""
     trained = TrainedRun(run)
-    steps: list[Callable[[], Any]] = [] if "parameters" in run.record else [lambda: trained.figures]
-    for variant in run.training.variants if like is None else [like]:
-        judged_on = variant.judged_source()
-        sources = variant.sources() if like is None else [(variant.calibration_source(), True), (judged_on, False)]
-        for source, by_training_reader in sources:
-            if not trained.trace_path(source, by_training_reader).is_file():
-                steps.append(partial(trained.trace, source, variant.batch_size, by_training_reader))
-        if not trained.macs_path(judged_on).is_file():
-            steps.append(partial(trained.macs, judged_on))
-    return steps
+    return [step for one in run.training.variants for step in reading_steps(trained, one, one.sources())]
+
+
+def tracing_steps(run: TrainingRun, like: Variant | None = None) -> list[Callable[[], Any]]:
+    """`Steps` of the data that `like`, by default the training's first variant, is fitted on and judged on."""
+    variant = like or run.training.variants[0]
+    sources = [(variant.calibration_source(), True), (variant.judged_source(), False)]
+    return reading_steps(TrainedRun(run), variant, sources)
+
+
+def reading_steps(trained: TrainedRun, variant: Variant, sources: list[tuple[str, bool]]) -> list[Callable[[], Any]]:
+    """Traces of `sources`, multiply-accumulates on the data that the variant is judged on, numbers of parameters."""
+    steps: list[Callable[[], Any]] = [] if "parameters" in trained.run.record else [lambda: trained.figures]
+    for source, by_training_reader in sources:
+        if not trained.trace_path(source, by_training_reader).is_file():
+            steps.append(partial(trained.trace, source, variant.batch_size, by_training_reader))
+    judged_on = variant.judged_source()
+    return steps if trained.macs_path(judged_on).is_file() else [*steps, partial(trained.macs, judged_on)]
 
 
 class Judged(NamedTuple):

@@ -74,20 +74,17 @@ class Trainings:
 
     def train(self, launcher: Launcher, steps: Steps = no_steps) -> Iterator[tuple[TrainingRun, str | None]]:
         """
-        Trains what is not done, those that need a teacher after it, and takes the `steps` of each run. Gives each run
-        as it ends, or is found done, with its error in one line or `None`.
+        Trains what is not done, and takes the `steps` of each run. Gives each run as it ends, or is found done, with
+        its error in one line or `None`.
         """
         self.remember()
         runs = self.runs
-        done, count = sum(run.is_finished for run in runs), 0
+        done = sum(run.is_finished for run in runs)
         size = f"{len(self.variants)} variants, {len(self.trainings)} trainings, {self.seeds} seeds"
         say(f"{size}; {done} of {len(runs)} done")
-        for taught in (False, True):
-            now = [run for run in runs if (run.training.teacher is not None) is taught]
-            for run, error in launcher.run(now, steps, say):
-                count += 1
-                say(f"[{count}/{len(runs)}] {run}: {error or 'trained'}")
-                yield run, error
+        for count, (run, error) in enumerate(launcher.run(runs, steps, say), 1):
+            say(f"[{count}/{len(runs)}] {run}: {error or 'trained'}")
+            yield run, error
 
     def remember(self) -> None:
         """

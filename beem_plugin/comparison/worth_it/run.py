@@ -19,7 +19,7 @@ from beem_plugin.comparison.plain_networks import encoder_of, full_depth, plain_
 from beem_plugin.comparison.policy_files import errors_at, load_policies
 from beem_plugin.comparison.trainings.launcher import Launcher
 from beem_plugin.comparison.trainings.runs import file_name
-from beem_plugin.comparison.trainings.trained import judging_steps
+from beem_plugin.comparison.trainings.trained import tracing_steps
 from beem_plugin.comparison.trainings.trainings import Trainings, check_directory, cost_table, say
 from beem_plugin.comparison.trainings.variants import Variant, check_variants
 from beem_plugin.comparison.worth_it.networks import Networks, Plain, Traces
@@ -63,7 +63,7 @@ def worth_it_from_args(args: argparse.Namespace) -> int:
         return 0
     if args.force:
         shutil.rmtree(directory, ignore_errors=True)
-    steps = partial(judging_steps, like=trainings.variants[0])
+    steps = partial(tracing_steps, like=trainings.variants[0])
     ended = trainings.train(Launcher(args.jobs, args.include_package), steps)
     errors = [f"error: {run}: {error}" for run, error in ended if error]
     if errors:
