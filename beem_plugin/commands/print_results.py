@@ -1,13 +1,13 @@
 """`allennlp print-results`"""
 
 import argparse
-import json
 import os
 from pathlib import Path
 from typing import Any
 
 from beem_plugin.commands.subcommand import Argument, Subcommand
-from beem_plugin.common.errors import ConfigurationError, DataError
+from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.strict_json import read_json_object
 
 
 @Subcommand.register("print-results")
@@ -42,18 +42,8 @@ def find_results(path: str, metrics_filename: str) -> dict[str, dict[str, Any]]:
     for root, _, files in os.walk(path):
         if metrics_filename in files:
             file = os.path.join(root, metrics_filename)
-            found[file] = _read(file)
+            found[file] = read_json_object(Path(file))
     return dict(sorted(found.items()))
-
-
-def _read(file: str) -> dict[str, Any]:
-    try:
-        metrics = json.loads(Path(file).read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise DataError(f"{file}: not JSON: {error}") from error
-    if not isinstance(metrics, dict):
-        raise DataError(f"{file}: found a {type(metrics).__name__}, expected an object of metrics")
-    return metrics
 
 
 def _is_number(value: Any) -> bool:

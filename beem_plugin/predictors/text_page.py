@@ -12,9 +12,10 @@ from beem_plugin.data.dataset_reader import DatasetReader
 from beem_plugin.data.instance import Instance
 from beem_plugin.models.multi_exit_model import MultiExitModel
 from beem_plugin.models.multi_exit_trace import trace_model
-from beem_plugin.rendering.pages.texts import texts_page
+from beem_plugin.rendering.pages import render_page
 
 BATCH_SIZE = 32
+POINT = ("speedup", "metric", "shares", "thresholds", "is_current")
 
 
 class TextPage:
@@ -27,7 +28,7 @@ class TextPage:
 
     @cached_property
     def data(self) -> dict[str, Any]:
-        """What the page shows of the model; see `texts_page`."""
+        """What the page shows of the model; `points` are its operating points, from slow to fast."""
         policy, model = self.model.exit_policy, self.model
         inner = threshold_policy(policy)
         return {
@@ -37,16 +38,7 @@ class TextPage:
             "policy": policy.registered_name if inner in (None, policy) else inner.registered_name,  # type: ignore[union-attr]
             "higher": None if inner is None else inner.higher_is_more_confident,
             "metric": MAIN_SCORE[model.metric].replace("_", " "),
-            "points": [
-                {
-                    "speedup": point.speedup,
-                    "metric": point.metric,
-                    "shares": point.shares,
-                    "thresholds": point.thresholds,
-                    "is_current": point.is_current,
-                }
-                for point in self._points
-            ],
+            "points": [{name: getattr(point, name) for name in POINT} for point in self._points],
         }
 
     @cached_property
@@ -70,4 +62,17 @@ class TextPage:
         ]
 
     def html(self, entries: Sequence[dict[str, Any]], is_served: bool = False) -> str:
-        return texts_page(self.data, entries, is_served)
+        """The page of these entries; one that `is_served` asks its server about texts that are typed in."""
+        data, labels = self.data, self.data["labels"]
+        current = next(number for number, point in enumerate(data["points"]) if point["is_current"])
+        return render_page(
+            "texts.html",
+            data=data,
+            texts=entries,
+            rows=sorted(enumerate(entries), key=lambda pair: pair[1]["leaves"][current]),
+            current=current,
+            depth=data["exit_layers"][-1],
+            is_served=is_served,
+            shown=lambda answer: labels[int(answer)] if labels else f"{answer:.3g}",
+            content={"model": data, "texts": list(entries), "current": current},
+        )

@@ -37,4 +37,4 @@ def test_errors(runs, capsys):
     assert capsys.readouterr().err == f"error: {runs}/none: no such directory\n"
     (runs / "b" / "metrics.json").write_text("{")
     assert main("allennlp", ["print-results", str(runs)]) == 1
-    assert "b/metrics.json: not JSON" in capsys.readouterr().err
+    assert "b/metrics.json: not valid JSON" in capsys.readouterr().err
