@@ -60,15 +60,7 @@ _NO_MEMORY = re.compile(r"can't allocate memory|DefaultCPUAllocator: not enough 
 
 
 def main(prog: str | None = None, argv: Sequence[str] | None = None) -> int:
-    """
-    Runs one command and returns the exit status.
-
-    # Parameters
-
-    prog : `str`, optional
-        The name of the program in help messages.
-    argv : `Sequence[str]`, optional (default = `sys.argv[1:]`)
-    """
+    """Runs one command and returns the exit status; `prog` is the program's name in help messages."""
     args = None
     try:
         args = parse_args(prog, argv)

@@ -29,17 +29,9 @@ _MAPPINGS = (dict, abc.Mapping, abc.MutableMapping, OrderedDict)
 
 def construct(cls: type[T], params: Params | Mapping[str, Any] | str, **extras: Any) -> T:
     """
-    Builds any class from a config block: a registered one by its `type`, a plain one by its constructor.
-
-    # Parameters
-
-    cls : `type`
-    params : `Params`, `dict` or `str`
-        The block; a string is short for `{"type": string}`. It is not consumed.
-    extras : `Any`
-        Arguments from the program; those that the constructor does not take are dropped.
-
-    Raises `ConfigurationError`, one line that names the full path of the key, what was found and what is allowed.
+    Builds any class from a config block, which is not consumed: a registered one by its `type`, a plain one by its
+    constructor. A string is short for `{"type": string}`; `extras` are arguments from the program, of which those that
+    the constructor does not take are dropped. Errors name the full path of the key, what was found and what is allowed.
     """
     return build(cls, params, extras)
 

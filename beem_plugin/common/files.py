@@ -175,7 +175,7 @@ def _permissions(path: Path) -> int:
 @contextmanager
 def replaced_folder(folder: Path) -> Iterator[Path]:
     """A new folder that takes the place of `folder` at the end of the block; else `folder` stays as it was."""
-    new, old = _new(folder), _old(folder)
+    new, old = _beside(folder, "new"), _beside(folder, "old")
     new.mkdir(parents=True, exist_ok=True)
     with locked(new) as is_free:
         if not is_free:
@@ -201,13 +201,10 @@ def replaced_folder(folder: Path) -> Iterator[Path]:
 
 def restore_folder(folder: Path) -> None:
     """Restores a folder whose replacement ended between its two steps."""
-    if _old(folder).is_dir() and not folder.exists():
-        _old(folder).rename(folder)
+    old = _beside(folder, "old")
+    if old.is_dir() and not folder.exists():
+        old.rename(folder)
 
 
-def _new(folder: Path) -> Path:
-    return folder.with_name(f".{folder.name}.new")
-
-
-def _old(folder: Path) -> Path:
-    return folder.with_name(f".{folder.name}.old")
+def _beside(folder: Path, kind: str) -> Path:
+    return folder.with_name(f".{folder.name}.{kind}")

@@ -29,13 +29,19 @@ def _ranks(values: np.ndarray) -> np.ndarray:
     return (counts.cumsum() - (counts - 1) / 2)[places]
 
 
-def _label_metric(name: str, labels: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
-    return count_metrics(name, labels, predictions, np.ones(len(labels), dtype=np.int64))
+def count_metrics(
+    name: str, labels: np.ndarray, predictions: np.ndarray, counts: np.ndarray | None = None
+) -> dict[str, float]:
+    """`compute_metrics` from `(cells,)` of a confusion matrix: label, prediction, number of samples (by default 1)."""
+    counts = np.ones(len(labels), dtype=np.int64) if counts is None else np.asarray(counts)
+    if name not in LABEL_METRICS:
+        return compute_metrics(name, np.repeat(labels, counts), np.repeat(predictions, counts))
+    return {key: float(values[0]) for key, values in many_metrics(name, labels, predictions, counts[None]).items()}
 
 
 LABEL_METRICS = ("accuracy", "f1", "macro_f1", "matthews")
-METRICS: dict[str, Metric] = {name: partial(_label_metric, name) for name in LABEL_METRICS}
 REGRESSION_METRICS = ("pearson_spearman",)
+METRICS: dict[str, Metric] = {name: partial(count_metrics, name) for name in LABEL_METRICS}
 METRICS["pearson_spearman"] = pearson_spearman
 
 MAIN_SCORE = {name: name for name in METRICS} | {"f1": "accuracy_f1"}
@@ -55,14 +61,6 @@ def compute_metrics(name: str, labels: np.ndarray, predictions: np.ndarray) -> d
     if labels.shape != predictions.shape or labels.ndim != 1 or not len(labels):
         raise DataError(f"metric {name!r}: labels {labels.shape} and predictions {predictions.shape} do not match")
     return METRICS[name](labels, predictions)
-
-
-def count_metrics(name: str, labels: np.ndarray, predictions: np.ndarray, counts: np.ndarray) -> dict[str, float]:
-    """`compute_metrics` from `(cells,)` of a confusion matrix: label, prediction, and number of samples (1 or more)."""
-    if name not in METRICS or name in REGRESSION_METRICS:
-        return compute_metrics(name, np.repeat(labels, counts), np.repeat(predictions, counts))
-    found = many_metrics(name, labels, predictions, np.asarray(counts)[None])
-    return {key: float(values[0]) for key, values in found.items()}
 
 
 def many_metrics(name: str, labels: np.ndarray, predictions: np.ndarray, counts: np.ndarray) -> dict[str, np.ndarray]:

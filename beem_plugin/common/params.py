@@ -200,13 +200,11 @@ def _evaluate_yaml(path: Path) -> Any:
         """Refuses duplicate keys, of which yaml would drop the first."""
 
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-            seen = set()
-            for key, _ in node.value:
-                if key.tag == "tag:yaml.org,2002:str":
-                    if key.value in seen:
-                        problem = f"duplicate key {key.value}"
-                        raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
-                    seen.add(key.value)
+            keys = [key for key, _ in node.value if key.tag == "tag:yaml.org,2002:str"]
+            for place, key in enumerate(keys):
+                if key.value in (other.value for other in keys[:place]):
+                    problem = f"duplicate key {key.value}"
+                    raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
             return super().construct_mapping(node, deep)
 
     try:

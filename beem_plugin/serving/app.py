@@ -32,14 +32,7 @@ PAGE_HEADERS = {
 
 
 def create_app(pipeline: EarlyExitPipeline, options: ServingOptions | None = None) -> FastAPI:
-    """
-    The application for any ASGI server; it starts and stops its worker thread with the server.
-
-    # Parameters
-
-    pipeline : `EarlyExitPipeline`
-    options : `ServingOptions`, optional
-    """
+    """The application for any ASGI server; it starts and stops its worker thread with the server."""
     service = Service(pipeline, options or ServingOptions())
     names = pipeline.archive.validation_dataset_reader.text_fields
     answer = service.predictor.task.answer  # type: ignore[attr-defined]

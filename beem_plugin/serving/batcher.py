@@ -33,17 +33,8 @@ class Batcher(Generic[Item, Result]):
     up to `max_items`. If fewer requests are queued than the last batch held, more are likely on their way, and the
     worker waits for them, but no longer than `wait_seconds` after the first one arrived. A single client never waits.
 
-    # Parameters
-
-    run : `Callable[[list[Item]], Sequence[Result]]`
-        Computes a batch; one result for each item, in order. Only the worker thread calls it.
-    max_items : `int`
-        Limit of a batch. A larger request is a batch of its own.
-    wait_seconds : `float`
-    max_queued : `int`
-        Items that may wait; `submit` raises `QueueFullError` beyond.
-    on_batch : `Callable[[int, float], None]`, optional
-        Called with the items of each batch and the seconds that its oldest request has waited.
+    `run` computes a batch, one result for each item, and only in the worker thread; `max_queued` items may wait;
+    `on_batch` gets the items of each batch and the seconds that its oldest request has waited.
     """
 
     def __init__(

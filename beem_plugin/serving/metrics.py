@@ -11,14 +11,7 @@ SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
 class ServingMetrics:
-    """
-    # Parameters
-
-    exit_layers : `Sequence[int]`
-        The layer that each exit reads; the last is the network's depth.
-    queued : `Callable[[], int]`
-        Inputs that wait now.
-    """
+    """`exit_layers` are the layers that the exits read; `queued` gives the inputs that wait now."""
 
     def __init__(self, exit_layers: Sequence[int], queued: Callable[[], int]) -> None:
         self.exit_layers = list(exit_layers)

@@ -16,14 +16,7 @@ BATCH_KEY = "inputs"
 
 
 class RequestError(Exception):
-    """
-    # Parameters
-
-    status : `int`
-        Of HTTP.
-    detail : `str`
-        One line for the client.
-    """
+    """An HTTP status, and one line for the client."""
 
     def __init__(self, status: int, detail: str) -> None:
         super().__init__(detail)

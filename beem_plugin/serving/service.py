@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 
-from beem_plugin.common.errors import ConfigurationError, DataError
+from beem_plugin.common.errors import DataError, check_at_least, check_number
 from beem_plugin.data.instance import Instance
 from beem_plugin.data.table_file import TableRow
 from beem_plugin.pipeline import EarlyExitPipeline
@@ -40,14 +40,10 @@ class ServingOptions:
     timeout_s: float = 30.0
 
     def __post_init__(self) -> None:
-        for name in ("max_batch", "max_queue"):
-            if getattr(self, name) < 1:
-                raise ConfigurationError(f"{name}: found {getattr(self, name)}, allowed: 1 or more")
-        for name in ("max_body_mb", "timeout_s"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise ConfigurationError(f"{name}: found {getattr(self, name)}, allowed: more than 0")
-        if not 0 <= self.latency_budget_ms < float("inf"):
-            raise ConfigurationError(f"latency_budget_ms: found {self.latency_budget_ms}, allowed: 0 or more")
+        check_at_least(1, max_batch=self.max_batch, max_queue=self.max_queue)
+        check_number("max_body_mb", self.max_body_mb, open_low=True)
+        check_number("timeout_s", self.timeout_s, open_low=True)
+        check_number("latency_budget_ms", self.latency_budget_ms)
 
     @property
     def max_body_bytes(self) -> int:
@@ -55,14 +51,7 @@ class ServingOptions:
 
 
 class Service:
-    """
-    A pipeline behind a queue. One thread runs the engine; texts are tokenized in others before they are queued.
-
-    # Parameters
-
-    pipeline : `EarlyExitPipeline`
-    options : `ServingOptions`
-    """
+    """A pipeline behind a queue. One thread runs the engine; texts are tokenized in others before they are queued."""
 
     def __init__(self, pipeline: EarlyExitPipeline, options: ServingOptions) -> None:
         pipeline.model.exit_policy.check_calibrated()

@@ -21,16 +21,10 @@ from beem_plugin.common.archive_files import BEST_WEIGHTS
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.files import atomic_write
 from beem_plugin.common.progress import progress_bar
+from beem_plugin.training import evaluation
 from beem_plugin.training.batches import EpochPlan
 from beem_plugin.training.callbacks.callback import TrainerCallback
 from beem_plugin.training.checkpointer import checkpoint_is_due, save_checkpoint, save_torch
-from beem_plugin.training.evaluation import (
-    description_from_metrics,
-    loss_units,
-    merge_metrics,
-    metrics_unchanged,
-    weighted_loss,
-)
 from beem_plugin.training.parameter_groups import frozen_modules_to_eval
 from beem_plugin.training.trainer import RunningTrainer, TrainingError
 
@@ -135,7 +129,7 @@ def train_epoch(trainer: RunningTrainer, epoch: int) -> dict[str, float]:
                 running = {**model.get_metrics(), "batch_loss": window.loss_sum / max(1, window.units)}
                 running["loss"] = trainer.loss_sum / trainer.units
             if is_refresh_due:
-                bar.set_description(f"epoch {epoch} {description_from_metrics(running)}", refresh=False)
+                bar.set_description(f"epoch {epoch} {evaluation.description_from_metrics(running)}", refresh=False)
                 next_refresh = time.monotonic() + BAR_REFRESH_SECONDS
             for callback in listeners:
                 callback.on_batch(
@@ -151,7 +145,7 @@ def train_epoch(trainer: RunningTrainer, epoch: int) -> dict[str, float]:
                 )
             if end < len(plan) and checkpoint_is_due(trainer):
                 save_checkpoint(trainer)
-    merge_metrics(model, trainer.accelerator, "training ")
+    evaluation.merge_metrics(model, trainer.accelerator, "training ")
     metrics = {name: float(value) for name, value in model.get_metrics(reset=True).items()}
     return {"loss": trainer.loss_sum / trainer.units, **metrics}
 
@@ -163,20 +157,22 @@ def _accumulate_gradients(
     accelerator, model = trainer.accelerator, trainer.model
     # All batches are read first: the weight of each depends on the sizes of the others.
     read = [next(batches) for _ in rounds]
-    units = [loss_units(model, batch, plan.samples(number), accelerator) for number, batch in zip(rounds, read)]
+    units = [
+        evaluation.loss_units(model, batch, plan.samples(number), accelerator) for number, batch in zip(rounds, read)
+    ]
     window = Window(sum(map(sum, units)))
     for number, batch, counts in zip(rounds, (send_to_device(batch, accelerator.device) for batch in read), units):
         is_last = number == rounds[-1]
         with contextlib.nullcontext() if is_last else accelerator.no_sync(trainer.prepared_model):
             # A batch that repeats another process's must not change the metrics.
-            with metrics_unchanged(model, plan.samples(number)[accelerator.process_index] == 0):
+            with evaluation.metrics_unchanged(model, plan.samples(number)[accelerator.process_index] == 0):
                 outputs = trainer.prepared_model(**batch)
             loss = outputs.get("loss")
             if loss is None:
                 raise ConfigurationError(
                     f"model: {type(model).__name__} returned no `loss` in training; do the training data have labels?"
                 )
-            loss_sum = weighted_loss(loss, counts, accelerator)
+            loss_sum = evaluation.weighted_loss(loss, counts, accelerator)
             if not math.isfinite(loss_sum):
                 raise TrainingError(
                     f"the training loss is {loss_sum} in epoch {plan.epoch}, batch {number}: lower the learning rate, "

@@ -10,16 +10,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from beem_plugin.common.caption_metrics.java_programs import (
-    INSTALL_JAVA,
-    ScorerError,
-    check_spice_jars,
-    has_java,
-    meteor,
-    package_file,
-    run_java,
-    spice,
-)
+from beem_plugin.common.caption_metrics import java_programs
 from beem_plugin.common.errors import DataError, check_choice
 
 logger = logging.getLogger(__name__)
@@ -47,8 +38,8 @@ def check_metrics(metrics: Sequence[str], spice_jars: str | Path | None = None) 
     """The folder of SPICE's jars if SPICE is requested; raises for an unknown metric and for what is not installed."""
     for name in metrics:
         check_choice("caption metrics", name, METRICS)
-    package_file()
-    return check_spice_jars(spice_jars) if "spice" in metrics else None
+    java_programs.package_file()
+    return java_programs.check_spice_jars(spice_jars) if "spice" in metrics else None
 
 
 def score_captions(
@@ -78,13 +69,13 @@ def score_captions(
             continue
         try:
             if name == "meteor":
-                _add(result, name, *meteor(captions, texts, timeout))
+                _add(result, name, *java_programs.meteor(captions, texts, timeout))
             elif name == "spice":
                 assert jars is not None
-                _add(result, name, *spice(captions, texts, jars, timeout))
+                _add(result, name, *java_programs.spice(captions, texts, jars, timeout))
             else:
                 _python_scores(result, name, captions, texts)
-        except ScorerError as error:
+        except java_programs.ScorerError as error:
             result.warnings.append(f"{name} is omitted: {error}")
     if "cider" in metrics and len(keys) == 1:
         result.warnings.append("cider of a single image is 0 by definition")
@@ -111,12 +102,12 @@ def _tokenized(
     """Tokenized captions and references; references without tokens are removed."""
     flat = captions + [text for texts in references for text in texts]
     try:
-        tokens = treebank_tokens(flat, timeout) if has_java() else None
+        tokens = treebank_tokens(flat, timeout) if java_programs.has_java() else None
         reason = (
             "`java` is not installed: METEOR and SPICE are omitted, and captions are tokenized without the Penn "
-            f"Treebank tokenizer, so other metrics differ slightly from published values; {INSTALL_JAVA}"
+            f"Treebank tokenizer, so other metrics differ slightly from published values; {java_programs.INSTALL_JAVA}"
         )
-    except ScorerError as error:
+    except java_programs.ScorerError as error:
         tokens = None
         reason = f"METEOR and SPICE are omitted, and captions are tokenized without Java: {error}"
     if tokens is None:
@@ -167,20 +158,22 @@ def treebank_tokens(captions: Sequence[str], timeout: float) -> list[str]:
     """The tokens of each caption from the Penn Treebank tokenizer in pycocoevalcap, as for published scores."""
     if not captions:
         return []
-    jar = package_file(*_JAR)
+    jar = java_programs.package_file(*_JAR)
     # pycocoevalcap writes this file to its own folder, which may be read-only.
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "captions.txt"
         source.write_text("".join(f"{one_line(caption)}\n" for caption in captions), encoding="utf-8", newline="\n")
         main = "edu.stanford.nlp.process.PTBTokenizer"
-        output = run_java(
+        output = java_programs.run_java(
             ["-cp", str(jar), main, "-preserveLines", "-lowerCase", str(source)], "the caption tokenizer", timeout
         )
     lines = output.split("\n")
     if lines and not lines[-1]:
         lines.pop()
     if len(lines) != len(captions):
-        raise ScorerError(f"the caption tokenizer returned {len(lines)} lines for {len(captions)} captions")
+        raise java_programs.ScorerError(
+            f"the caption tokenizer returned {len(lines)} lines for {len(captions)} captions"
+        )
     return [_without_punctuation(line.split(" ")) for line in lines]
 
 

@@ -6,18 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from beem_plugin.rendering import plots
 from beem_plugin.rendering.pages import data_uri, render_page
-from beem_plugin.rendering.plots import (
-    BLUE,
-    GREY,
-    LIGHT,
-    Series,
-    SpeedPanel,
-    exits_plot,
-    new_figure,
-    plots_available,
-    speed_plot,
-)
 from beem_plugin.rendering.tables import Column, Table
 
 CONDITIONS = {True: "holds at every exit", False: "does not hold", None: "cannot be estimated at every exit"}
@@ -27,20 +17,20 @@ ANSWERS = {True: "yes", False: "no", None: "-"}
 def calibration_page(evidence: dict[str, Any]) -> str:
     """HTML of `calibration_evidence`, or of what `report.json` holds; without matplotlib only tables."""
     report, rows, theory = evidence["calibration"], evidence["reliability"], evidence["theory"]
-    plots, name = plots_available(), policy_name(report["policy"])
+    drawn, name = plots.plots_available(), policy_name(report["policy"])
     return render_page(
         "calibration.html",
         name=name,
         report=report,
         cards=_cards(evidence),
-        plots=plots,
+        plots=drawn,
         fixed_exits=evidence["fixed_exits"],
-        curve_image=data_uri(curve_figure(evidence)) if plots and evidence["fixed_exits"] else None,
+        curve_image=data_uri(curve_figure(evidence)) if drawn and evidence["fixed_exits"] else None,
         curve_table=_curve_table(evidence["curve"]),
-        exits_image=data_uri(exits_figure(report)) if plots else None,
+        exits_image=data_uri(exits_figure(report)) if drawn else None,
         exits_table=exits_table(report),
         recalibrated=bool(rows) and rows[0]["after"] is not None,
-        reliability_image=data_uri(reliability_figure(rows)) if plots and rows else None,
+        reliability_image=data_uri(reliability_figure(rows)) if drawn and rows else None,
         reliability_table=_reliability_table(rows) if rows else None,
         theory=theory,
         condition=CONDITIONS[theory["condition_holds"]] if theory and name.split()[-1] == "beem" else None,
@@ -78,37 +68,37 @@ def curve_figure(evidence: dict[str, Any]) -> Any:
     report, fixed, curve = evidence["calibration"], evidence["fixed_exits"], evidence["curve"]
     speed, accuracy = report["layer_speedup"], 100 * (1 - report["error"])
     fixed_points = fixed["speedup"], [100 * value for value in fixed["accuracy"]]
-    series = [Series("all samples at the same exit", -1, line=fixed_points, dots=fixed_points)]
+    series = [plots.Series("all samples at the same exit", -1, line=fixed_points, dots=fixed_points)]
     if curve is not None:
         points = curve["speedup"], [100 * value for value in curve["accuracy"]]
-        series.append(Series("this score, one threshold for all exits", 0, line=points))
+        series.append(plots.Series("this score, one threshold for all exits", 0, line=points))
     if (plain := evidence.get("plain")) is not None:
         points = plain["speedup"], [100 * value for value in plain["accuracy"]]
-        series.append(Series("plain networks", 2, dots=points))
-    series.append(Series("chosen", 1, dots=([speed], [accuracy]), note=f"{speed:.2f}x, {accuracy:.1f} %"))
+        series.append(plots.Series("plain networks", 2, dots=points))
+    series.append(plots.Series("chosen", 1, dots=([speed], [accuracy]), note=f"{speed:.2f}x, {accuracy:.1f} %"))
     last = 100 * (1 - report["final_error"])
     label = "accuracy on the calibration data (%)"
-    return speed_plot([SpeedPanel(label, last, series, farthest=max(3.0, 1.25 * speed))])
+    return plots.speed_plot([plots.SpeedPanel(label, last, series, farthest=max(3.0, 1.25 * speed))])
 
 
 def exits_figure(report: dict[str, Any]) -> Any:
     total = max(report["samples"], 1)
     errors = [entry["errors"] for entry in report["evidence"]]
     wrong = None if report["error"] is None else [100 * count / total for count in errors]
-    return exits_plot([100 * count / total for count in report["exit_histogram"]], wrong)
+    return plots.exits_plot([100 * count / total for count in report["exit_histogram"]], wrong)
 
 
 def reliability_figure(rows: Sequence[dict[str, Any]]) -> Any:
     """One small diagram an exit: accuracy against confidence, before and after confidence calibration."""
     columns = min(4, len(rows))
     lines = math.ceil(len(rows) / columns)
-    figure, axes = new_figure(8.2, 2.25 * lines + 0.3, lines, columns)
+    figure, axes = plots.new_figure(8.2, 2.25 * lines + 0.3, lines, columns)
     for panel, row in zip(axes, rows, strict=False):
-        panel.plot([0, 1], [0, 1], color=LIGHT, linewidth=1.2, zorder=1)
+        panel.plot([0, 1], [0, 1], color=plots.LIGHT, linewidth=1.2, zorder=1)
         title = f"exit {row['exit']}   ECE {100 * row['ece_before']:.1f}"
-        lines_shown = [(row["before"], GREY if row["after"] else BLUE)]
+        lines_shown = [(row["before"], plots.GREY if row["after"] else plots.BLUE)]
         if row["after"]:
-            lines_shown.append((row["after"], BLUE))
+            lines_shown.append((row["after"], plots.BLUE))
             title += f" → {100 * row['ece_after']:.1f}"
         for bins, colour in lines_shown:
             filled = [entry for entry in bins if entry["samples"]]

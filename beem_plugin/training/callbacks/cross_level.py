@@ -13,16 +13,8 @@ from torch import Tensor
 from beem_plugin.common.errors import ConfigurationError, check_number
 from beem_plugin.data.data_loader import DataLoader
 from beem_plugin.models.model import evaluating
+from beem_plugin.training import cross_level
 from beem_plugin.training.callbacks.callback import TrainerCallback
-from beem_plugin.training.cross_level import (
-    HeldOutBatches,
-    TermLosses,
-    count_of,
-    mean_cross_entropy,
-    measured,
-    term_weight_gradient,
-    through_softmax,
-)
 from beem_plugin.training.trainer import RunningTrainer
 
 logger = logging.getLogger(__name__)
@@ -77,7 +69,7 @@ class CrossLevel(TrainerCallback):
         super().__init__(self.serialization_dir)
         check_number("share", self.share, high=1, open_low=True, open_high=True)
         check_number("interval", self.interval, low=1)
-        self.held_out: HeldOutBatches | None = None
+        self.held_out: cross_level.HeldOutBatches | None = None
         self._held_out_loader: DataLoader | None = None
         self._optimizer: torch.optim.Optimizer | None = None
         self._optimizer_state: dict[str, Any] | None = None
@@ -105,7 +97,7 @@ class CrossLevel(TrainerCallback):
                 f"trainer.mixed_precision: found {trainer.accelerator.mixed_precision!r}, allowed with cross_level: "
                 '"no", since small differences of losses need float32'
             )
-        self.held_out = HeldOutBatches(
+        self.held_out = cross_level.HeldOutBatches(
             self._held_out_loader, trainer.accelerator.process_index, trainer.accelerator.num_processes
         )
         self._optimizer = torch.optim.Adam([objective.loss_weights], lr=self.learning_rate)
@@ -122,29 +114,29 @@ class CrossLevel(TrainerCallback):
         weights = objective.loss_weights.detach().softmax(0)
         held_out_batch, held_out_share = self.held_out.get(update)
         held_out_batch = send_to_device(held_out_batch, accelerator.device)
-        shares = [count_of(batch) / sum(map(count_of, batch_inputs)) for batch in batch_inputs]
+        shares = [cross_level.count_of(batch) / sum(map(cross_level.count_of, batch_inputs)) for batch in batch_inputs]
 
-        def mean_of(name: str, measure: TermLosses) -> Tensor:
-            found = (measured(model, batch, measure)[name] for batch in batch_inputs)
+        def mean_of(name: str, measure: cross_level.TermLosses) -> Tensor:
+            found = (cross_level.measured(model, batch, measure)[name] for batch in batch_inputs)
             return sum((value * share for value, share in zip(found, shares)), weights.new_zeros(()))
 
         def held_out_loss() -> Tensor:
-            function = getattr(objective, "held_out_loss", mean_cross_entropy)
-            measure = TermLosses(lambda outputs, label: function(outputs, label).reshape(1))
-            return measured(model, held_out_batch, measure)["loss"] * held_out_share
+            function = getattr(objective, "held_out_loss", cross_level.mean_cross_entropy)
+            measure = cross_level.TermLosses(lambda outputs, label: function(outputs, label).reshape(1))
+            return cross_level.measured(model, held_out_batch, measure)["loss"] * held_out_share
 
         with evaluating(model):
-            gradient = term_weight_gradient(
+            gradient = cross_level.term_weight_gradient(
                 [parameter for parameter in model.parameters() if parameter.requires_grad],
-                lambda: mean_of("terms", TermLosses(objective.terms)),
+                lambda: mean_of("terms", cross_level.TermLosses(objective.terms)),
                 held_out_loss,
                 weights,
                 trainer.optimizer.param_groups[0]["lr"],
                 self.look_ahead,
                 lambda value: accelerator.reduce(value, "mean"),
-                lambda: mean_of("loss", TermLosses(objective.terms, weights)),
+                lambda: mean_of("loss", cross_level.TermLosses(objective.terms, weights)),
             )
-        objective.loss_weights.grad = through_softmax(gradient, weights)
+        objective.loss_weights.grad = cross_level.through_softmax(gradient, weights)
         self._optimizer.step()
         self._optimizer.zero_grad()
 
