@@ -40,18 +40,22 @@ class ShiftCheck:
         self.found += counts(np.array(known))
 
     def statistic(self) -> tuple[float, float]:
-        """The distance, and its p-value."""
+        """The distance, and its p-value, 1 below the distance that is reported."""
         n, m = int(self.found.sum()), int(self.expected.sum())
         if not n or not m:
             return 0.0, 1.0
         distance = float(np.abs(self.found.cumsum() / n - self.expected.cumsum() / m).max())
+        if distance < LEAST_DISTANCE:
+            return distance, 1.0
+        from scipy.special import kolmogorov
+
         size = math.sqrt(n * m / (n + m))
-        return distance, tail((size + 0.12 + 0.11 / size) * distance)
+        return distance, float(kolmogorov((size + 0.12 + 0.11 / size) * distance))
 
     def warning(self) -> str:
         """A line for the terminal; empty without a difference."""
         distance, p_value = self.statistic()
-        if distance < LEAST_DISTANCE or p_value > MOST_PROBABLE:
+        if p_value > MOST_PROBABLE:
             return ""
         means = [float(one @ (np.arange(BINS) + 0.5)) / BINS / one.sum() for one in (self.found, self.expected)]
         return (
@@ -63,10 +67,3 @@ class ShiftCheck:
 
 def counts(confidences: np.ndarray) -> np.ndarray:
     return np.bincount((confidences * BINS).astype(np.int64).clip(0, BINS - 1), minlength=BINS)
-
-
-def tail(value: float) -> float:
-    """The probability that Kolmogorov's distribution is above `value`."""
-    if value < 0.3:
-        return 1.0
-    return min(1.0, 2 * sum((-1) ** (k - 1) * math.exp(-2 * (k * value) ** 2) for k in range(1, 101)))
