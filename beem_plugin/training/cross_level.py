@@ -1,6 +1,7 @@
 """Held-out losses, and their gradient with respect to the weights of the training loss's terms."""
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -21,11 +22,9 @@ def term_weight_gradient(
     parameters: list[Tensor],
     terms: Callable[[], Tensor],
     held_out_loss: Callable[[], Tensor],
-    weights: Tensor,
     learning_rate: float,
-    look_ahead: bool = False,
-    average: Callable[[Tensor], Tensor] = lambda value: value,
     weighted: Callable[[], Tensor] | None = None,
+    average: Callable[[Tensor], Tensor] = lambda value: value,
 ) -> Tensor:
     """
     With theta the parameters, l_k the terms, a_k their weights and xi the learning rate,
@@ -34,7 +33,8 @@ def term_weight_gradient(
         dL_val(theta')/da_k = -xi g . grad l_k(theta) ~ -xi (l_k(theta + eps g) - l_k(theta - eps g)) / (2 eps):
 
     DARTS (Liu et al. 2019, Eq. 8), `(terms,)`; 0 if the held-out loss does not depend on the parameters, which are
-    restored exactly. `weighted()` is sum_k a_k l_k; without `look_ahead` g is taken at theta (first order).
+    restored exactly. `weighted()` is sum_k a_k l_k; without it g is taken at theta (first order). `average` is the mean
+    over processes.
     """
     # Restored from copies: opposite steps would leave rounding errors.
     copies = [parameter.detach().clone() for parameter in parameters]
@@ -51,14 +51,11 @@ def term_weight_gradient(
             parameter.copy_(copy).add_(value, alpha=factor)
 
     try:
-        if look_ahead:
-            loss = (weights.detach() * terms()).sum() if weighted is None else weighted()
-            move(gradient_of(loss), -learning_rate)
+        if weighted is not None:
+            move(gradient_of(weighted()), -learning_rate)
         gradient = gradient_of(held_out_loss())
         norm = float(torch.sqrt(sum((value.double().square().sum() for value in gradient), torch.zeros(()))))
-        if norm == 0.0:
-            return torch.zeros_like(weights)
-        epsilon = EPSILON / norm
+        epsilon = EPSILON / norm if norm else 0.0
         with torch.no_grad():
             move(gradient, epsilon)
             above = terms()
@@ -68,7 +65,7 @@ def term_weight_gradient(
         with torch.no_grad():
             for parameter, copy in zip(parameters, copies, strict=True):
                 parameter.copy_(copy)
-    return average(-learning_rate * (above - below) / (2 * epsilon))
+    return average(-learning_rate * (above - below) / (2 * epsilon)) if norm else torch.zeros_like(above)
 
 
 def through_softmax(gradient: Tensor, weights: Tensor) -> Tensor:
@@ -76,24 +73,20 @@ def through_softmax(gradient: Tensor, weights: Tensor) -> Tensor:
     return weights * (gradient - (weights * gradient).sum())
 
 
-class HeldOutBatches:
-    """The held-out batch of each update, a function of its number alone, so that a recovered run is unchanged."""
-
-    def __init__(self, data_loader: Any, rank: int, num_processes: int) -> None:
-        self._plan_of = lambda epoch: EpochPlan(data_loader, epoch, rank, num_processes)
-        self._rank, self._num_processes = rank, num_processes
-        self._rounds = len(self._plan_of(0))
-        self._next = -1
-
-    def get(self, number: int) -> tuple[dict[str, Tensor], float]:
-        """This process's batch, and its weight in a mean over processes that equals the mean over all samples."""
-        epoch, position = divmod(number, self._rounds)
-        if number != self._next or position == 0:
-            self._plan = self._plan_of(epoch)
-            self._batches = self._plan.batches(position)
-        self._next = number + 1
-        counts = self._plan.samples(position)
-        return next(self._batches), counts[self._rank] * self._num_processes / sum(counts)
+def held_out_batches(
+    data_loader: Any, rank: int, num_processes: int, first: int = 0
+) -> Iterator[tuple[dict[str, Tensor], float]]:
+    """
+    From update `first` on, this process's batch, and its weight in a mean over processes that equals the mean over all
+    samples; a function of the update's number alone, so that a recovered run is unchanged.
+    """
+    epoch, start = divmod(first, len(EpochPlan(data_loader, 0, rank, num_processes)))
+    for number in itertools.count(epoch):
+        plan = EpochPlan(data_loader, number, rank, num_processes)
+        for position, batch in enumerate(plan.batches(start), start):
+            counts = plan.samples(position)
+            yield batch, counts[rank] * num_processes / sum(counts)
+        start = 0
 
 
 def mean_cross_entropy(outputs: ExitOutputs, label: Tensor) -> Tensor:
@@ -108,10 +101,14 @@ def count_of(batch: dict[str, Tensor]) -> int:
     return len(batch["label"]) if "label" in batch else int(batch["attention_mask"][:, 1:].sum())
 
 
-def measured(model: Model, batch: dict[str, Tensor], objective: Objective) -> dict[str, Tensor]:
-    """The model's outputs with another objective; its own objective and its metrics are unchanged."""
-    own = model.objective
-    model.objective = objective
+def measured(
+    model: Model,
+    batch: dict[str, Tensor],
+    terms: Callable[[ExitOutputs, Tensor], Tensor],
+    weights: Tensor | None = None,
+) -> dict[str, Tensor]:
+    """The model's outputs with `TermLosses` as its objective; its own objective and its metrics are unchanged."""
+    own, model.objective = model.objective, TermLosses(terms, weights)
     try:
         with metrics_unchanged(model):
             return model(**batch)

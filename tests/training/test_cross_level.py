@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,8 @@ from beem_plugin.models import Model
 from beem_plugin.objectives import MutualDistillation, Objective
 from beem_plugin.training.callbacks.cross_level import CrossLevel
 from beem_plugin.training.cross_level import (
-    HeldOutBatches,
-    TermLosses,
     count_of,
+    held_out_batches,
     measured,
     term_weight_gradient,
     through_softmax,
@@ -62,9 +62,8 @@ class Tiny:
             self.parameters,
             lambda: self.terms_at(self.parameters),
             lambda: self.held_out_at(self.parameters),
-            self.logits.softmax(0),
             rate,
-            look_ahead,
+            (lambda: (self.logits.softmax(0) * self.terms_at(self.parameters)).sum()) if look_ahead else None,
         )
         return through_softmax(found, self.logits.softmax(0))
 
@@ -105,7 +104,6 @@ def test_held_out_loss_without_gradient_changes_nothing() -> None:
         tiny.parameters,
         lambda: tiny.terms_at(tiny.parameters),
         lambda: torch.zeros((), dtype=torch.float64),
-        tiny.logits.softmax(0),
         0.1,
     )
     assert torch.equal(found, torch.zeros(3, dtype=torch.float64))
@@ -180,14 +178,18 @@ def test_held_out_batches_are_found_by_their_number() -> None:
     """Three batches a pass: whoever begins at the fifth sees what another one sees there."""
     callback = CrossLevel("unused", share=0.3)
     callback.training_data(loader())
-    straight = HeldOutBatches(callback._held_out_loader, 0, 1)
-    indices = [straight.get(number)[0]["index"].tolist() for number in range(8)]
-    late = HeldOutBatches(callback._held_out_loader, 0, 1)
-    assert [late.get(number)[0]["index"].tolist() for number in range(4, 8)] == indices[4:]
+
+    def seen(first: int, last: int) -> list[list[int]]:
+        batches = held_out_batches(callback._held_out_loader, 0, 1, first)
+        return [batch["index"].tolist() for batch, _ in itertools.islice(batches, last - first)]
+
+    indices = seen(0, 8)
+    assert seen(4, 8) == indices[4:]
     assert sorted(sum(indices[:3], [])) == sorted(sum(indices[3:6], [])) and indices[:3] != indices[3:6]
     # Two processes have the three batches as 8 + 8 and 2 + nobody's: each sample counts once in the mean.
     shares = [
-        [HeldOutBatches(callback._held_out_loader, rank, 2).get(number)[1] for number in (0, 1)] for rank in (0, 1)
+        [share for _, share in itertools.islice(held_out_batches(callback._held_out_loader, rank, 2), 2)]
+        for rank in (0, 1)
     ]
     assert shares == [[1.0, 2.0], [1.0, 0.0]]
 
@@ -214,7 +216,7 @@ def test_the_words_of_captions_are_measured_in_chunks_as_all_at_once() -> None:
     target = data["input_ids"][:, 1:][counted]
     expected = objective.terms(ExitOutputs(logits), target)
     weights = torch.rand(36)
-    found = measured(model, data, TermLosses(objective.terms, weights))
+    found = measured(model, data, objective.terms, weights)
     torch.testing.assert_close(found["terms"], expected.detach(), rtol=1e-4, atol=1e-5)
     parameters = list(model.decoder.parameters())
     whole = torch.autograd.grad((weights * expected).sum(), parameters, allow_unused=True)

@@ -1,6 +1,7 @@
 """Learns the weights of an objective's terms on a held-out share of the training data."""
 
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,7 @@ class CrossLevel(TrainerCallback):
         super().__init__(self.serialization_dir)
         check_number("share", self.share, high=1, open_low=True, open_high=True)
         check_number("interval", self.interval, low=1)
-        self.held_out: cross_level.HeldOutBatches | None = None
+        self._held_out: Iterator[tuple[dict[str, Tensor], float]] | None = None
         self._held_out_loader: DataLoader | None = None
         self._optimizer: torch.optim.Optimizer | None = None
         self._optimizer_state: dict[str, Any] | None = None
@@ -97,9 +98,6 @@ class CrossLevel(TrainerCallback):
                 f"trainer.mixed_precision: found {trainer.accelerator.mixed_precision!r}, allowed with cross_level: "
                 '"no", since small differences of losses need float32'
             )
-        self.held_out = cross_level.HeldOutBatches(
-            self._held_out_loader, trainer.accelerator.process_index, trainer.accelerator.num_processes
-        )
         self._optimizer = torch.optim.Adam([objective.loss_weights], lr=self.learning_rate)
         if self._optimizer_state is not None:
             self._optimizer.load_state_dict(self._optimizer_state)
@@ -108,33 +106,33 @@ class CrossLevel(TrainerCallback):
         update, rest = divmod(trainer.steps_completed - 1, self.interval)
         if rest:
             return
-        assert self.held_out is not None and self._optimizer is not None
+        assert self._optimizer is not None
         accelerator, model = trainer.accelerator, trainer.model
         objective = self._objective(trainer)
         weights = objective.loss_weights.detach().softmax(0)
-        held_out_batch, held_out_share = self.held_out.get(update)
-        held_out_batch = send_to_device(held_out_batch, accelerator.device)
+        if self._held_out is None:
+            place = accelerator.process_index, accelerator.num_processes
+            self._held_out = cross_level.held_out_batches(self._held_out_loader, *place, update)
+        held_out_batch, held_out_share = send_to_device(next(self._held_out), accelerator.device)
         shares = [cross_level.count_of(batch) / sum(map(cross_level.count_of, batch_inputs)) for batch in batch_inputs]
 
-        def mean_of(name: str, measure: cross_level.TermLosses) -> Tensor:
-            found = (cross_level.measured(model, batch, measure)[name] for batch in batch_inputs)
-            return sum((value * share for value, share in zip(found, shares)), weights.new_zeros(()))
+        def mean_of(name: str, weights: Tensor | None = None) -> Tensor:
+            found = (cross_level.measured(model, batch, objective.terms, weights)[name] for batch in batch_inputs)
+            return torch.stack([value * share for value, share in zip(found, shares)]).sum(0)
 
         def held_out_loss() -> Tensor:
-            function = getattr(objective, "held_out_loss", cross_level.mean_cross_entropy)
-            measure = cross_level.TermLosses(lambda outputs, label: function(outputs, label).reshape(1))
-            return cross_level.measured(model, held_out_batch, measure)["loss"] * held_out_share
+            loss = getattr(objective, "held_out_loss", cross_level.mean_cross_entropy)
+            found = cross_level.measured(model, held_out_batch, lambda *outputs: loss(*outputs).reshape(1))
+            return found["loss"] * held_out_share
 
         with evaluating(model):
             gradient = cross_level.term_weight_gradient(
                 [parameter for parameter in model.parameters() if parameter.requires_grad],
-                lambda: mean_of("terms", cross_level.TermLosses(objective.terms)),
+                lambda: mean_of("terms"),
                 held_out_loss,
-                weights,
                 trainer.optimizer.param_groups[0]["lr"],
-                self.look_ahead,
+                (lambda: mean_of("loss", weights)) if self.look_ahead else None,
                 lambda value: accelerator.reduce(value, "mean"),
-                lambda: mean_of("loss", cross_level.TermLosses(objective.terms, weights)),
             )
         objective.loss_weights.grad = cross_level.through_softmax(gradient, weights)
         self._optimizer.step()
