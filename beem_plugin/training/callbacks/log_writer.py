@@ -1,10 +1,12 @@
 """The curves of a training, for callbacks that write them."""
 
+import importlib
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -14,6 +16,7 @@ from beem_plugin.training.callbacks.callback import TrainerCallback
 from beem_plugin.training.trainer import RunningTrainer
 
 
+@dataclass(eq=False)
 class LogWriter(TrainerCallback):
     """
     Training and validation metrics, learning rates and the gradient norm; what happens to them is a subclass's `write`.
@@ -35,27 +38,32 @@ class LogWriter(TrainerCallback):
         Over how many optimizer steps `batch_loss_mov_avg` is the mean of the loss.
     """
 
-    def __init__(
-        self,
-        serialization_dir: str | Path,
-        summary_interval: int = 100,
-        should_log_learning_rate: bool = True,
-        should_log_parameter_statistics: bool = False,
-        distribution_interval: int | None = None,
-        batch_size_interval: int | None = None,
-        batch_loss_moving_average_count: int = 100,
-    ) -> None:
-        super().__init__(serialization_dir)
-        if distribution_interval and type(self).write_histograms is LogWriter.write_histograms:
-            raise ConfigurationError(
-                f"distribution_interval: found {distribution_interval}, allowed: null (no histograms)"
+    serialization_dir: Path
+    summary_interval: int = 100
+    should_log_learning_rate: bool = True
+    should_log_parameter_statistics: bool = False
+    distribution_interval: int | None = None
+    batch_size_interval: int | None = None
+    batch_loss_moving_average_count: int = 100
+    package: ClassVar[str]
+    module: ClassVar[str]
+    """What of the package is imported, as `service`."""
+
+    def __post_init__(self) -> None:
+        super().__init__(self.serialization_dir)
+        try:
+            self.service: Any = importlib.import_module(self.module)
+        except ImportError as error:
+            message = (
+                f'trainer.callbacks: "{self.package}" needs the package {self.package}: pip install {self.package}'
             )
-        self.summary_interval = summary_interval
-        self.should_log_learning_rate = should_log_learning_rate
-        self.should_log_parameter_statistics = should_log_parameter_statistics
-        self.distribution_interval = distribution_interval
-        self.batch_size_interval = batch_size_interval
-        self._losses: deque[float] = deque(maxlen=batch_loss_moving_average_count)
+            raise ConfigurationError(message) from error
+        if self.distribution_interval and type(self).write_histograms is LogWriter.write_histograms:
+            raise ConfigurationError(
+                f"distribution_interval: found {self.distribution_interval}, allowed: null (no histograms)"
+            )
+
+        self._losses: deque[float] = deque(maxlen=self.batch_loss_moving_average_count)
         self._samples: list[int] = []  # of each step of the epoch
 
     def write(self, split: str, values: dict[str, float], step: int, epoch: int | None) -> None:
@@ -75,18 +83,20 @@ class LogWriter(TrainerCallback):
         batch_grad_norm: float | None = None,
         **kwargs: Any,
     ) -> None:
+        self._losses.append(batch_metrics["batch_loss"])
+        self._samples.append(sum(len(batch["index"]) for batch in batch_inputs))
+        if not is_primary:
+            return
         step = trainer.steps_completed
-        if is_primary and self.distribution_interval and step % self.distribution_interval == 0:
+        if self.distribution_interval and step % self.distribution_interval == 0:
             found = trainer.model.named_parameters()
             self.write_histograms(
                 {f"parameter_histograms/{name}": one.detach().float().cpu() for name, one in found}, step
             )
-        self._losses.append(batch_metrics["batch_loss"])
-        self._samples.append(sum(len(batch["index"]) for batch in batch_inputs))
-        if is_primary and self.batch_size_interval and step % self.batch_size_interval == 0:
+        if self.batch_size_interval and step % self.batch_size_interval == 0:
             sizes = {"batch_size": self._samples[-1], "mean_batch_size": fmean(self._samples)}
             self.write("train", sizes, step, None)
-        if not is_primary or step % self.summary_interval != 0:
+        if step % self.summary_interval != 0:
             return
         values = {**batch_metrics, "batch_loss_mov_avg": fmean(self._losses), "gradient_norm": batch_grad_norm}
         if self.should_log_learning_rate:

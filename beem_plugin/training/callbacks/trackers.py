@@ -1,14 +1,12 @@
 """Curves in TensorBoard, and runs in Weights & Biases and MLflow."""
 
-import importlib
 from collections.abc import Callable
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
 from beem_plugin.common.archive_files import CONFIG_NAME
-from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.registry import Params
 from beem_plugin.common.strict_json import read_json_object
 from beem_plugin.training.callbacks.callback import TrainerCallback
@@ -20,14 +18,6 @@ _PARAMS_A_CALL, _LONGEST_PARAM = 100, 250
 """Limits of `mlflow.log_params`."""
 
 
-def imported(module: str, package: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        message = f'trainer.callbacks: "{package}" needs the package {package}: pip install {package}'
-        raise ConfigurationError(message) from error
-
-
 @TrainerCallback.register("tensorboard")
 class TensorBoardCallback(LogWriter):
     """
@@ -37,19 +27,17 @@ class TensorBoardCallback(LogWriter):
     `LogWriter`.
     """
 
-    def __init__(self, serialization_dir: str | Path, **options: Any) -> None:
-        super().__init__(serialization_dir, **options)
-        self._writer_class: Any = imported("torch.utils.tensorboard", "tensorboard").SummaryWriter
-        self._writers: dict[str, Any] = {}
+    package, module = "tensorboard", "torch.utils.tensorboard"
+
+    def on_start(self, trainer: RunningTrainer, is_primary: bool = True, **kwargs: Any) -> None:
+        splits, log = ("train", "validation") if is_primary else (), self.serialization_dir / "log"
+        self._writers = {split: self.service.SummaryWriter(str(log / split)) for split in splits}
 
     def write(self, split: str, values: dict[str, float], step: int, epoch: int | None) -> None:
-        if split not in self._writers:
-            self._writers[split] = self._writer_class(str(self.serialization_dir / "log" / split))
         for name, value in values.items():
             self._writers[split].add_scalar(name, value, step if epoch is None else epoch)
 
     def write_histograms(self, values: dict[str, Tensor], step: int) -> None:
-        self.write("train", {}, step, None)  # opens the writer
         for name, value in values.items():
             self._writers["train"].add_histogram(name, value, step)
 
@@ -60,17 +48,13 @@ class TensorBoardCallback(LogWriter):
 
 class Tracker(LogWriter):
     """
-    A run of the tracking service `package`, started with the training, whose config are its parameters, and continued
-    by `--recover`. Its steps are optimizer steps. At the end it gets the best metrics, and what callbacks before this
-    one have added, such as the calibration's.
+    A run of the tracking service `package`, continued by `--recover`. Its steps are optimizer steps; at the end it gets
+    the best metrics, and what callbacks before this one have added.
     """
 
-    package: str
-    run_id: str | None = None
-
-    def __init__(self, serialization_dir: str | Path, **options: Any) -> None:
-        super().__init__(serialization_dir, **options)
-        self.service = imported(self.package, self.package)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.run_id: str | None = None
 
     def start(self, config: dict[str, Any]) -> tuple[str, Callable[..., Any], Callable[[], Any]]:
         """Starts the run, or continues `run_id`; returns its id, and functions that log metrics and end it."""
@@ -99,6 +83,7 @@ class Tracker(LogWriter):
 
 
 @TrainerCallback.register("wandb")
+@dataclass(eq=False)
 class WandBCallback(Tracker):
     """
     Logs to Weights & Biases. Needs the package `wandb`, and `wandb login` or `WANDB_API_KEY` in the environment.
@@ -118,32 +103,23 @@ class WandBCallback(Tracker):
         Further arguments of `wandb.init`.
     """
 
-    package = "wandb"
-
-    def __init__(
-        self,
-        serialization_dir: str | Path,
-        project: str | None = None,
-        entity: str | None = None,
-        group: str | None = None,
-        name: str | None = None,
-        notes: str | None = None,
-        tags: list[str] | None = None,
-        watch_model: bool = False,
-        files_to_save: list[str] | None = None,
-        wandb_kwargs: dict | None = None,
-        **options: Any,
-    ) -> None:
-        super().__init__(serialization_dir, **options)
-        given = {"project": project, "entity": entity, "group": group, "name": name, "notes": notes, "tags": tags}
-        self.run_options = given | (wandb_kwargs or {})
-        self.watch_model = watch_model
-        self.files_to_save = ["config.json", "out.log"] if files_to_save is None else files_to_save
+    package = module = "wandb"
+    project: str | None = None
+    entity: str | None = None
+    group: str | None = None
+    name: str | None = None
+    notes: str | None = None
+    tags: list[str] | None = None
+    watch_model: bool = False
+    files_to_save: list[str] | None = None
+    wandb_kwargs: dict | None = None
 
     def start(self, config: dict[str, Any]) -> tuple[str, Callable[..., Any], Callable[[], Any]]:
         folder = self.serialization_dir.absolute()
-        run = self.service.init(dir=str(folder), config=config, id=self.run_id, resume="allow", **self.run_options)
-        for name in self.files_to_save:
+        given = {key: getattr(self, key) for key in ("project", "entity", "group", "name", "notes", "tags")}
+        given |= {"dir": str(folder), "config": config, "id": self.run_id, "resume": "allow"}
+        run = self.service.init(**given | (self.wandb_kwargs or {}))
+        for name in ("config.json", "out.log") if self.files_to_save is None else self.files_to_save:
             run.save(str(folder / name), base_path=str(folder))
         if self.watch_model and self.trainer is not None:
             run.watch(self.trainer.model)
@@ -154,6 +130,7 @@ class WandBCallback(Tracker):
 
 
 @TrainerCallback.register("mlflow")
+@dataclass(eq=False)
 class MLflowCallback(Tracker):
     """
     Logs to MLflow. Needs the package `mlflow`; `MLFLOW_TRACKING_URI` in the environment names the server or folder.
@@ -166,18 +143,10 @@ class MLflowCallback(Tracker):
     tags : `dict[str, str]`, optional
     """
 
-    package = "mlflow"
-
-    def __init__(
-        self,
-        serialization_dir: str | Path,
-        experiment_name: str | None = None,
-        run_name: str | None = None,
-        tags: dict[str, str] | None = None,
-        **options: Any,
-    ) -> None:
-        super().__init__(serialization_dir, **options)
-        self.experiment_name, self.run_name, self.tags = experiment_name, run_name, tags
+    package = module = "mlflow"
+    experiment_name: str | None = None
+    run_name: str | None = None
+    tags: dict[str, str] | None = None
 
     def start(self, config: dict[str, Any]) -> tuple[str, Callable[..., Any], Callable[[], Any]]:
         if self.experiment_name is not None:
