@@ -14,38 +14,41 @@ from beem_plugin.common.errors import ConfigurationError, DataError
 
 
 @contextmanager
+def open_bytes(path: str | Path) -> Iterator[IO[bytes]]:
+    """The bytes of a file or standard input (`-`), gzipped or not."""
+    is_file = str(path) != "-"
+    try:
+        binary: Any = open(path, "rb") if is_file else sys.stdin.buffer  # noqa: SIM115
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror or error}") from error
+    if not hasattr(binary, "peek"):
+        binary = io.BufferedReader(binary)
+    try:
+        yield gzip.GzipFile(fileobj=binary) if binary.peek(2)[:2] == b"\x1f\x8b" else binary  # type: ignore[misc]
+    finally:
+        if is_file:
+            binary.close()
+
+
+@contextmanager
 def open_text(path: str | Path, encoding: str = "utf-8", newline: str | None = None) -> Iterator[IO[str]]:
     """Text from a file or standard input (`-`), gzipped or not, without a byte order mark; `newline` is `open`'s."""
-    if str(path) == "-":
-        if not hasattr(sys.stdin, "buffer"):  # replaced by a program
-            yield sys.stdin
-            return
-        binary: Any = sys.stdin.buffer
-        if not hasattr(binary, "peek"):
-            binary = io.BufferedReader(binary)
-    else:
-        try:
-            binary = open(path, "rb")  # noqa: SIM115
-        except OSError as error:
-            raise DataError(f"{path}: {error.strerror or error}") from error
-    try:
-        is_gzip = binary.peek(2)[:2] == b"\x1f\x8b"
-        raw: Any = gzip.GzipFile(fileobj=binary) if is_gzip else binary
+    if str(path) == "-" and not hasattr(sys.stdin, "buffer"):  # replaced by a program
+        yield sys.stdin
+        return
+    with open_bytes(path) as raw:
         is_utf8 = codecs.lookup(encoding).name == "utf-8"
         text = io.TextIOWrapper(raw, encoding="utf-8-sig" if is_utf8 else encoding, newline=newline)
         try:
             yield text
         except UnicodeError as error:
-            line = _undecodable_line(path, is_gzip) if is_utf8 and str(path) != "-" else ""
+            line = _undecodable_line(path) if is_utf8 and str(path) != "-" else ""
             raise DataError(f"{path}{line}: not {encoding.upper()} text: {error}") from error
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise DataError(f"{path}: a damaged gzip file: {error}") from error
         finally:
             with suppress(ValueError):
                 text.detach()
-    finally:
-        if str(path) != "-":
-            binary.close()
 
 
 def check_encoding(encoding: str, key: str = "encoding") -> None:
@@ -56,9 +59,9 @@ def check_encoding(encoding: str, key: str = "encoding") -> None:
         raise ConfigurationError(f"{key}: found {encoding!r}, allowed: utf-8, latin-1, cp1252, utf-16, ...") from None
 
 
-def _undecodable_line(path: str | Path, is_gzip: bool) -> str:
+def _undecodable_line(path: str | Path) -> str:
     """`:N` for the number of the first line that is not UTF-8."""
-    with (gzip.open if is_gzip else open)(path, "rb") as lines:
+    with open_bytes(path) as lines:
         for number, line in enumerate(lines, 1):
             try:
                 line.decode("utf-8")

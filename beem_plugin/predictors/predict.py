@@ -2,7 +2,6 @@
 
 import argparse
 import gc
-import gzip
 import sys
 import zlib
 from collections import Counter
@@ -19,6 +18,7 @@ from beem_plugin.common.errors import ConfigurationError, DataError
 from beem_plugin.common.files import atomic_write
 from beem_plugin.common.ranks import device_of, gathered, is_main, joined, launched_processes, processes
 from beem_plugin.common.strict_json import parse_json
+from beem_plugin.common.text_input import open_bytes
 from beem_plugin.data.dataset_reader import DatasetReader, missing_column
 from beem_plugin.data.table_file import TableRow
 from beem_plugin.execution.engine import check_engine, file_engine
@@ -166,11 +166,8 @@ def count_lines(reader: DatasetReader, source: str, format: str | None = None) -
         return None
     table = reader.table.given(format)
     has_header = table.of(source) in ("csv", "tsv") and table.columns is None
-    with open(source, "rb") as file:
-        is_gzip = file.read(2) == b"\x1f\x8b"
-    opener: Any = gzip.open if is_gzip else open
     try:
-        with opener(source, "rb") as file:
+        with open_bytes(source) as file:
             return sum(block.count(b"\n") for block in iter(lambda: file.read(_BLOCK), b"")) - has_header
-    except (OSError, EOFError, zlib.error):  # reported when it is read
+    except (DataError, OSError, EOFError, zlib.error):  # reported when it is read
         return None
