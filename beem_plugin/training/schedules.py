@@ -7,15 +7,54 @@ from typing import Any
 
 from beem_plugin.common.errors import ConfigurationError, check_number
 from beem_plugin.training.learning_rate_schedulers import Curve, CurveScheduler, schedule
+from beem_plugin.training.trainer_keys import with_keys_of
 
 logger = logging.getLogger(__name__)
 
+Decay = Callable[[float, float], float]
+"""The learning rate for a base rate and the progress from 0, after warm-up, to 1, at the end."""
 WARMUP = {
     "warmup_steps": "Optimizer steps, or a fraction below 1 of all of them.",
     "num_warmup_steps": "AllenNLP's name for `warmup_steps`; takes precedence.",
     "num_training_steps": "The end of the curve; by default the last step of training.",
 }
-"""Keys that several schedules share, for their docstrings."""
+
+
+def after_warmup(
+    name: str, default_steps: int = 100, **meanings: str
+) -> Callable[[Callable[..., Decay]], Callable[..., Decay]]:
+    """Registers a schedule that rises linearly from 0 in `warmup_steps`, and then follows the function's decay."""
+
+    def register(function: Callable[..., Decay]) -> Callable[..., Decay]:
+        def make(
+            total_steps: int,
+            warmup_steps: int | float = default_steps,
+            num_warmup_steps: int | float | None = None,
+            num_training_steps: int | None = None,
+            **options: Any,
+        ) -> Curve:
+            given = warmup_steps if num_warmup_steps is None else num_warmup_steps
+            if given < 0 or (given >= 1 and given != int(given)):
+                raise ConfigurationError(
+                    f"learning_rate_scheduler.warmup_steps: found {given!r}, allowed: a number of steps, or a fraction "
+                    "of all steps between 0 and 1"
+                )
+            end = total_steps if num_training_steps is None else num_training_steps
+            warmup = math.ceil(given * total_steps) if 0 < given < 1 else int(given)
+            decay = function(**options)
+
+            def rate(base: float, step: int) -> float:
+                if step < warmup:
+                    return base * step / warmup
+                return decay(base, 1.0 if step >= end else (step - warmup) / max(1, end - warmup))
+
+            return rate
+
+        make.__name__, make.__doc__ = function.__name__, function.__doc__
+        schedule(name, {**WARMUP, **meanings})(with_keys_of(function)(make))
+        return function
+
+    return register
 
 
 @schedule("constant")
@@ -24,63 +63,35 @@ def constant(total_steps: int) -> Curve:
     return lambda base, step: base
 
 
-@schedule("polynomial_decay", WARMUP)
-def polynomial_decay(
-    total_steps: int, power: float = 1.0, warmup_steps: int | float = 0, end_learning_rate: float = 0.0
-) -> Curve:
+@after_warmup("polynomial_decay", 0)
+def polynomial_decay(power: float = 1.0, end_learning_rate: float = 0.0) -> Decay:
     """Linear warm-up from 0, then (base - end) * (remaining steps / steps after warm-up) ** power + end."""
-
-    def decay(base: float, progress: float) -> float:
-        return (base - end_learning_rate) * (1 - progress) ** power + end_learning_rate
-
-    return _after_warmup(decay, total_steps, warmup_steps)
+    return lambda base, progress: (base - end_learning_rate) * (1 - progress) ** power + end_learning_rate
 
 
-@schedule("linear_with_warmup", WARMUP)
-def linear_with_warmup(total_steps: int, warmup_steps: int | float = 100) -> Curve:
+@after_warmup("linear_with_warmup")
+def linear_with_warmup() -> Decay:
     """Linear warm-up from 0, then linear decay to 0 at the last step."""
-    return polynomial_decay(total_steps, warmup_steps=warmup_steps)
+    return lambda base, progress: base * (1 - progress)
 
 
-@schedule("constant_with_warmup", WARMUP)
-def constant_with_warmup(
-    total_steps: int, warmup_steps: int | float = 100, num_warmup_steps: int | float | None = None
-) -> Curve:
+@after_warmup("constant_with_warmup")
+def constant_with_warmup() -> Decay:
     """Linear warm-up from 0, then constant."""
-    return _after_warmup(lambda base, progress: base, total_steps, warmup_steps, num_warmup_steps)
+    return lambda base, progress: base
 
 
-@schedule("cosine_with_warmup", {**WARMUP, "num_cycles": "The half cosine ends at 0."})
-def cosine_with_warmup(
-    total_steps: int,
-    warmup_steps: int | float = 100,
-    num_warmup_steps: int | float | None = None,
-    num_training_steps: int | None = None,
-    num_cycles: float = 0.5,
-) -> Curve:
+@after_warmup("cosine_with_warmup", num_cycles="The half cosine ends at 0.")
+def cosine_with_warmup(num_cycles: float = 0.5) -> Decay:
     """Linear warm-up from 0, then base * (1 + cos(2 pi num_cycles progress)) / 2."""
-
-    def curve(base: float, progress: float) -> float:
-        return base * _cosine(2 * num_cycles * progress)
-
-    return _after_warmup(curve, total_steps, warmup_steps, num_warmup_steps, num_training_steps)
+    return lambda base, progress: base * _cosine(2 * num_cycles * progress)
 
 
-@schedule("cosine_hard_restarts_with_warmup", WARMUP)
-def cosine_hard_restarts_with_warmup(
-    total_steps: int,
-    warmup_steps: int | float = 100,
-    num_warmup_steps: int | float | None = None,
-    num_training_steps: int | None = None,
-    num_cycles: int = 1,
-) -> Curve:
+@after_warmup("cosine_hard_restarts_with_warmup")
+def cosine_hard_restarts_with_warmup(num_cycles: int = 1) -> Decay:
     """Linear warm-up from 0, then `num_cycles` cosines from the full rate to 0."""
     check_number("num_cycles", num_cycles, low=1)
-
-    def curve(base: float, progress: float) -> float:
-        return 0.0 if progress >= 1 else base * _cosine(num_cycles * progress % 1.0)
-
-    return _after_warmup(curve, total_steps, warmup_steps, num_warmup_steps, num_training_steps)
+    return lambda base, progress: 0.0 if progress >= 1 else base * _cosine(num_cycles * progress % 1.0)
 
 
 @schedule(
@@ -132,31 +143,6 @@ def cosine(total_steps: int, t_initial: int, t_mul: float = 1.0, eta_min: float 
         return eta_min + (base * eta_mul**cycle - eta_min) * _cosine(epoch / length)
 
     return restarting
-
-
-def _after_warmup(
-    curve: Callable[[float, float], float],
-    total_steps: int,
-    warmup_steps: int | float,
-    num_warmup_steps: int | float | None = None,
-    num_training_steps: int | None = None,
-) -> Curve:
-    """A linear rise from 0, then `curve(base, progress)`, with progress from 0 after warm-up to 1 at the end."""
-    warmup_steps = warmup_steps if num_warmup_steps is None else num_warmup_steps
-    end = total_steps if num_training_steps is None else num_training_steps
-    if warmup_steps < 0 or (warmup_steps >= 1 and warmup_steps != int(warmup_steps)):
-        raise ConfigurationError(
-            f"learning_rate_scheduler.warmup_steps: found {warmup_steps!r}, allowed: a number of steps, "
-            "or a fraction of all steps between 0 and 1"
-        )
-    warmup = math.ceil(warmup_steps * total_steps) if 0 < warmup_steps < 1 else int(warmup_steps)
-
-    def rate(base: float, step: int) -> float:
-        if step < warmup:
-            return base * step / warmup
-        return curve(base, 1.0 if step >= end else (step - warmup) / max(1, end - warmup))
-
-    return rate
 
 
 def _cosine(fraction: float) -> float:
