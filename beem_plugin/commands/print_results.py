@@ -27,23 +27,15 @@ class PrintResults(Subcommand):
     def run(self, args: argparse.Namespace) -> None:
         if not Path(args.path).is_dir():
             raise ConfigurationError(f"{args.path}: no such directory")
-        results = find_results(args.path, args.metrics_filename)
+        files = sorted(os.path.join(root, name) for root, _, names in os.walk(args.path) for name in names)
+        wanted = [file for file in files if os.path.basename(file) == args.metrics_filename]
+        results = {file: read_json_object(Path(file)) for file in wanted}
         keys = args.keys or sorted(
             {key for metrics in results.values() for key, value in metrics.items() if _is_number(value)}
         )
         print(f"model_run, {', '.join(keys)}")
         for run, metrics in results.items():
             print(f"{run}, {', '.join(str(metrics.get(key, 'N/A')) for key in keys)}")
-
-
-def find_results(path: str, metrics_filename: str) -> dict[str, dict[str, Any]]:
-    """The metrics in every file of that name below `path`, by the file's path, sorted."""
-    found = {}
-    for root, _, files in os.walk(path):
-        if metrics_filename in files:
-            file = os.path.join(root, metrics_filename)
-            found[file] = read_json_object(Path(file))
-    return dict(sorted(found.items()))
 
 
 def _is_number(value: Any) -> bool:

@@ -29,15 +29,9 @@ _MISSING_VARIABLE = re.compile(r"undefined external variable: (?P<name>\S+)")
 
 PRESETS = Path(__file__).parent.parent / "presets"
 """On jsonnet's library path: `import 'beem/methods.libsonnet'` works in any config."""
-OPTIONAL_VARIABLES = {
-    "GLUE_DIR": "",
-    "BEEM_BACKBONE": "",
-    "BEEM_POOLER": "",
-    "FLICKR8K_FILE": "",
-    "CAPTION_TEXT": "",
-    "CAPTION_LM": "",
-    "IMAGE_ENCODER": "",
-}
+OPTIONAL_VARIABLES = dict.fromkeys(
+    ("GLUE_DIR", "BEEM_BACKBONE", "BEEM_POOLER", "FLICKR8K_FILE", "CAPTION_TEXT", "CAPTION_LM", "IMAGE_ENCODER"), ""
+)
 """Environment variables of the shipped configs, with their defaults."""
 
 

@@ -45,8 +45,10 @@ def import_package(name: str) -> None:
     with `_` or `test`. `my-package` finds `my_package`.
     """
     working_directory_on_path()
-    name = _module_name(name)
-    module = _import(name)
+    module_name = name.strip().rstrip("/").removesuffix(".py").removeprefix("./").replace("/", ".").replace("-", "_")
+    if not module_name.replace(".", "_").isidentifier():
+        raise ConfigurationError(f"--include-package: found {name!r}, expected the name of a package")
+    name, module = module_name, _import(module_name)
     if name == _OWN:
         defer_import(f"{_OWN}.components")  # its other modules may need packages that are not installed
         return
@@ -84,13 +86,6 @@ def working_directory_on_path() -> None:
     if directory not in sys.path and "" not in sys.path:
         sys.path.append(directory)
     importlib.invalidate_caches()
-
-
-def _module_name(name: str) -> str:
-    module = name.strip().rstrip("/").removesuffix(".py").removeprefix("./").replace("/", ".")
-    if not module.replace("-", "_").replace(".", "_").isidentifier():
-        raise ConfigurationError(f"--include-package: found {name!r}, expected the name of a package")
-    return module.replace("-", "_")
 
 
 def _import(name: str) -> object:

@@ -60,14 +60,10 @@ NoneType = type(None)
 _SHOWN = 60
 
 
-def _is_integer(value: Any) -> bool:
-    """yaml keeps 3.0 a float, which jsonnet converts to 3."""
-    return isinstance(value, int) or (isinstance(value, float) and value.is_integer())
-
-
 #: Simple types: their name, its plural, and which values they take. Of numbers, only `bool` takes true and false.
 _SCALARS: dict[Any, tuple[str, str, Callable[[Any], bool]]] = {
-    int: ("an integer", "integers", _is_integer),
+    # yaml keeps 3.0 a float, which jsonnet converts to 3
+    int: ("an integer", "integers", lambda one: isinstance(one, int) or type(one) is float and one.is_integer()),
     float: ("a number", "numbers", lambda value: isinstance(value, (int, float))),
     bool: ("true or false", "true/false values", lambda value: isinstance(value, bool)),
     str: ("a string", "strings", lambda value: isinstance(value, (str, Path))),

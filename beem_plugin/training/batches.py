@@ -37,7 +37,9 @@ class EpochPlan:
 
     def batches(self, start: int = 0) -> Iterator[dict[str, Tensor]]:
         """This process's batches from round `start` on; earlier ones are not read."""
-        mine = [self._batches[self._index(number)] for number in range(start, len(self))]
+        firsts = range(start * self._num_processes, len(self._batches), self._num_processes)
+        rounds = (self._batches[first : first + self._num_processes] for first in firsts)
+        mine = [batches[self._rank] if self._rank < len(batches) else batches[0] for batches in rounds]
         loader = self._loader
         extra: dict[str, Any] = {}
         if loader.num_workers > 0:
@@ -56,7 +58,3 @@ class EpochPlan:
                 **extra,
             )
         )
-
-    def _index(self, round_number: int) -> int:
-        first = round_number * self._num_processes
-        return first + self._rank if first + self._rank < len(self._batches) else first

@@ -138,7 +138,10 @@ class StagedTrainer(Trainer):
         options = {**self.defaults, **stage.options}
         callbacks = list(options.pop("callbacks", None) or [])
         if stage is self.stages[-1]:
-            callbacks += [_writing_to(callback, self.serialization_dir) for callback in self.callbacks]
+            own = {"serialization_dir": self.serialization_dir}  # in place of the stage's directory
+            callbacks += [
+                Lazy(lambda make=callback, **extras: make.construct(**{**extras, **own})) for callback in self.callbacks
+            ]
         trainer = GradientDescentTrainer(
             model=self.model,
             serialization_dir=stage.directory,
@@ -180,8 +183,3 @@ class StagedTrainer(Trainer):
     def _free_parameters(self) -> None:
         for parameter, requires_grad in self._requires_grad:
             parameter.requires_grad_(requires_grad)
-
-
-def _writing_to(callback: Lazy[TrainerCallback], serialization_dir: Path) -> Lazy[TrainerCallback]:
-    """The callback with another directory than that of the trainer that will construct it."""
-    return Lazy(lambda **extras: callback.construct(**{**extras, "serialization_dir": serialization_dir}))

@@ -88,8 +88,12 @@ class CalibrateExits(TrainerCallback):
         assert self.data is not None
         model, data = trainer.model, trainer.data
         trace = self.trace(trainer, self.instances, self.data)
-        parameters = self.parameters_trace(trainer)
-        report = model.exit_policy.calibrate(trace, *([] if parameters is None else [parameters]))
+        traces, source = [trace], self.parameters_data
+        if source is not None and source != self.data:
+            known = source == data.paths["train"]
+            instances = data.instances["train"] if known else data.dataset_reader.read(source)
+            traces.append(self.trace(trainer, instances, source))
+        report = model.exit_policy.calibrate(*traces)
         Calibration(report.policy, data.policy_config, report.to_json(), trace).save(
             self.serialization_dir / "calibration"
         )
@@ -109,14 +113,6 @@ class CalibrateExits(TrainerCallback):
         on_validation = found.pop("validation", {})
         metrics.update({f"best_validation_early_exit_{key}": value for key, value in on_validation.items()})
         metrics.update(with_means(found, "early_exit_"))
-
-    def parameters_trace(self, trainer: RunningTrainer) -> ExitTrace | None:
-        """The trace of `parameters_data`, if any."""
-        source, data = self.parameters_data, trainer.data
-        if source is None or source == self.data:
-            return None
-        known = source == data.paths["train"]
-        return self.trace(trainer, data.instances["train"] if known else data.dataset_reader.read(source), source)
 
     def trace(self, trainer: RunningTrainer, instances: Sequence[Instance], source: str) -> ExitTrace:
         """The trace of `instances`."""
