@@ -15,9 +15,8 @@ from beem_plugin.common.strict_json import json_line
 from beem_plugin.pipeline import EarlyExitPipeline
 from beem_plugin.predictors.text_page import TextPage
 from beem_plugin.rendering.pages import render_page
-from beem_plugin.serving.api_schema import prediction_schema, request_schema, responses
 from beem_plugin.serving.metrics import ServingMetrics
-from beem_plugin.serving.requests import RequestError, parse_body, read_body
+from beem_plugin.serving.requests import RequestError, parse_body, read_body, request_schema, responses
 from beem_plugin.serving.service import Service, ServingOptions
 
 logger = logging.getLogger(__name__)
@@ -36,7 +35,6 @@ def create_app(pipeline: EarlyExitPipeline, options: ServingOptions | None = Non
     service = Service(pipeline, options or ServingOptions())
     names = pipeline.archive.validation_dataset_reader.text_fields
     answer = service.predictor.task.answer  # type: ignore[attr-defined]
-    prediction = prediction_schema(answer, pipeline.labels, service.metrics.exit_layers)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -65,7 +63,7 @@ def create_app(pipeline: EarlyExitPipeline, options: ServingOptions | None = Non
 
     @app.post(
         "/predict",
-        responses=responses(prediction),
+        responses=responses(answer, pipeline.labels, service.metrics.exit_layers),
         openapi_extra={"requestBody": request_schema(names)},
         summary="Predict one input or a batch",
     )

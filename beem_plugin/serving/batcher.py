@@ -27,6 +27,7 @@ class _Request(Generic[Item, Result]):
     arrived: float = field(default_factory=time.monotonic)
 
 
+@dataclass(eq=False)
 class Batcher(Generic[Item, Result]):
     """
     A queue and the thread that owns the engine. While a batch runs, requests queue up; the next batch takes all of them
@@ -37,16 +38,13 @@ class Batcher(Generic[Item, Result]):
     `on_batch` gets the items of each batch and the seconds that its oldest request has waited.
     """
 
-    def __init__(
-        self,
-        run: Callable[[list[Item]], Sequence[Result]],
-        max_items: int,
-        wait_seconds: float,
-        max_queued: int,
-        on_batch: Callable[[int, float], None] | None = None,
-    ) -> None:
-        self.run, self.max_items, self.wait_seconds, self.max_queued = run, max_items, wait_seconds, max_queued
-        self.on_batch = on_batch
+    run: Callable[[list[Item]], Sequence[Result]]
+    max_items: int
+    wait_seconds: float
+    max_queued: int
+    on_batch: Callable[[int, float], None] | None = None
+
+    def __post_init__(self) -> None:
         self._changed = threading.Condition()
         self._queue: deque[_Request[Item, Result]] = deque()
         self._last_requests = 0

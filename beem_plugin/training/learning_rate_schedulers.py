@@ -8,8 +8,8 @@ import torch
 from torch.optim import lr_scheduler
 
 from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.recipes import key_reference, with_keys_of
 from beem_plugin.common.registry import Registrable
-from beem_plugin.training.trainer_keys import key_reference, with_keys_of
 
 Curve = Callable[[float, int], float]
 """The learning rate for a base rate and a count of steps or epochs."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -51,6 +52,7 @@ def _copy(values: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> No
 
 
 @MovingAverage.register("exponential")
+@dataclass(eq=False)
 class ExponentialMovingAverage(MovingAverage):
     """
     average = d * average + (1 - d) * weights, where d = min(decay, (numerator + step) / (denominator + step)).
@@ -65,16 +67,14 @@ class ExponentialMovingAverage(MovingAverage):
     denominator : `float`, optional (default = `10.0`)
     """
 
-    def __init__(
-        self,
-        parameters: list[torch.nn.Parameter],
-        decay: float = 0.9999,
-        numerator: float = 1.0,
-        denominator: float = 10.0,
-    ) -> None:
-        super().__init__(parameters)
-        check_number("decay", decay, high=1, open_high=True)
-        self.decay, self.numerator, self.denominator = decay, numerator, denominator
+    parameters: list[torch.nn.Parameter]
+    decay: float = 0.9999
+    numerator: float = 1.0
+    denominator: float = 10.0
+
+    def __post_init__(self) -> None:
+        super().__init__(self.parameters)
+        check_number("decay", self.decay, high=1, open_high=True)
 
     def apply(self, num_updates: int) -> None:
         decay = min(self.decay, (self.numerator + num_updates) / (self.denominator + num_updates))

@@ -9,10 +9,10 @@ from torch.nn import Parameter
 from transformers.optimization import Adafactor
 
 from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.recipes import key_reference, with_keys_of
 from beem_plugin.common.registry import Registrable
 from beem_plugin.common.values import EMPTY
 from beem_plugin.training.parameter_groups import ParameterGroups, make_parameter_groups, with_rate_factors
-from beem_plugin.training.trainer_keys import key_reference, with_keys_of
 
 NamedParameters = list[tuple[str, Parameter]]
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from beem_plugin.common.errors import ConfigurationError, check_number
+from beem_plugin.common.recipes import with_keys_of
 from beem_plugin.training.learning_rate_schedulers import Curve, CurveScheduler, schedule
-from beem_plugin.training.trainer_keys import with_keys_of
 
 logger = logging.getLogger(__name__)
 

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from beem_plugin.common.errors import ConfigurationError, check_choice
+from beem_plugin.common.recipes import with_keys_of
 from beem_plugin.common.registry import FromParams, Lazy
 from beem_plugin.data.data_loader import DataLoader
 from beem_plugin.models.model import Model
 from beem_plugin.objectives import Objective
 from beem_plugin.training.gradient_descent_trainer import GradientDescentTrainer
 from beem_plugin.training.trainer import TrainingError
-from beem_plugin.training.trainer_keys import with_keys_of
 
 logger = logging.getLogger(__name__)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from beem_plugin.common.archive_files import BEST_WEIGHTS
 from beem_plugin.common.errors import ConfigurationError, check_choice
+from beem_plugin.common.recipes import with_keys_of
 from beem_plugin.common.registry import Lazy
 from beem_plugin.models.model import Model
 from beem_plugin.training.callbacks.callback import TrainerCallback
@@ -16,7 +17,6 @@ from beem_plugin.training.gradient_descent_trainer import GradientDescentTrainer
 from beem_plugin.training.random_state import get_random_state, set_random_state
 from beem_plugin.training.stage import GIVEN, LoaderMaker, Stage
 from beem_plugin.training.trainer import Trainer
-from beem_plugin.training.trainer_keys import with_keys_of
 
 logger = logging.getLogger(__name__)
 
