@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 
 import beem_plugin.components  # noqa: F401
+from beem_plugin.calibration.curves import threshold_curve
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.comparison.paper import figures
 from beem_plugin.comparison.paper.methods import CAPTION_METHODS, LAYOUTS, METHODS, Choices, shown_encoder, variants_of
 from beem_plugin.comparison.paper.paper_tables import paper_tables_from_args
 from beem_plugin.comparison.paper.tables import depth_of
+from beem_plugin.comparison.rules import RULES, load_traces, rule_scores
 from beem_plugin.rendering.plots import plots_available
 from tests.ablation_in_process import train_in_process
 from tests.tiny_caption_configs import DECODER, ENCODER
@@ -169,12 +171,23 @@ def test_a_dry_run_tells_runs_time_and_downloads(
     assert "albert-large-v2, bert-large-uncased, nyu-mll/glue (rte)" in said.replace("\n", " ")
 
 
-def test_traces_of_every_method_for_comparisons(output: Path, trainings: list[Any], call: Call) -> None:
-    assert call("--table", "methods", "--tasks", "rte", "--seeds", "1", "--methods", "pabee", "beem-a") == 0
-    assert not trainings
-    assert {path.name for path in (output / "traces").iterdir()} == {"final", "pabee", "beem"}
-    found = json.loads((output / "traces" / "beem" / "rte-0" / "metrics.json").read_text())
-    assert found["num_parameters"] > found["num_parameters_of_last_exit_only"] > 0
+def test_every_method_is_swept_and_its_traces_are_kept(output: Path, trainings: list[Any], call: Call) -> None:
+    methods = ("pabee", "pabee confidence", "reduced", "beem-a")
+    assert call("--table", "methods", "--tasks", "rte", "--seeds", "1", "--methods", *methods) == 0
+    assert len(trainings) == 1, "the reduced network"
+    assert {path.name for path in (output / "traces").iterdir()} == {"final", "pabee", "reduced", "beem"}
+    calibration, validation = load_traces(output / "traces" / "beem" / "rte-0")
+    rows = {row["method"]: row for row in json.loads((output / "table_methods_swept.json").read_text())}
+    curve = threshold_curve(rule_scores(RULES["beem-a"], calibration, validation))
+    assert rows["BEEM-A"]["area"] == pytest.approx(curve.area(), abs=0.5)
+    assert rows["BEEM-A"]["at_1.5"] == pytest.approx(100 * (curve.at(1.5) or 0), abs=1)
+    right = (validation.predictions[:, -1] == validation.labels).double().mean()
+    assert rows["BEEM-A"]["final"] == pytest.approx(100 * float(right))
+    assert rows["PABEE"]["final"] == rows["PABEE's training, confidence"]["final"]
+    cut = rows["backbone-2L"]
+    assert cut["area"] is None and cut["layer_speedup"] == 1.5 and cut["parameters"] < rows["PABEE"]["parameters"]
+    markdown = (output / "table_methods_swept.md").read_text()
+    assert "# accuracy at 2.0x" in markdown and "rte (BEEM-A)" in markdown
 
 
 def test_published_points_are_replaced_only_when_wanted() -> None:

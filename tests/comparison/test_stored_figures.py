@@ -6,7 +6,6 @@ import csv
 import gzip
 import json
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,17 +17,13 @@ import beem_plugin.components  # noqa: F401
 from beem_plugin.archival import load_archive
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.comparison.caption_table import decoded_rows, table_cases
-from tests.tiny_project import ROOT, load_script, run, run_script
+from tests.tiny_project import ROOT, load_script, run
 
 FOLDER = ROOT / "tests" / "fixtures" / "figures"
 ARCHIVES = ROOT / "tests" / "fixtures" / "release_0_1"
 EXPECTED: dict[str, Any] = json.loads(gzip.decompress((FOLDER / "expected.json.gz").read_bytes()))
 CAPTIONS: dict[str, Any] = json.loads((FOLDER / "captions.json").read_text())
 NAMES = ("mrpc-0", "rte-0", "rte-1")
-METHODS = ("final", "reduced", "beem", "pabee", "deebert", "fastbert", "ztw", "eeic", "shallow_deep")
-SPEED_UPS = {"reduced": {"layer_speedup": 4 / 3}}
-SHIPPED = {"beem": {"test_early_exit_accuracy": 0.75, "test_early_exit_layer_speedup": 1.9}}
-
 
 REWORDED = ("nobody can leave before", "no sample can exit before")
 """A message of release 0.1 and its present wording."""
@@ -131,48 +126,6 @@ def test_a_script_that_compares_registers_what_it_needs(tmp_path: Path) -> None:
     command += ["--rules", "max_probability", "beem-a", "--output", str(tmp_path / "p")]
     subprocess.run(command, check=True, capture_output=True)
     assert {row["rule"] for row in json.loads((tmp_path / "p.json").read_text())["curves"]} >= {"beem-a"}
-
-
-def test_table_of_methods(tmp_path: Path) -> None:
-    for number, method in enumerate(METHODS):
-        parameters = {"num_parameters": 1000 + 10 * number, "num_parameters_of_last_exit_only": 1000}
-        metrics = {"seconds": 10.0 + number, **parameters, **SPEED_UPS.get(method, {}), **SHIPPED.get(method, {})}
-        for name in NAMES[1:]:
-            shutil.copytree(FOLDER / "seeds" / name, tmp_path / "runs" / method / name)
-            (tmp_path / "runs" / method / name / "metrics.json").write_text(json.dumps(metrics))
-    run_script("compare_methods", str(tmp_path / "runs"), "--output", str(tmp_path / "m"))
-    assert_holds(json.loads((tmp_path / "m.json").read_text()), EXPECTED["methods"])
-    rows, before = (text.splitlines()[2:] for text in ((tmp_path / "m.md").read_text(), EXPECTED["methods_md"]))
-    assert [row.replace("**", "") for row in rows] == before
-
-
-def test_plain_networks_and_cascades_are_rows_of_methods(tmp_path: Path) -> None:
-    metrics = {"seconds": 1.0, "num_parameters": 10, "num_parameters_of_last_exit_only": 10}
-    right = {}
-    for method, column in (("final", -1), ("plain_2", 1), ("plain_3", 2)):
-        folder = tmp_path / "runs" / method / NAMES[1]
-        for part in ("calibration", "validation"):
-            trace = ExitTrace.load(traces(part, NAMES[1:2])[0])
-            depth, layer = trace.exit_layers[-1], trace.exit_layers[column]
-            meta = {**trace.meta, "exit_layers": [layer]}
-            ExitTrace(trace.logits[:, [column]], trace.labels, meta=meta).save(folder / f"{part}.npz")
-            right[layer] = 100 * float((trace.predictions[:, column] == trace.labels).double().mean())
-        speed = {"layer_speedup": depth / layer}
-        (folder / "metrics.json").write_text(json.dumps(metrics | speed))
-    run_script(
-        "compare_methods", str(tmp_path / "runs"), "--output", str(tmp_path / "m"), "--against", "last exit only"
-    )
-    rows = {row["row"]: row for row in json.loads((tmp_path / "m.json").read_text())}
-    assert depth == 6 and rows["plain network of 3 layers"]["point"] == 2
-    mixed = rows["plain networks, between two of them by mixing"]
-    assert mixed["final"] == rows["last exit only"]["final"] == right[6]
-    assert mixed["at_2.0"] == pytest.approx(right[3]) == rows["plain network of 3 layers"]["final"]
-    # 1.5x is four layers: two thirds of the samples through three, a third through six.
-    assert mixed["at_1.5"] == pytest.approx((2 * right[3] + right[6]) / 3)
-    cascades = [name for name in rows if name.startswith("cascade")]
-    assert cascades == ["cascade of 2 and 3 layers", "cascade of 2 and 6 layers", "cascade of 3 and 6 layers"]
-    # From five layers, 2 + 3, to two.
-    assert rows[cascades[0]]["at_1.5"] is not None and rows[cascades[0]]["area"] is None
 
 
 def test_captions_under_policies() -> None:

@@ -46,6 +46,12 @@ METHODS = {
     "beem-a w/o fix": Method(
         "BEEM-A, one threshold", policy="beem-a", point={"thresholds": {"type": "best_on_validation"}}
     ),
+    # Other rules on the same trainings.
+    "beem expected_gain": Method("BEEM's training, expected_gain", policy="expected-gain"),
+    "beem confidence": Method("BEEM's training, confidence", policy="confidence-calibrated"),
+    "pabee beem-a": Method("PABEE's training, BEEM-A", "pabee", policy="beem-a"),
+    "pabee confidence": Method("PABEE's training, confidence", "pabee", policy="confidence-calibrated"),
+    "elasticbert patience": Method("ElasticBERT-patience", "elasticbert", policy="beem-release-bert"),
     # Variants of ours, see `UNLISTED`.
     "ztw_lbfgs": Method("ZTW, L-BFGS", "ztw_lbfgs"),
     "jei_dnn_small": Method("JEI-DNN, small tasks", "jei_dnn_small()"),

@@ -28,6 +28,8 @@ from beem_plugin.comparison.paper.tables import (
     paper_table,
     run_table,
     settings_table,
+    swept_records,
+    write_swept,
     write_table,
 )
 from beem_plugin.comparison.trainings.launcher import Launcher
@@ -63,6 +65,7 @@ def paper_tables_from_args(args: argparse.Namespace) -> int:
     run = [(row.variant, one.task, shown_encoder(one.backbone)) for one in found for row in one.rows]
     written = write_table(args.output / f"table_{args.table}", table, lines, settings_table(run))
     if args.table == "methods":
+        written += write_swept(swept_records(found), METHODS["beem-a"].row, args.output / "table_methods_swept")
         export_traces(found, args.output / "traces")
         written.append(args.output / "traces")
     wrote(written)

@@ -1,5 +1,6 @@
 """Trains and judges a table's methods on its tasks, and lays the paper's tables out: medians over seeds with range."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -7,13 +8,13 @@ from statistics import fmean
 from typing import Any
 
 from beem_plugin.backbones.loading import make_config, read_config
-from beem_plugin.common.files import write_json
+from beem_plugin.calibration.curves import SPEEDS
 from beem_plugin.comparison.ablation.ablate import ablate
 from beem_plugin.comparison.ablation.rows import Row
 from beem_plugin.comparison.paper.methods import METHODS, Choices, Layout, settings_of, shown_encoder, variants_of
+from beem_plugin.comparison.rules import Records, curve_record, differences_table
 from beem_plugin.comparison.trainings.launcher import Launcher
 from beem_plugin.comparison.trainings.runs import file_name
-from beem_plugin.comparison.trainings.trained import TrainedRun
 from beem_plugin.comparison.trainings.trainings import Trainings
 from beem_plugin.comparison.trainings.variants import Variant
 from beem_plugin.data.hub import resolve_model_name
@@ -102,12 +103,6 @@ def run_table(given: Plan, launcher: Launcher) -> list[TaskRows]:
     return [TaskRows(*plan, ablate(plan[-1], launcher)) for plan in plans]
 
 
-def paired(trainings: Trainings, row: Row) -> list[tuple[TrainedRun, dict[str, Any]]]:
-    """Each result of a row with its run."""
-    results = {result["seed"]: result for result in row.results}
-    return [(run, results[run.run.seed]) for run in trainings.trained(row.name) if run.run.seed in results]
-
-
 def depth_of(encoder: str) -> int:
     """Layers of an encoder, without access to the hub."""
     name = resolve_model_name(encoder, "--backbone")
@@ -123,32 +118,43 @@ def three_quarters(encoder: str) -> int:
 
 def export_traces(tables: Sequence[TaskRows], folder: Path) -> None:
     """
-    Writes METHOD/TASK-SEED/ with `calibration.npz`, `validation.npz` and `metrics.json`, which
-    `scripts/compare_methods` and `scripts/compare_policies` read. BEEM's training is "beem".
+    Writes METHOD/TASK-SEED/ with `calibration.npz` and `validation.npz`, which `scripts/compare_policies` reads, once
+    for each training. BEEM's is "beem".
     """
     for table, row in [(one, row) for one in tables for row in one.rows]:
-        name, variant = "beem" if row.name == "beem-a" else row.name, row.variant
-        for run, result in () if name.startswith("beem-") else paired(table.trainings, row):
-            target = folder / name / f"{table.task}-{result['seed'] - 1}"
-            run.trace(variant.calibration_source(), 64).save(target / "calibration.npz")
-            run.trace(variant.judged_source(), 64).save(target / "validation.npz")
-            metrics = {
-                "seconds": result["training_seconds"],
-                "num_parameters": result["parameters"],
-                "num_parameters_of_last_exit_only": last_exit_parameters(run),
-                "test_early_exit_accuracy": result["metrics"].get("accuracy"),
-                "test_early_exit_layer_speedup": result["layer_speedup"],
-            }
-            if name in ("hashee", "reduced") or name.startswith("plain_"):  # points without a rule
-                metrics["layer_speedup"] = table.speed(result)
-            write_json(target / "metrics.json", metrics)
+        variant = row.variant
+        if variant is table.trainings.of[row.name].variants[0]:
+            name = "beem" if row.name.startswith("beem") else row.name
+            for run in table.trainings.trained(row.name):
+                target = folder / name / f"{table.task}-{run.run.seed - 1}"
+                run.trace(variant.calibration_source(), 64, by_training_reader=True).save(target / "calibration.npz")
+                run.trace(variant.judged_source(), 64).save(target / "validation.npz")
 
 
-def last_exit_parameters(trained: TrainedRun) -> int:
-    """Parameters of the network with its last exit alone; what layers share counts once."""
-    encoder: Any = trained.archive.model.encoder
-    modules = [encoder.backbone, encoder.exits[-1]] if hasattr(encoder, "exits") else [encoder]
-    return sum({id(one): one.numel() for module in modules for one in module.parameters()}.values())
+def swept_records(tables: Sequence[TaskRows]) -> Records:
+    """Each method with one threshold for all exits, swept, or as a point; what its training takes beside."""
+    found = Records([], "method")
+    for table, row in [(one, row) for one in tables for row in one.rows]:
+        for result in row.results:
+            record: dict[str, Any] = {"method": row_name(row.name, table.backbone), "task": table.task}
+            record |= {"seed": str(result["seed"] - 1), **curve_record(result["curve"])}
+            record["final"] = 100 * result["final_metrics"].get("accuracy", math.nan)
+            record |= {"layer_speedup": table.speed(result)} if result["curve"] is None else {}
+            found.records.append(record | {key: result[key] for key in ("parameters", "training_seconds")})
+    return found
+
+
+def write_swept(found: Records, against: str, path: Path) -> list[Path]:
+    """`PATH.md`, `.json` and `.csv` (a line a seed): tables by task, and paired differences of areas."""
+    titles = {"final": "accuracy of the last exit", **{f"at_{speed}": f"accuracy at {speed}x" for speed in SPEEDS}}
+    titles["area"] = "area under the accuracy-speed curve, 1x to 3x (mean ± standard error over seeds)"
+    references = dict.fromkeys(found.tasks, against)
+    tables = [found.table(figure, title) for figure, title in titles.items()]
+    tables.append(differences_table(found.differences("area", references), references))
+    for table in tables:
+        table.print(200)
+    markdown = "\n".join(f"# {table.title}\n\n{table.to_markdown()}" for table in tables)
+    return write_all(path, {".md": markdown, ".json": found.finite(), ".csv": found.records})
 
 
 def spread(lines: Iterable[Mapping[str, Any]], key: str) -> Estimate | None:
