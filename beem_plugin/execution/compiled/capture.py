@@ -16,10 +16,7 @@ TIMEOUT_SECONDS = 2.0
 
 
 class EagerRecorder:
-    """
-    Runs work at once, and again at each replay: graph-based code on a device without graphs. Work is on one stream,
-    with parts of it on a second stream beside it.
-    """
+    """Runs work at once, and again at each replay: graph-based code on a device without graphs or streams."""
 
     def pinned(self, *shape: int, dtype: torch.dtype) -> Tensor:
         """Zeros in host memory that the device can write."""

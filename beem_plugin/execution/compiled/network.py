@@ -13,9 +13,8 @@ from torch.nn import functional
 
 from beem_plugin.backbones import BackboneState
 from beem_plugin.backbones.inference import inference_backbone
-from beem_plugin.execution.compiled.decider import ClassifierSignals, Decider
 from beem_plugin.execution.compiled.origin import Origin
-from beem_plugin.execution.compiled.policy_kernel import make_decider
+from beem_plugin.execution.compiled.policy_kernel import ClassifierSignals, Decider, make_decider
 from beem_plugin.execution.stepped_network import SteppedNetwork, device_of
 from beem_plugin.exits.heads.head import PooledHead
 from beem_plugin.exits.policy import ExitPolicy
@@ -88,10 +87,7 @@ class CompiledNetwork:
         return getattr(heads[exit_number - 1], "reads", None)
 
     def can_pack(self, longest: int) -> bool:
-        """
-        Whether samples of at most `longest` tokens can be stored without padding: the backbone's blocks take them, and
-        states hold nothing but hidden states.
-        """
+        """Whether samples of at most `longest` tokens can be packed: blocks and states allow it."""
         packs = getattr(self.backbone, "can_pack", None)
         return packs is not None and getattr(self.network, "is_packable", False) and packs(longest)
 
@@ -134,6 +130,4 @@ def mean_tokens(state: BackboneState, use_kernel: bool) -> Tensor:
     hidden, mask, packed = state.hidden_states, state.attention_mask, state.packed
     if use_kernel and triton is not None:
         return mean_kernel.mean_tokens(hidden.contiguous(), mask.contiguous() if packed is None else None, packed)
-    # A product with the mask reads the hidden states once.
-    total = torch.bmm(mask.to(hidden.dtype).unsqueeze(1), hidden).squeeze(1)
-    return (total / mask.sum(1, keepdim=True)).to(hidden.dtype)
+    return mean_kernel.mean_tokens_reference(hidden, mask, packed)

@@ -1,19 +1,21 @@
-"""One Triton kernel for the step of an exit policy, generated from the policy's own code."""
+"""The step of a policy for many samples: in torch operations, or in one Triton kernel generated from its own code."""
 
 from __future__ import annotations
 
 import logging
+from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from beem_plugin.common.errors import first_line
-from beem_plugin.execution.compiled.decider import ClassifierSignals, Decider
 from beem_plugin.execution.compiled.step_source import Translator
 from beem_plugin.execution.compiled.step_trace import TracedStep, UnsupportedStep, trace_step, traced_samples
 from beem_plugin.execution.compiled.step_values import StateLayout, StepSource, Value, compile_source, load, store
 from beem_plugin.exits.policy import ExitPolicy
-from beem_plugin.exits.signals import ExitSignals
+from beem_plugin.exits.signals import ExitSignals, decision_dtype
 from beem_plugin.kernels.launch import power_of_two, triton
 
 logger = logging.getLogger(__name__)
@@ -43,6 +45,50 @@ def policy_step({inputs}state, new_state, numbers, out, weight, bias, count, num
         logits_ = tl.load(logits + sample[:, None] * num_labels + column[None, :], mask=is_real, other=0.0)
         logits_ = logits_.to(tl.float64)
 """
+
+
+class ClassifierSignals(ExitSignals):
+    """Signals of a linear classifier; a kernel computes the logits, or they are computed when they are read."""
+
+    def __init__(self, vectors: Tensor, classifier: torch.nn.Linear) -> None:
+        self.vectors, self.classifier = vectors, classifier
+        self.extra = {}
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    @cached_property
+    def logits(self) -> Tensor:  # type: ignore[override]
+        return functional.linear(self.vectors, self.classifier.weight, self.classifier.bias).float()
+
+
+class Decider:
+    """
+    Steps a policy by its own methods. A result is a row of `2 + labels` numbers in the decision precision: 1 for a
+    sample that exits and 0 for others, the score (0 for a policy without), and the output. The memory is the policy's
+    state in any form.
+    """
+
+    def __init__(self, policy: ExitPolicy, device: torch.device) -> None:
+        self.policy, self.device = policy, device
+        self.dtype = decision_dtype(device)
+        self.has_score = False
+
+    def start(self, samples: int) -> Any:
+        return self.policy.start(samples, self.policy.num_exits, self.device)
+
+    def step(
+        self, exit_number: int, signals: ExitSignals, memory: Any, out: Tensor | None = None
+    ) -> tuple[Tensor, Any]:
+        exits, memory = self.policy.step(exit_number, signals, memory)
+        score = self.policy.score(memory)
+        self.has_score = score is not None
+        shown = torch.zeros_like(exits, dtype=self.dtype) if score is None else score
+        numbers = [exits[:, None], shown[:, None], self.policy.output(exit_number, signals, memory)]
+        results = torch.cat([number.to(self.dtype) for number in numbers], 1)
+        if out is not None:
+            out.copy_(results, non_blocking=True)
+        return results, memory
 
 
 class PolicyKernel(Decider):
@@ -103,10 +149,7 @@ class PolicyKernel(Decider):
     def step(
         self, exit_number: int, signals: ExitSignals, memory: Tensor, out: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """
-        `out` `(samples, 2 + labels)` float64 is on the device or in pinned host memory. The classifier of
-        `ClassifierSignals` of one sample is computed in the kernel.
-        """
+        """`out` is on the device or in pinned memory; one sample's `ClassifierSignals` are computed in the kernel."""
         samples = len(signals)
         if out is None:
             out = torch.empty(samples, 2 + self.num_labels, dtype=torch.float64, device=self.device)

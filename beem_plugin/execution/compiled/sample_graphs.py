@@ -150,10 +150,7 @@ class SampleGraphs:
 
 @dataclass(frozen=True)
 class Segment:
-    """
-    The exits whose layers are computed, those at which the policy is stepped, and, of these, those whose results the
-    host reads: where samples can exit, and the last.
-    """
+    """Exits whose layers are computed, at which the policy is stepped, and whose results the host reads."""
 
     layers: range
     decisions: range

@@ -52,10 +52,7 @@ class Translator(Translation):
     """Builds the source of one exit's step, node by node."""
 
     def run(self, module: GraphModule, inputs: list[tuple[Value, str]]) -> list[Any]:
-        """
-        The values of the outputs of the graph of `module`, `None` for one without. `inputs` are the variables of its
-        placeholders, in their order, each with the expression that loads it.
-        """
+        """The graph's outputs; `inputs` are the variables of its placeholders, each with the code that loads it."""
         waiting = iter(inputs)
         outputs: list[Any] = []
         for node in module.graph.nodes:

@@ -49,10 +49,7 @@ def trace_step(
     signals_of: Callable[[dict[str, Tensor]], ExitSignals],
     decides_only: bool = False,
 ) -> TracedStep:
-    """
-    Traces `policy.step` as primitive operations; `signals_of` makes the signals of tensors by name, as in `example`.
-    `decides_only` leaves out score and output.
-    """
+    """Traces `policy.step`; `signals_of` makes signals of tensors as in `example`. `decides_only`: no output."""
     after = ExitState()
     has_score = False
 

@@ -17,10 +17,7 @@ from beem_plugin.kernels.launch import tl, triton
 
 @dataclass
 class Value:
-    """
-    A variable of the kernel, `(block, labels)` if `per_label`, otherwise `(block,)`; `kind` is `"float"`, `"int"` or
-    `"bool"`.
-    """
+    """A variable, `(block, labels)` if `per_label`, else `(block,)`; `kind` is `"float"`, `"int"` or `"bool"`."""
 
     text: str
     per_label: bool

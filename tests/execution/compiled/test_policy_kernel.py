@@ -15,8 +15,7 @@ from beem_plugin.exits.state import ExitState
 
 pytest.importorskip("triton")
 
-from beem_plugin.execution.compiled.decider import ClassifierSignals
-from beem_plugin.execution.compiled.policy_kernel import PolicyKernel
+from beem_plugin.execution.compiled.policy_kernel import ClassifierSignals, PolicyKernel
 from beem_plugin.execution.compiled.step_trace import UnsupportedStep
 
 EXITS = 4
