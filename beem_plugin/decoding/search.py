@@ -13,10 +13,7 @@ from beem_plugin.decoding.stepper import Stepper
 
 
 def greedy(stepper: Stepper, bos: int, eos: int, max_length: int) -> list[GeneratedCaption]:
-    """
-    One caption for each image in the stepper's cache, which has 1 beam; `max_length` is the maximum number of new
-    tokens, including EOS. Finished captions are removed from the batch.
-    """
+    """One caption for each image of the cache, which has 1 beam; finished ones are removed from the batch."""
     cache = stepper.cache
     captions = [GeneratedCaption() for _ in range(cache.num_rows)]
     active = np.arange(cache.num_rows)
@@ -49,24 +46,22 @@ IMPOSSIBLE = -1.0e9
 @dataclass
 class _Beams:
     """
-    Captions of several images, each `(images, captions, ...)`: tokens, their exits and log-probabilities, and the score
-    by which captions are ranked.
+    Captions of several images, `(images, captions, tokens)` or, from the scores on, `(images, captions)`: tokens, their
+    exits and log-probabilities, the score by which captions are ranked, whether they are finished, and their lengths.
     """
 
     tokens: Tensor
     exits: Tensor
     log_probabilities: Tensor
     scores: Tensor
+    is_finished: Tensor
+    lengths: Tensor
 
     def take(self, index: Tensor) -> _Beams:
         """The captions at `index`, `(images, kept)`."""
         wide = index.unsqueeze(-1)
-        return _Beams(
-            self.tokens.take_along_dim(wide, 1),
-            self.exits.take_along_dim(wide, 1),
-            self.log_probabilities.take_along_dim(wide, 1),
-            self.scores.take_along_dim(index, 1),
-        )
+        values = vars(self).values()
+        return _Beams(*(value.take_along_dim(wide if value.ndim == 3 else index, 1) for value in values))
 
     def images(self, index: Tensor) -> _Beams:
         return _Beams(*(value.index_select(0, index) for value in vars(self).values()))
@@ -76,13 +71,10 @@ class _Beams:
 
     @classmethod
     def empty(cls, images: int, beams: int, length: int, device: torch.device) -> _Beams:
-        shape = (images, beams, length)
-        return cls(
-            torch.zeros(shape, dtype=torch.int64, device=device),
-            torch.zeros(shape, dtype=torch.int64, device=device),
-            torch.zeros(shape, device=device),
-            torch.full((images, beams), IMPOSSIBLE, device=device),
-        )
+        tokens = torch.zeros(images, beams, length, dtype=torch.int64, device=device)
+        scores = torch.full((images, beams), IMPOSSIBLE, device=device)
+        lengths = torch.zeros(images, beams, dtype=torch.int64, device=device)
+        return cls(tokens, tokens.clone(), tokens.float(), scores, lengths.bool(), lengths)
 
 
 def beam_search(
@@ -101,8 +93,6 @@ def beam_search(
     running = _Beams.empty(count, beams, max_length, device)
     running.scores[:, 0] = 0.0  # the other beams are equal to the first
     finished = _Beams.empty(count, beams, max_length, device)
-    is_finished = torch.zeros(count, beams, dtype=torch.bool, device=device)
-    lengths = torch.zeros(count, beams, dtype=torch.int64, device=device)
     tokens = torch.full((count * beams,), bos, dtype=torch.int64, device=device)
     for position in range(max_length):
         scores = stepper.step(tokens, position)
@@ -123,34 +113,29 @@ def beam_search(
         running.scores = chosen.values
         origin = parent.take_along_dim(chosen.indices, 1)
         # Finished beams: only the best continuations can finish.
-        done_now = ends.clone()
-        done_now[:, beams:] = False
-        ranked = top.values / (position + 1) ** length_penalty + ~done_now * IMPOSSIBLE
+        continued.is_finished = ends.clone()
+        continued.is_finished[:, beams:] = False
+        continued.scores = top.values / (position + 1) ** length_penalty + ~continued.is_finished * IMPOSSIBLE
         if early_stopping:
-            ranked = ranked + is_finished.all(1, keepdim=True) * IMPOSSIBLE
-        continued.scores = ranked
+            continued.scores = continued.scores + finished.is_finished.all(1, keepdim=True) * IMPOSSIBLE
+        continued.lengths = torch.full_like(parent, position + 1)
         merged = finished.joined(continued)
-        best = merged.scores.topk(beams, dim=-1).indices
-        finished = merged.take(best)
-        is_finished = torch.cat([is_finished, done_now], 1).take_along_dim(best, 1)
-        new_lengths = torch.full_like(parent, position + 1)
-        lengths = torch.cat([lengths, new_lengths], 1).take_along_dim(best, 1)
+        finished = merged.take(merged.scores.topk(beams, dim=-1).indices)
         # Whether a running caption that ends at this position would rank above the worst finished one.
         possible = running.scores[:, :1] / (position + 1) ** length_penalty
-        worst = torch.where(is_finished, finished.scores.amin(1, keepdim=True), IMPOSSIBLE)
+        worst = torch.where(finished.is_finished, finished.scores.amin(1, keepdim=True), IMPOSSIBLE)
         going = (possible > worst).any(1) & ~ends.all(1)
         if early_stopping:
-            going &= ~is_finished.all(1)
+            going &= ~finished.is_finished.all(1)
         kept = going.cpu().numpy().nonzero()[0]
         if len(kept) < images:
             for image in sorted(set(range(images)) - set(kept.tolist())):
-                result[active[image]] = caption_of(finished, image, int(lengths[image, 0]))
+                result[active[image]] = caption_of(finished, image)
             if not len(kept):
                 break
             active = active[kept]
             index = cache.on_device(kept)
-            running, finished = running.images(index), finished.images(index)
-            is_finished, lengths, origin = is_finished[index], lengths[index], origin[index]
+            running, finished, origin = running.images(index), finished.images(index), origin[index]
             cache.keep_images(kept)
         rows = origin + beams * torch.arange(len(active), device=device).unsqueeze(1)
         cache.reorder(rows.flatten().cpu().numpy(), position + 1)
@@ -158,12 +143,9 @@ def beam_search(
     return result
 
 
-def caption_of(beams: _Beams, image: int, length: int) -> GeneratedCaption:
+def caption_of(beams: _Beams, image: int) -> GeneratedCaption:
     """An image's best caption."""
-    log_probabilities = beams.log_probabilities[image, 0, :length].tolist()
-    return GeneratedCaption(
-        beams.tokens[image, 0, :length].tolist(),
-        beams.exits[image, 0, :length].tolist(),
-        log_probabilities,
-        sum(log_probabilities),
-    )
+    length = int(beams.lengths[image, 0])
+    columns = beams.tokens, beams.exits, beams.log_probabilities
+    tokens, exits, log_probabilities = (column[image, 0, :length].tolist() for column in columns)
+    return GeneratedCaption(tokens, exits, log_probabilities, sum(log_probabilities))
