@@ -11,7 +11,7 @@ from beem_plugin.common.errors import ConfigurationError, check_at_least
 from beem_plugin.common.registry import FromParams
 from beem_plugin.decoding.cache import DecoderCache
 from beem_plugin.decoding.generated import GeneratedCaption
-from beem_plugin.decoding.image_exit import ImageExit, image_macs
+from beem_plugin.decoding.image_exit import EncodedImages, ImageExit, image_macs
 from beem_plugin.decoding.meter import CaptionMacs
 from beem_plugin.decoding.mixed_depths.compiled_captions import CompiledCaptions
 from beem_plugin.decoding.search import beam_search, greedy
@@ -121,7 +121,10 @@ class CaptionDecoding(FromParams):
                 raise ConfigurationError("captions need images: the batch has no pixel_values")
             if not len(pixels):
                 return decoded
-            states = self._encode(network, policy, pixels, decoded)
+            decoded.full_image_macs = len(pixels) * image_macs(network.backbone, tuple(pixels.shape[1:]))
+            found = self.encode(network.backbone, policy, pixels)
+            states, decoded.macs.images = found.states, decoded.full_image_macs if found.macs is None else found.macs
+            decoded.image_blocks, decoded.num_image_blocks = found.blocks, found.num_blocks
         decoded.patches, skipped_blocks = states.shape[1], self.skipped_blocks
         assert skipped_blocks is not None, "replaced after the start"
         if beams == 1 and self.capture:
@@ -137,16 +140,11 @@ class CaptionDecoding(FromParams):
             decoded.captions = beam_search(stepper, bos, eos, length, self.length_penalty, self.early_stopping)
         return decoded
 
-    def _encode(self, network: Any, policy: ExitPolicy, pixels: Tensor, decoded: Decoded) -> Tensor:
-        """`(images, patches, hidden)`; their cost is added to `decoded`."""
-        decoded.full_image_macs = len(pixels) * image_macs(network.backbone, tuple(pixels.shape[1:]))
+    def encode(self, backbone: Any, policy: ExitPolicy, pixel_values: Tensor) -> EncodedImages:
+        """Images exit the image encoder early if there is an `image_exit`, and `policy` is not full depth."""
         if self.image_exit is None or not policy.leaves_early:
-            decoded.macs.images = decoded.full_image_macs
-            return network.image_states({"pixel_values": pixels})
-        found = self.image_exit.encode(network.backbone, pixels)
-        decoded.macs.images = found.macs
-        decoded.image_blocks, decoded.num_image_blocks = found.blocks.tolist(), found.num_blocks
-        return found.states
+            return EncodedImages(backbone.encode_images(pixel_values))
+        return self.image_exit.encode(backbone, pixel_values)
 
 
 def check_search(network: Any, max_length: int, num_beams: int, where: str = "") -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from beem_plugin.backbones.image_blocks import image_stages, intercepted_blocks
-from beem_plugin.common.errors import ConfigurationError, check_at_least
+from beem_plugin.common.errors import check_number
 from beem_plugin.common.registry import FromParams
 from beem_plugin.execution.metering.macs import counting
 
@@ -18,9 +18,9 @@ from beem_plugin.execution.metering.macs import counting
 @dataclass
 class EncodedImages:
     states: Tensor  # (images, patches, hidden), as the decoder takes them
-    blocks: Tensor  # (images,) int64, the number of blocks that each image went through
-    num_blocks: int  # of the encoder
-    macs: float  # of all images, including the projection to the decoder's size
+    blocks: list[int] | None = None  # the number of blocks that each image went through, if images may exit
+    num_blocks: int = 0  # of the encoder
+    macs: float | None = None  # of all images, including the projection to the decoder's size
 
 
 class ImageExit(FromParams):
@@ -40,9 +40,8 @@ class ImageExit(FromParams):
     """
 
     def __init__(self, threshold: float, min_block: int = 1) -> None:
-        if not threshold >= -1:
-            raise ConfigurationError(f"decoding.image_exit.threshold: found {threshold}, allowed: -1 or more")
-        check_at_least(1, **{"decoding.image_exit.min_block": min_block})
+        check_number("decoding.image_exit.threshold", threshold, low=-1)
+        check_number("decoding.image_exit.min_block", min_block, low=1)
         self.threshold = threshold
         self.min_block = min_block
 
@@ -74,7 +73,7 @@ class ImageExit(FromParams):
             states = backbone.encode_images(pixel_values)
         costs, rest = image_block_macs(backbone, tuple(pixel_values.shape[1:]))
         macs = float((ran.double() @ costs).sum()) + count * rest
-        return EncodedImages(states, ran.sum(1), sum(sizes), macs)
+        return EncodedImages(states, ran.sum(1).tolist(), sum(sizes), macs)
 
     def leaves(self, before: Tensor, after: Tensor) -> Tensor:
         """`(images,)` bool: which images exit after a block with these input and output states."""
@@ -83,10 +82,7 @@ class ImageExit(FromParams):
 
 
 def image_block_macs(backbone: Any, shape: tuple[int, ...]) -> tuple[Tensor, float]:
-    """
-    Multiply-accumulates of the image encoder on one image of `shape` `(channels, height, width)`: of each block,
-    `(blocks,)`, and of everything else. The encoder is run once for each shape.
-    """
+    """Cost of each block, `(blocks,)`, and of the rest, on an image `(channels, height, width)`; run once a shape."""
     costs_by_shape = _COSTS.setdefault(backbone, {})
     if shape not in costs_by_shape:
         parameter = next(backbone.parameters())

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from beem_plugin.calibration.token_trace import TokenTrace
-from beem_plugin.common.ranks import gathered
 from beem_plugin.exits.token_signals import SUMMARIES
 from beem_plugin.models.model import evaluating
 from beem_plugin.models.multi_exit_captioner import MultiExitCaptioner
+from beem_plugin.models.multi_exit_trace import joined_columns
 
 
 @torch.inference_mode()
@@ -26,8 +26,7 @@ def trace_captions(model: MultiExitCaptioner, batches: Iterable[dict[str, Tensor
             index = batch["index"].cpu() if "index" in batch else torch.arange(num_captions, num_captions + size)
             parts.append(trace_batch(model, batch, index))
             num_captions += size
-    parts = gathered(parts)
-    columns = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    columns = joined_columns(parts)
     order = (columns["caption"] * (int(columns["position"].max()) + 1) + columns["position"]).argsort()
     columns = {name: value[order] for name, value in columns.items()}
     named = {name: columns.pop(name) for name in (*SUMMARIES, "target", "caption", "position")}
@@ -41,9 +40,11 @@ def trace_batch(model: MultiExitCaptioner, batch: dict[str, Tensor], index: Tens
     tokens = batch["input_ids"].to(device)
     is_target = batch["attention_mask"][:, 1:].bool()
     images = batch.get("pixel_values")
-    states = None if images is None else model.image_states_for_decoding(images.to(device))
-    if states is not None and "image_of_row" in batch:
-        states = states.index_select(0, batch["image_of_row"].to(device))
+    states = None
+    if images is not None:
+        states = model.decoding.encode(decoder.backbone, model.exit_policy, images.to(device)).states
+        if "image_of_row" in batch:
+            states = states.index_select(0, batch["image_of_row"].to(device))
     row, position = is_target.nonzero(as_tuple=True)
     on_device = is_target.to(device)
     exits = [

@@ -11,6 +11,9 @@ from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.registry import Registrable
 from beem_plugin.data.instance import Instance
 from beem_plugin.data.vocabulary import Vocabulary
+from beem_plugin.exits.policies import Final
+from beem_plugin.exits.policy import ExitPolicy, check_signals
+from beem_plugin.objectives import Objective, WeightedDistillation
 
 
 class Model(torch.nn.Module, Registrable):
@@ -52,16 +55,10 @@ class Model(torch.nn.Module, Registrable):
         raise TypeError(f"{type(self).__name__} does not define forward")
 
     def check_tokenizer(self, tokenizer: Any) -> None:
-        """
-        Called after the model is built, in training and when an archive is loaded. Raises a `ConfigurationError` if the
-        model does not support the token ids of the dataset reader's tokenizer, `None` for a reader without one.
-        """
+        """Raises a `ConfigurationError` if the ids of the reader's tokenizer, `None` without one, do not fit."""
 
     def check_objective(self) -> None:
-        """
-        Called when the model's `objective`, if it has one, is set or replaced. Binds it to the network; raises a
-        `ConfigurationError` if the two do not fit.
-        """
+        """Binds a new `objective` to the network; raises a `ConfigurationError` if the two do not fit."""
 
     @property
     def max_tokens(self) -> int | None:
@@ -72,10 +69,7 @@ class Model(torch.nn.Module, Registrable):
         """Called once before training with the training data, to compute statistics of them."""
 
     def start_step(self, step: int, total_steps: int) -> None:
-        """
-        Called in training before the first batch of each optimizer step, with the numbers of completed and planned
-        optimizer steps, for schedules.
-        """
+        """Called before each optimizer step, with the numbers of completed and planned steps, for schedules."""
 
     def update_metrics(self, logits: Tensor, label: Tensor) -> None:
         """Adds the samples of one (gathered) batch; samples without a label (-1) are ignored."""
@@ -125,7 +119,17 @@ class ExitModel(Model):
     """A model whose `metrics` collect the outputs of all exits."""
 
     metrics: Any
-    objective: Any
+    objective: Objective
+    exit_policy: ExitPolicy
+
+    def _set_rules(self, objective: Objective | None, exit_policy: ExitPolicy | None) -> None:
+        """Sets both, or their defaults, and checks them against the network, so that errors come before training."""
+        self.objective = objective if objective is not None else WeightedDistillation()
+        self.exit_policy = exit_policy if exit_policy is not None else Final()
+        network = self.exit_network
+        self.exit_policy.bind(network.exit_layers, network.num_labels)
+        check_signals(self.exit_policy, network.available_signals, "the model")
+        self.check_objective()
 
     def start_step(self, step: int, total_steps: int) -> None:
         self.objective.start_step(step, total_steps)

@@ -11,13 +11,13 @@ from beem_plugin.common.errors import ConfigurationError, check_choice, check_nu
 from beem_plugin.common.registry import Lazy
 from beem_plugin.data.vocabulary import Vocabulary
 from beem_plugin.decoding import CaptionDecoding, Decoded, GeneratedCaption
-from beem_plugin.exits.policy import ExitPolicy, check_signals
+from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.models.caption_exits import check_caption_policy
 from beem_plugin.models.exit_metrics import TokenMetrics
 from beem_plugin.models.model import ExitModel, Model, evaluating
 from beem_plugin.models.multi_exit_decoder import MultiExitDecoder
 from beem_plugin.models.saved_weights import InitialWeights
-from beem_plugin.objectives import Objective, WeightedDistillation
+from beem_plugin.objectives import Objective
 from beem_plugin.objectives.chunked import CHUNK_ELEMENTS, chunked_loss
 
 
@@ -82,8 +82,6 @@ class MultiExitCaptioner(ExitModel):
         self.eos_token_id = int(tokenizer.eos_token_id)
         self.decoder = decoder.construct(vocab_size=int(tokenizer.vocab_size))
         self.exit_layers, self.num_exits = self.decoder.exit_layers, self.decoder.num_exits
-        self.objective = objective if objective is not None else WeightedDistillation()
-        self.exit_policy = exit_policy if exit_policy is not None else ExitPolicy.from_params({"type": "final"})
         # The default must be valid for every decoder.
         max_length = min(CaptionDecoding().max_length, self.decoder.backbone.decoder.max_positions)
         self.decoding = decoding if decoding is not None else CaptionDecoding(max_length=max_length)
@@ -92,10 +90,7 @@ class MultiExitCaptioner(ExitModel):
         self.chunk_elements = chunk_elements
         self.metric = "accuracy"
         self.metrics = TokenMetrics(self.num_exits)
-        # Checks that need the shape of the network only, so that errors in the config are raised before training.
-        self.exit_policy.bind(self.exit_layers, self.decoder.num_labels)
-        self.check_objective()
-        check_signals(self.exit_policy, self.decoder.available_signals, "the model")
+        self._set_rules(objective, exit_policy)
         check_caption_policy(self.exit_policy)
         self.decoding.check_network(self.decoder, "model.decoding.")
         if initialize_from is not None:
@@ -169,13 +164,6 @@ class MultiExitCaptioner(ExitModel):
         """Number of target tokens, EOS included: the loss is a mean over tokens."""
         return int(batch["attention_mask"][:, 1:].sum())
 
-    def image_states_for_decoding(self, pixel_values: Tensor) -> Tensor:
-        """`(images, patches, hidden)`; images exit the encoder as configured in `decoding`."""
-        image_exit, backbone = self.decoding.image_exit, self.decoder.backbone
-        if image_exit is None or not self.exit_policy.leaves_early:
-            return backbone.encode_images(pixel_values)
-        return image_exit.encode(backbone, pixel_values).states
-
     def generate(
         self,
         batch: dict[str, Tensor],
@@ -183,10 +171,7 @@ class MultiExitCaptioner(ExitModel):
         num_beams: int | None = None,
         policy: ExitPolicy | None = None,
     ) -> list[GeneratedCaption]:
-        """
-        One caption for each image of `batch`, in their order, from `pixel_values`, and `image_of_row` if images repeat.
-        The other arguments replace those of `decoding` and of the model.
-        """
+        """One caption for each image of `batch`; the other arguments replace those of `decoding` and of the model."""
         return self.decode(batch, max_length, num_beams, policy).captions
 
     def decode(

@@ -13,11 +13,11 @@ from beem_plugin.common.registry import Lazy
 from beem_plugin.data.instance import Instance
 from beem_plugin.data.vocabulary import Vocabulary
 from beem_plugin.execution.engine import Engine
-from beem_plugin.exits.policy import ExitPolicy, check_signals
+from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.models.exit_metrics import ExitMetrics
 from beem_plugin.models.model import ExitModel, Model
 from beem_plugin.models.multi_exit_encoder import MultiExitEncoder
-from beem_plugin.objectives import Objective, WeightedDistillation
+from beem_plugin.objectives import Objective
 
 
 class MultiExitModel(ExitModel):
@@ -61,14 +61,9 @@ class MultiExitModel(ExitModel):
         super().__init__(vocab)
         self.metric = metric
         self.encoder = encoder.construct(num_labels=vocab.num_labels)
-        self.objective = objective if objective is not None else WeightedDistillation()
-        self.exit_policy = exit_policy if exit_policy is not None else ExitPolicy.from_params({"type": "final"})
         self.engine = engine if engine is not None else Engine.from_params({"type": "compaction"})
         self.metrics = ExitMetrics(metric, vocab.num_labels)
-        # Checks that need the shape of the network only, so that errors in the config are raised before training.
-        self.exit_policy.bind(self.encoder.exit_layers, self.encoder.num_labels)
-        check_signals(self.exit_policy, self.encoder.available_signals, "the model")
-        self.check_objective()
+        self._set_rules(objective, exit_policy)
         if self.encoder.output_per_token and self.exit_policy.needs_all_labels:
             raise ConfigurationError(
                 f"model.exit_policy: found {self.exit_policy.registered_name}, which reads the probabilities of all "

@@ -1,6 +1,6 @@
 """The outputs of all exits of a model on a data set."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -45,37 +45,38 @@ def trace_outputs(
     ids: list[str] | None,
     source: str,
 ) -> ExitTrace:
-    """
-    The outputs of all exits on the data set `source`: batches in any order, each with the signals of its exits; `index`
-    is each sample's position in the data set.
-    """
-    indices, logits, labels = [], [], []
-    signals: dict[str, list[Tensor]] = {name: [] for name in sorted(model.encoder.available_signals)}
+    """The trace of batches in any order, each with the signals of its exits; `index`: places in the data set."""
+    network = model.encoder
     unknown = torch.tensor(float("nan") if model.vocab.is_regression else -1)
+    parts: list[dict[str, Tensor]] = []
     tokens: list[Tensor] = []
     for batch, exits in outputs:
-        logits.append(torch.stack([one.logits for one in exits], 1).cpu())
-        for name, values in signals.items():
-            if name not in exits[0].extra:  # of an export, which holds what its policy reads
-                continue
-            values.append(torch.stack([one.extra[name] for one in exits], 1).float().cpu())
-        indices.append(batch["index"].cpu())
-        if model.encoder.tokens_leave:
+        part = {"index": batch["index"], "logits": torch.stack([one.logits for one in exits], 1)}
+        part["label"] = batch["label"] if "label" in batch else unknown.expand(len(batch["index"]))
+        # An export holds the signals that its policy reads, not all.
+        for name in sorted(network.available_signals & exits[0].extra.keys()):
+            part[name] = torch.stack([one.extra[name] for one in exits], 1).float()
+        parts.append({name: value.cpu() for name, value in part.items()})
+        if network.tokens_leave:
             masks = batch["attention_mask"].cpu().bool()
             tokens += [ids[mask] for ids, mask in zip(batch["input_ids"].cpu(), masks, strict=True)]
-        labels.append(batch["label"].cpu() if "label" in batch else unknown.expand(len(batch["index"])))
-    indices, logits, labels, tokens = gathered(indices), gathered(logits), gathered(labels), gathered(tokens)
-    signals = {name: gathered(values) for name, values in signals.items()}
+    columns, tokens = joined_columns(parts), gathered(tokens)
     meta = trace_meta(model, source) | {"label_names": model.vocab.labels}
-    if not indices:
-        empty = torch.zeros(0, model.encoder.num_exits, model.encoder.num_labels)
-        none = {name: torch.zeros(0, model.encoder.num_exits) for name in signals}
+    if not columns:
+        empty = torch.zeros(0, network.num_exits, network.num_labels)
+        none = {name: torch.zeros(0, network.num_exits) for name in sorted(network.available_signals)}
         return ExitTrace(empty, unknown.new_zeros(0), ids, none, meta)
     # Outside of inference mode, so that a rule can be fitted on the trace by gradients.
-    order = torch.cat(indices).argsort()
-    stacked = {name: torch.cat(values)[order] for name, values in signals.items() if values}
-    depth = model.encoder.token_depth([tokens[row] for row in order.tolist()]) if tokens else None
-    return ExitTrace(torch.cat(logits)[order], torch.cat(labels)[order], ids, stacked, meta, depth)
+    order = columns.pop("index").argsort()
+    columns = {name: value[order] for name, value in columns.items()}
+    depth = network.token_depth([tokens[row] for row in order.tolist()]) if tokens else None
+    return ExitTrace(columns.pop("logits"), columns.pop("label"), ids, columns, meta, depth)
+
+
+def joined_columns(parts: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """The columns of the batches of all processes below each other; empty without a batch."""
+    parts = gathered(parts)
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]} if parts else {}
 
 
 def trace_meta(model: MultiExitModel, source: str) -> dict[str, Any]:
