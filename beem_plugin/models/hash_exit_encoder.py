@@ -1,6 +1,6 @@
 """HashEE: an encoder in which tokens exit instead of samples, and its depths and multiply-accumulates."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -12,7 +12,8 @@ from beem_plugin.calibration.speed import TokenDepth
 from beem_plugin.common.errors import ConfigurationError, check_number
 from beem_plugin.common.registry import Lazy
 from beem_plugin.data.instance import Instance
-from beem_plugin.execution.metering.macs import NetworkMacs, count_macs
+from beem_plugin.execution.metering.baselines import NetworkView
+from beem_plugin.execution.metering.macs import count_macs, powers_of
 from beem_plugin.exits.poolers import BertPooler
 from beem_plugin.exits.signals import ExitSignals
 from beem_plugin.models.encoder_exits import MEMORY, with_memory
@@ -23,28 +24,13 @@ DEPTH = MEMORY + "token_depth"
 BIAS = "position_bias"
 
 
-class AllTokens:
-    """
-    A `hash_exit` encoder as a network with an exit at every layer in which no token exits: used to count
-    multiply-accumulates.
-    """
+class AllTokens(NetworkView):
+    """A `hash_exit` encoder with an exit at every layer in which no token exits: to count its cost."""
 
     def __init__(self, encoder: MultiExitEncoder) -> None:
-        self.encoder = encoder
-        self.backbone = encoder.backbone
-        self.num_labels = encoder.num_labels
-        self.exit_layers = list(range(1, encoder.backbone.num_layers + 1))
-
-    @property
-    def num_exits(self) -> int:
-        return len(self.exit_layers)
-
-    @property
-    def available_signals(self) -> set[str]:
-        return set()
-
-    def parameters(self) -> Iterator[torch.nn.Parameter]:
-        return self.encoder.parameters()
+        super().__init__(encoder)
+        self.num_exits = encoder.backbone.num_layers
+        self.exit_layers = list(range(1, self.num_exits + 1))
 
     def embed(self, batch: dict[str, Tensor]) -> BackboneState:
         return self.backbone.embed(batch)
@@ -55,7 +41,7 @@ class AllTokens:
     def exit_signals(self, exit_number: int, state: BackboneState) -> ExitSignals:
         if exit_number < self.num_exits:
             return ExitSignals(state.hidden_states[:, 0, : self.num_labels])
-        return self.encoder.exit_signals(1, state)
+        return self.network.exit_signals(1, state)
 
 
 def depth_of_samples(encoder: MultiExitEncoder, depths: Sequence[Tensor], full_depth: int, saves: bool) -> TokenDepth:
@@ -65,25 +51,15 @@ def depth_of_samples(encoder: MultiExitEncoder, depths: Sequence[Tensor], full_d
     computed in later layers.
     """
     layers = encoder.backbone.num_layers
-    counts = torch.zeros(len(depths), layers, dtype=torch.int64)
-    spent = torch.zeros(len(depths), 2, dtype=torch.float64)
-    macs = count_macs(AllTokens(encoder)) if depths else None
-    for row, depth in enumerate(depths):
-        assert macs is not None, "there are samples"
-        counts[row] = torch.bincount(depth - 1, minlength=layers)
-        spent[row] = torch.tensor(sample_macs(macs, depth, full_depth, saves), dtype=torch.float64)
-    return TokenDepth(counts, spent, full_depth)
-
-
-def sample_macs(macs: NetworkMacs, depth: Tensor, full_depth: int, saves: bool) -> tuple[float, float]:
-    """Multiply-accumulates of a sample at full depth, and those that are computed; both include the classifier."""
-    layers = len(macs.layers)
-    all_tokens = torch.linalg.vander(torch.tensor([len(depth)], dtype=torch.float64), N=3)[0]  # (3,) 1, n and n^2
-    head = float((macs.heads[-1] * all_tokens).sum())
-    running = (depth[None] >= torch.arange(1, layers + 1)[:, None]).sum(1)  # (layers,)
-    computed = torch.linalg.vander(running.double(), N=3) if saves else all_tokens.expand(layers, 3)
-    full = float((macs.layers.sum(0) + (full_depth - layers) * macs.layers[-1]) @ all_tokens) + head
-    return full, float((macs.layers * computed).sum()) + head
+    if not depths:
+        return TokenDepth(torch.zeros(0, layers, dtype=torch.int64), torch.zeros(0, 2).double(), full_depth)
+    macs = count_macs(AllTokens(encoder))
+    counts = torch.stack([torch.bincount(depth - 1, minlength=layers) for depth in depths])
+    tokens = powers_of(counts.sum(1))
+    running = torch.linalg.vander(counts.flip(1).cumsum(1).flip(1).double(), N=3)  # (samples, layers, 3)
+    computed = ((running if saves else tokens[:, None]) * macs.layers).sum((1, 2))
+    full = tokens @ (macs.layers.sum(0) + (full_depth - layers) * macs.layers[-1])
+    return TokenDepth(counts, torch.stack([full, computed], 1) + (tokens @ macs.heads[-1])[:, None], full_depth)
 
 
 @MultiExitEncoder.register("hash_exit")

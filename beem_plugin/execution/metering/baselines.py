@@ -12,29 +12,31 @@ from beem_plugin.exits.signals import ExitSignals
 from beem_plugin.exits.state import ExitState
 
 
-class FullDepth:
-    """
-    A multi-exit network with nothing but its last exit: under any engine, with the policy `final`, it is that engine
-    at full depth, exits off.
-    """
+class NetworkView:
+    """A network of which a subclass changes a part; everything else is the network's."""
+
+    def __init__(self, network: Any) -> None:
+        self.network = network
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "network":  # not set yet, as in copies
+            raise AttributeError(name)
+        return getattr(self.network, name)
+
+
+class FullDepth(NetworkView):
+    """A network with its last exit alone: under `final`, any engine runs it at full depth, exits off."""
 
     num_exits = 1
 
     def __init__(self, network: SteppedNetwork) -> None:
-        self.network = network
-        self.exit_layers, self.num_labels = [network.exit_layers[-1]], network.num_labels
+        super().__init__(network)
+        self.exit_layers = [network.exit_layers[-1]]
         self.available_signals: set[str] = set()
-        self.backbone, self.parameters = network.backbone, network.parameters
 
-    def __getattr__(self, name: str) -> Any:
-        """Whatever else the network has; of its heads the last."""
-        if name == "network":  # not set yet, as in copies
-            raise AttributeError(name)
-        found = getattr(self.network, name)
-        return [found[-1]] if name == "exits" else found
-
-    def embed(self, batch: dict[str, Tensor], backbone: Any = None) -> BackboneState:
-        return self.network.embed(batch, **({} if backbone is None else {"backbone": backbone}))
+    @property
+    def exits(self) -> list[Any]:
+        return [self.network.exits[-1]]
 
     def advance(self, exit_number: int, state: BackboneState, backbone: Any = None) -> BackboneState:
         options = {} if backbone is None else {"backbone": backbone}

@@ -11,7 +11,7 @@ from beem_plugin.calibration.replay import ExitDecisions
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.data.ragged_batch import RaggedBatch
 from beem_plugin.execution.engine import Engine, gather_decisions
-from beem_plugin.execution.metering.baselines import FullDepth
+from beem_plugin.execution.metering.baselines import FullDepth, NetworkView
 from beem_plugin.execution.stepped_network import SteppedNetwork, device_of
 from beem_plugin.exits.policies import Final
 from beem_plugin.exits.policy import ExitPolicy
@@ -34,17 +34,10 @@ def lengths_in_order(batches: Batches) -> Tensor:
     return samples.lengths[samples.index.argsort()]
 
 
-class CountedNetwork:
+class CountedNetwork(NetworkView):
     """Counts the layer calls of a network in tokens: `computed`, padding included, and `real`, without."""
 
-    def __init__(self, network: SteppedNetwork) -> None:
-        self.network = network
-        self.exit_layers = network.exit_layers
-        self.num_labels = network.num_labels
-        self.computed = self.real = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.network, name)
+    computed = real = 0
 
     def advance(self, exit_number: int, state: BackboneState, **options: Any) -> BackboneState:
         layers = self.exit_layers[exit_number - 1] - (self.exit_layers[exit_number - 2] if exit_number > 1 else 0)
@@ -69,7 +62,7 @@ def checked_decisions(
     computed at full depth over those computed under the policy. Raises a `ConfigurationError` if samples exit early and
     the engine computes their layers nevertheless: its seconds are not those of early exit.
     """
-    counted, full = CountedNetwork(network), CountedNetwork(FullDepth(network))  # type: ignore[arg-type]
+    counted, full = CountedNetwork(network), CountedNetwork(FullDepth(network))
     decisions = counted.run(engine, policy, batches)
     full.run(engine, Final(), batches)
     lengths = lengths_in_order(batches)

@@ -34,18 +34,13 @@ QUANTIZED = {torch.ops.quantized.linear_dynamic: _quantized_linear}
 
 @dataclass
 class NetworkMacs:
-    """
-    Coefficients of 1, T and T^2, `(exits, 3)` float64: for the layers from one exit to the next, embeddings with the
-    first, and for each exit's head.
-    """
+    """`(exits, 3)` float64 of 1, T, T^2: layers from exit to exit, embeddings with the first, and heads."""
 
     layers: Tensor
     heads: Tensor
 
     def spent(self, exits: Tensor, lengths: Tensor) -> Tensor:
-        """
-        `(samples,)` float64: multiply-accumulates of samples that exit at `exits`, all heads up to there included.
-        """
+        """`(samples,)` float64: cost of samples that exit at `exits`, all heads up to there included."""
         upto = (self.layers + self.heads).cumsum(0)[exits - 1]  # (samples, 3)
         return (upto * powers_of(lengths)).sum(1)
 
@@ -83,10 +78,7 @@ def count_macs(network: SteppedNetwork) -> NetworkMacs:
 
 @torch.no_grad()
 def exit_costs(network: Any, policy: ExitPolicy | None = None, length: int = 32) -> list[float]:
-    """
-    Cost of exiting at each exit in layers of the network: its layers, and the branches of all exits up to there, but
-    for exits whose signals `policy`, bound, does not need: their branches are not run.
-    """
+    """Cost of exiting at each exit, in layers, with the branches up to there that `policy`, bound, needs."""
     if not any(isinstance(head, BranchedHead) for head in getattr(network, "exits", ())):
         return list(network.exit_layers)
     length = min(length, getattr(network.backbone, "max_tokens", None) or length)

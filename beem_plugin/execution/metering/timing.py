@@ -18,10 +18,7 @@ SURE = 0.005
 
 @dataclass
 class Timing:
-    """
-    Seconds of each repeat; seconds until each answer of the last repeat, from one answer to the next; and the bytes
-    allocated on the GPU at most, `None` on a CPU.
-    """
+    """Seconds of each repeat, and from answer to answer of the last; bytes on the GPU at most, else `None`."""
 
     seconds: list[float] = field(default_factory=list)
     latencies: list[float] = field(default_factory=list)
