@@ -3,6 +3,7 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from beem_plugin.kernels.launch import jit, launch, power_of_two, tl
@@ -85,6 +86,7 @@ def mean_tokens_reference(
     if packed is not None:
         hidden_states, attention_mask = packed.padded(hidden_states)
     if attention_mask is None:
-        return hidden_states.float().mean(1).to(hidden_states.dtype)
-    total = hidden_states.float().masked_fill(~attention_mask[..., None], 0.0).sum(1)
+        return hidden_states.mean(1)
+    # A product with the mask reads the hidden states once.
+    total = torch.bmm(attention_mask.to(hidden_states.dtype).unsqueeze(1), hidden_states).squeeze(1)
     return (total / attention_mask.sum(1, keepdim=True).clamp(min=1)).to(hidden_states.dtype)

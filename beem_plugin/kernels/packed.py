@@ -58,10 +58,7 @@ class Packed:
         return torch.arange(self.tokens, device=self.cu_seqlens.device) - self.starts[self.sample_of_token]
 
     def indices(self, starts: Tensor) -> Tensor:
-        """
-        `(tokens,)` int64: the position of each token in another tensor, where samples begin at `starts` `(samples,)`
-        int64. `index_select` with it packs the samples.
-        """
+        """`(tokens,)` int64: the place of each token in a tensor whose samples begin at `starts` `(samples,)` int64."""
         return self.positions + starts[self.sample_of_token]
 
     def padded(self, hidden_states: Tensor) -> tuple[Tensor, Tensor]:
