@@ -39,8 +39,7 @@ class ElectraBackbone(BertBackbone):
 class DistilBertBackbone(TransformerBackbone):
     """`model_type` `distilbert`: no token types."""
 
-    def block_module(self, number: int) -> Any:
-        return self.transformer_model.transformer.layer[number - 1]
+    blocks_path: ClassVar[str] = "transformer.layer"
 
 
 class AlbertBackbone(TransformerBackbone):

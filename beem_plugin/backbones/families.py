@@ -15,7 +15,7 @@ from beem_plugin.backbones.bert import (
 from beem_plugin.backbones.deberta_v2 import DebertaV2Backbone
 from beem_plugin.backbones.modernbert import ModernBertBackbone
 from beem_plugin.backbones.transformer import TransformerBackbone
-from beem_plugin.common.errors import ConfigurationError, check_choice
+from beem_plugin.common.errors import ConfigurationError, check_choice, check_number
 from beem_plugin.data.hub import resolve_model_name
 
 FAMILIES: dict[str, type[TransformerBackbone]] = {
@@ -69,10 +69,8 @@ class PretrainedBackbone(TransformerBackbone):
         if (model_name is None) == (config is None):
             found = "neither" if model_name is None else "both"
             raise ConfigurationError(f"{KEY}: found {found} of 'model_name' and 'config', allowed: one of them")
-        key = f"{KEY}.config" if model_name is None else f"{KEY}.model_name"
-        path = None if model_name is None else resolve_model_name(model_name, key)
-        entries = dict(config or {}) if path is None else loading.read_config(path, key)
-        adapter = family(entries, key if model_name is None else f"{key} {model_name!r}")
+        key, path, entries = read_entries(model_name, config)
+        adapter = family(entries, key if path is None else f"{key} {model_name!r}")
         if path is None:
             loading.check_keys(entries, entries["model_type"], adapter.extra_config_keys, key)
         model_config = loading.make_config(entries, key)
@@ -88,11 +86,17 @@ class PretrainedBackbone(TransformerBackbone):
 
 def read_depth(model_name: str | None, config: dict | None) -> int:
     """The number of blocks of a model that is named, or described by its configuration."""
-    key = f"{KEY}.config" if model_name is None else f"{KEY}.model_name"
-    entries = (
-        dict(config or {}) if model_name is None else loading.read_config(resolve_model_name(model_name, key), key)
-    )
+    key, _, entries = read_entries(model_name, config)
     return family(entries, key).depth(loading.make_config(entries, key))
+
+
+def read_entries(model_name: str | None, config: dict | None) -> tuple[str, str | None, dict]:
+    """The config key that describes the model, its path if it is named, and the entries of its configuration."""
+    if model_name is None:
+        return f"{KEY}.config", None, dict(config or {})
+    key = f"{KEY}.model_name"
+    path = resolve_model_name(model_name, key)
+    return key, path, loading.read_config(path, key)
 
 
 def family(entries: dict, what: str) -> type[TransformerBackbone]:
@@ -107,8 +111,7 @@ def shorten(adapter: type[TransformerBackbone], model_config: Any, num_layers: i
     if num_layers is None:
         return
     depth = adapter.depth(model_config)
-    if not 1 <= num_layers <= depth:
-        raise ConfigurationError(f"{KEY}.num_layers: found {num_layers}, allowed: 1 to {depth}")
+    check_number(f"{KEY}.num_layers", num_layers, 1, depth)
     if num_layers < depth:
         adapter.shorten(model_config, num_layers)
 

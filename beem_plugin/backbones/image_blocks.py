@@ -39,10 +39,7 @@ def image_stages(encoder: torch.nn.Module) -> list[list[torch.nn.Module]]:
 
 @contextmanager
 def intercepted_blocks(encoder: torch.nn.Module, run_block: RunBlock) -> Iterator[None]:
-    """
-    Within the context, `encoder` calls `run_block` in place of its blocks. Embeddings, the merging of patches and the
-    final normalisation are unchanged. Attention weights are not returned.
-    """
+    """In it, `encoder` calls `run_block` in place of its blocks; attention weights are not returned."""
     # How many values a block returns beside the state; None if it returns the state itself. A block that is skipped
     # returns as many as the last one that ran, and the first block is never skipped.
     others: int | None = None

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from beem_plugin.common.errors import ConfigurationError, check_choice
+from beem_plugin.common.errors import check_choice, check_number
 from beem_plugin.common.registry import FromParams
 
 SCHEDULES = ("constant", "exponential")
@@ -33,8 +33,7 @@ class LayerDropout(torch.nn.Module, FromParams):
 
     def __init__(self, max_rate: float = 0.1, schedule: str = "constant") -> None:
         super().__init__()
-        if not 0 <= max_rate < 1:
-            raise ConfigurationError(f"layer_dropout.max_rate: found {max_rate}, allowed: from 0 and below 1")
+        check_number("layer_dropout.max_rate", max_rate, high=1, open_high=True)
         check_choice("layer_dropout.schedule", schedule, SCHEDULES)
         self.max_rate = max_rate
         self.schedule = schedule

@@ -79,8 +79,8 @@ def override(config: PreTrainedConfig, overrides: dict[str, Any], extra: Iterabl
             raise ConfigurationError(f"{key}.{name}: found {value!r}: {one_line(error)}") from error
 
 
-def random_model(config: PreTrainedConfig, attn_implementation: str, key: str) -> Any:
-    """A model with the family's initialisation, drawn from torch's global generator, without a pooler."""
+def random_model(config: PreTrainedConfig, attn_implementation: str | None, key: str) -> Any:
+    """A model without pooler, drawn from torch's global generator; by default with sdpa where the family has it."""
     model_class: Any = MODEL_MAPPING[type(config)]
     has_pooler = "add_pooling_layer" in inspect.signature(model_class).parameters
     without_pooler = {"add_pooling_layer": False} if has_pooler else {}
@@ -93,7 +93,7 @@ def random_model(config: PreTrainedConfig, attn_implementation: str, key: str) -
 
 
 def pretrained_model(
-    path: str, config: PreTrainedConfig, attn_implementation: str, key: str, shortened: bool
+    path: str, config: PreTrainedConfig, attn_implementation: str | None, key: str, shortened: bool
 ) -> tuple[Any, bool]:
     """
     The encoder with its checkpoint's weights in float32, and whether its pooler's weights were among them. Heads in the
@@ -165,10 +165,7 @@ def one_line(error: Exception) -> str:
 
 @contextmanager
 def quiet(path: str) -> Iterator[None]:
-    """
-    Without transformers' table of keys, which our errors and warnings replace, and without a progress bar for local
-    files.
-    """
+    """Without transformers' table of keys, which our errors replace, and bars for local files."""
     verbosity = transformers_logging.get_verbosity()
     hide_bar = Path(path).is_dir() and transformers_logging.is_progress_bar_enabled()
     transformers_logging.set_verbosity_error()

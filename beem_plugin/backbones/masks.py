@@ -10,10 +10,7 @@ from torch import Tensor
 
 
 def may_have_padding(attention_mask: Tensor) -> bool:
-    """
-    False if attention needs no mask, which is only found out where it is cheap: on the CPU. To read a mask on a GPU
-    would wait for it, and a traced graph must not depend on the values.
-    """
+    """False if attention needs no mask; a GPU or a traced graph is not asked, which would wait or depend on it."""
     if attention_mask.device.type != "cpu" or torch.compiler.is_compiling() or torch.jit.is_tracing():
         return True
     return not bool(attention_mask.all())

@@ -28,6 +28,7 @@ class ModernBertBackbone(TransformerBackbone):
         "sliding_attention_cos": (1,),
         "sliding_attention_sin": (1,),
     }
+    blocks_path: ClassVar[str] = "layers"
     extra_config_keys: ClassVar[tuple[str, ...]] = (
         "global_attn_every_n_layers",
         "global_rope_theta",
@@ -84,6 +85,3 @@ class ModernBertBackbone(TransformerBackbone):
             position_embeddings=(state.shared[f"{kind}_cos"], state.shared[f"{kind}_sin"]),
         )
         return self.transformer_model.final_norm(output) if number == self.num_layers else output
-
-    def block_module(self, number: int) -> Any:
-        return self.transformer_model.layers[number - 1]

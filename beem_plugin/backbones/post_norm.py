@@ -72,16 +72,13 @@ ALBERT = BlockPaths(
     num_heads="attention.num_attention_heads",
     projection="encoder.embedding_hidden_mapping_in",
 )
-MPNET = BlockPaths(
+MPNET = replace(
+    BERT,
     query="attention.attn.q",
     key="attention.attn.k",
     value="attention.attn.v",
     attention_output="attention.attn.o",
     attention_norm="attention.LayerNorm",
-    up="intermediate.dense",
-    activation="intermediate.intermediate_act_fn",
-    down="output.dense",
-    output_norm="output.LayerNorm",
     num_heads="attention.attn.num_attention_heads",
 )
 FAMILIES: dict[str, BlockPaths] = {
@@ -108,10 +105,7 @@ class UnexpectedModule(Exception):
 
 @dataclass(frozen=True)
 class PostNormBlock:
-    """
-    The weights of self-attention, residual norm, feed-forward and residual norm. The projections to query, key and
-    value are joined: `(3 hidden, hidden)`.
-    """
+    """The weights of a block; the projections to query, key and value are joined: `(3 hidden, hidden)`."""
 
     query_key_value: Linear
     attention_output: Linear

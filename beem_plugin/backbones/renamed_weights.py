@@ -60,10 +60,7 @@ def newer_names(name: str) -> list[str]:
 
 
 def renamed(state: dict[str, Tensor], model: dict[str, Tensor]) -> dict[str, Tensor]:
-    """
-    Renames the weights of a state dict for a model. Weights without a counterpart, or with several, keep their names,
-    so that a strict load reports them.
-    """
+    """Renames weights for a model; those without one counterpart keep their names, which a strict load reports."""
     result = {name: value for name, value in state.items() if name in model}
     newest: dict[str, tuple[str, Tensor]] = {}
     left = {}

@@ -1,6 +1,7 @@
 """Base class of the family adapters: a transformers encoder that runs block by block."""
 
 from collections.abc import Mapping
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,6 +24,7 @@ class TransformerBackbone(Backbone):
     attn_implementation: ClassVar[str] = "sdpa"
     # Names in `batched` and `shared` of the family's states; see BackboneState.
     token_dims: ClassVar[Mapping[str, tuple[int, ...]]] = {"key_mask": (3,)}
+    blocks_path: ClassVar[str] = "encoder.layer"
     # Keys that the family's modules read from the configuration although its class does not declare them.
     extra_config_keys: ClassVar[tuple[str, ...]] = ()
 
@@ -104,7 +106,7 @@ class TransformerBackbone(Backbone):
 
     def block_module(self, number: int) -> Any:
         """The transformers module of block `number`."""
-        return self.transformer_model.encoder.layer[number - 1]
+        return attrgetter(self.blocks_path)(self.transformer_model)[number - 1]
 
     def position_bias(self, tokens: int) -> Tensor | None:
         """`(1, heads, tokens, tokens)` added to the scores of every block, where the family has such a bias."""

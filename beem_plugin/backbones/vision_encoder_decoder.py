@@ -8,12 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import GPT2LMHeadModel, VisionEncoderDecoderConfig, VisionEncoderDecoderModel
-from transformers.models.auto.modeling_auto import MODEL_MAPPING
 
 from beem_plugin.backbones import loading
 from beem_plugin.backbones.gpt2_decoder import Gpt2Decoder
 from beem_plugin.backbones.image_blocks import named_image_size
-from beem_plugin.common.errors import ConfigurationError, check_choice
+from beem_plugin.common.errors import ConfigurationError, check_choice, check_number
 from beem_plugin.common.files import atomic_write
 from beem_plugin.common.registry import Registrable
 from beem_plugin.data.hub import resolve_model_name
@@ -29,6 +28,7 @@ class CaptionBackbone(torch.nn.Module, Registrable):
     default_implementation = "vision_encoder_decoder"
 
     decoder: Gpt2Decoder
+    config: Any
 
     @property
     def image_encoder(self) -> torch.nn.Module:
@@ -41,7 +41,8 @@ class CaptionBackbone(torch.nn.Module, Registrable):
 
     def save_config(self, folder: str | Path) -> None:
         """Writes `config.json`, from which the model is rebuilt with `model_name: folder, load_weights: false`."""
-        raise NotImplementedError(f"{type(self).__name__} does not define save_config")
+        with atomic_write(Path(folder) / "config.json") as file:
+            file.write(self.config.to_json_string())
 
 
 @CaptionBackbone.register("vision_encoder_decoder", constructor="from_parts")
@@ -106,10 +107,6 @@ class VisionEncoderDecoderBackbone(CaptionBackbone):
         projection = getattr(self.transformer_model, "enc_to_dec_proj", None)
         return states if projection is None else projection(states)
 
-    def save_config(self, folder: str | Path) -> None:
-        with atomic_write(Path(folder) / "config.json") as file:
-            file.write(self.config.to_json_string())
-
     @classmethod
     def from_parts(
         cls,
@@ -150,7 +147,9 @@ class VisionEncoderDecoderBackbone(CaptionBackbone):
                 f"{KEY}.decoder: found a vocabulary of {found} tokens, smaller than the tokenizer's {vocab_size}; "
                 "allowed: the tokenizer that the decoder was trained with, or a larger vocabulary"
             )
-        shorten(configs["decoder"], num_layers)
+        if num_layers is not None:
+            check_number(f"{KEY}.num_layers", num_layers, 1, configs["decoder"].n_layer)
+            configs["decoder"].n_layer = num_layers
         if path is not None and load_weights:
             return cls(pretrained_pair(path, configs), model_name)
         built = (
@@ -181,26 +180,12 @@ def part_config(entries: dict[str, Any], overrides: dict | None, is_block: bool,
     return config
 
 
-def shorten(config: Any, num_layers: int | None) -> None:
-    """Changes the configuration to that of the decoder's first `num_layers` blocks."""
-    if num_layers is None:
-        return
-    if not 1 <= num_layers <= config.n_layer:
-        raise ConfigurationError(f"{KEY}.num_layers: found {num_layers}, allowed: 1 to {config.n_layer}")
-    config.n_layer = num_layers
-
-
 def build_encoder(source: str | dict | None, config: Any, load_weights: bool) -> Any:
     key = f"{KEY}.encoder"
     if not isinstance(source, str) or not load_weights:
-        return loading.random_model(config, attention_of(config), key)
+        return loading.random_model(config, None, key)
     path = resolve_model_name(source, key)
-    return loading.pretrained_model(path, config, attention_of(config), key, shortened=False)[0]
-
-
-def attention_of(config: Any) -> str:
-    """`"sdpa"`, or `"eager"` for a family without it in the installed transformers, as Swin in older releases."""
-    return "sdpa" if getattr(MODEL_MAPPING[type(config)], "_supports_sdpa", False) else "eager"
+    return loading.pretrained_model(path, config, None, key, shortened=False)[0]
 
 
 def build_decoder(source: str | dict | None, config: Any, load_weights: bool) -> Any:
