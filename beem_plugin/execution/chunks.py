@@ -1,8 +1,8 @@
-"""Samples of a window that are computed together: what all layouts share, and chunks without padding."""
+"""The input in windows, and their samples in chunks that are computed together: without padding in this file."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -40,10 +40,7 @@ class Layout(Protocol):
 
 @dataclass
 class Piece:
-    """
-    The kept samples of one chunk: `first` to `last - 1` among all kept samples; `rows` `(last - first,)` int64 on the
-    device are their positions in the chunk.
-    """
+    """The kept samples `first` to `last - 1`, of one chunk; `rows` `(kept,)` int64 on the device: places in it."""
 
     chunk: Chunk
     first: int
@@ -111,3 +108,37 @@ def divide(lengths: np.ndarray, tokens_per_chunk: int) -> list[tuple[int, int]]:
     edges = np.searchsorted(ends, ends[-1] * np.arange(1, count) / count)
     cuts = [0, *np.unique(edges[(edges > 0) & (edges < len(lengths))]).tolist(), len(lengths)]
     return list(zip(cuts, cuts[1:]))
+
+
+def windows(
+    batches: Iterable[RaggedBatch],
+    max_tokens: int,
+    first_tokens: int | None = None,
+    growth: int = 2,
+    pinned: bool = False,
+) -> Iterator[RaggedBatch]:
+    """Parts of the input of at most `max_tokens` tokens, but a sample at least: batches joined or divided."""
+    limit = min(max_tokens, first_tokens or max_tokens)
+    held: list[RaggedBatch] = []
+    tokens = 0
+    for batch in batches:
+        for part in divided(batch, limit):
+            more = int(part.lengths.sum())
+            if held and tokens + more > limit:
+                yield RaggedBatch.join(held, pinned)
+                held, tokens, limit = [], 0, min(max_tokens, growth * limit)
+            held.append(part)
+            tokens += more
+    if held:
+        yield RaggedBatch.join(held, pinned)
+
+
+def divided(batch: RaggedBatch, max_tokens: int) -> Iterator[RaggedBatch]:
+    """`batch` in parts of at most `max_tokens` tokens, but at least one sample."""
+    ends = batch.lengths.cumsum(0)
+    first = 0
+    while first < len(batch):
+        before = int(ends[first - 1]) if first else 0
+        last = max(first + 1, int(torch.searchsorted(ends, before + max_tokens, right=True)))
+        yield batch if last - first == len(batch) else batch.narrow(first, last)
+        first = last

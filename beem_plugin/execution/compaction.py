@@ -6,14 +6,14 @@ import torch
 from torch import Tensor
 
 from beem_plugin.calibration.replay import ExitDecisions
-from beem_plugin.common.errors import check_at_least
+from beem_plugin.common.errors import check_at_least, check_number
 from beem_plugin.common.transfer import HostCopy, to_device
 from beem_plugin.data.ragged_batch import RaggedBatch
+from beem_plugin.execution.chunks import divided
 from beem_plugin.execution.compiled.network import CompiledNetwork
-from beem_plugin.execution.engine import Engine, ExecutedBatch, check_min_leaving
+from beem_plugin.execution.engine import Engine, ExecutedBatch
 from beem_plugin.execution.exit_tracker import ExitTracker
 from beem_plugin.execution.stepped_network import SteppedNetwork
-from beem_plugin.execution.windows import divided
 from beem_plugin.exits.policy import ExitPolicy
 
 
@@ -46,7 +46,7 @@ class Compaction(Engine):
         self, check_every: int = 1, min_leaving: float = 0.0, max_tokens: int = 16384, capture: bool = True
     ) -> None:
         check_at_least(1, check_every=check_every, max_tokens=max_tokens)
-        check_min_leaving(min_leaving)
+        check_number("min_leaving", min_leaving, high=1, open_high=True)
         self.check_every = check_every
         self.min_leaving = min_leaving
         self.max_tokens = max_tokens

@@ -7,17 +7,16 @@ import torch
 from torch import Tensor
 
 from beem_plugin.calibration.replay import ExitDecisions
-from beem_plugin.common.errors import check_at_least
+from beem_plugin.common.errors import check_at_least, check_number
 from beem_plugin.common.transfer import HostCopy, to_device
 from beem_plugin.data.ragged_batch import RaggedBatch
-from beem_plugin.execution.chunks import Chunk, Layout, PackedLayout
+from beem_plugin.execution.chunks import Chunk, Layout, PackedLayout, windows
 from beem_plugin.execution.compiled.network import CompiledNetwork
-from beem_plugin.execution.engine import Engine, ExecutedBatch, check_min_leaving
+from beem_plugin.execution.engine import Engine, ExecutedBatch
 from beem_plugin.execution.exit_tracker import ExitTracker
 from beem_plugin.execution.padded_chunks import PaddedLayout
 from beem_plugin.execution.read_ahead import ReadAhead
 from beem_plugin.execution.stepped_network import SteppedNetwork
-from beem_plugin.execution.windows import SortedWindow, sorted_windows, windows
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.signals import ExitSignals
 
@@ -77,7 +76,7 @@ class DepthPools(Engine):
         check_at_least(
             1, tokens_per_chunk=tokens_per_chunk, window_tokens=window_tokens, windows_in_flight=windows_in_flight
         )
-        check_min_leaving(min_leaving)
+        check_number("min_leaving", min_leaving or 0.0, high=1, open_high=True)
         check_at_least(0, call_tokens=call_tokens)
         self.tokens_per_chunk = tokens_per_chunk
         self.window_tokens = window_tokens
@@ -100,14 +99,17 @@ class DepthPools(Engine):
         min_leaving = MIN_LEAVING[kind] if self.min_leaving is None else self.min_leaving
         in_flight = 1 if policy.adapts else self.windows_in_flight or WINDOWS_IN_FLIGHT[kind]
 
-        def start(window: SortedWindow) -> Generator[None, None, ExitDecisions]:
-            return pool(compiled, window.samples, chunk_tokens, call_tokens, min_leaving)
+        def start(samples: RaggedBatch) -> Generator[None, None, ExitDecisions]:
+            return pool(compiled, samples, chunk_tokens, call_tokens, min_leaving)
+
+        def by_length(read: Iterator[RaggedBatch]) -> Iterator[RaggedBatch]:
+            return (window.select(window.lengths.argsort(stable=True)).to(device) for window in read)
 
         if kind == "cpu":
-            read = sorted_windows(windows(batches, window_tokens), device)
+            read = by_length(windows(batches, window_tokens))
             yield from take_turns(read, start, in_flight, lambda: True, policy.observe)
             return
-        read_ahead = ReadAhead(sorted_windows(windows(batches, window_tokens, chunk_tokens, GROWTH, True), device))
+        read_ahead = ReadAhead(by_length(windows(batches, window_tokens, chunk_tokens, GROWTH, True)))
         try:
             yield from take_turns(read_ahead, start, in_flight, lambda: read_ahead.is_ready, policy.observe)
         finally:
@@ -115,17 +117,14 @@ class DepthPools(Engine):
 
 
 def take_turns(
-    read: Iterator[SortedWindow],
-    start: Callable[[SortedWindow], Generator[None, None, ExitDecisions]],
+    read: Iterator[RaggedBatch],
+    start: Callable[[RaggedBatch], Generator[None, None, ExitDecisions]],
     in_flight: int,
     is_ready: Callable[[], bool],
     observe: Callable[[Tensor, Tensor], None],
 ) -> Iterator[ExecutedBatch]:
-    """
-    Advances up to `in_flight` windows in turns, one exit each. A window that is not yet read is waited for only when no
-    other is in flight. `observe` takes the exits and outputs of each.
-    """
-    flights: deque[tuple[SortedWindow, Generator[None, None, ExitDecisions]]] = deque()
+    """Advances up to `in_flight` windows in turns, one exit each; the next is waited for only without another."""
+    flights: deque[tuple[RaggedBatch, Generator[None, None, ExitDecisions]]] = deque()
     has_more = True
     while True:
         while has_more and len(flights) < in_flight and (not flights or is_ready()):
@@ -141,7 +140,8 @@ def take_turns(
         try:
             next(steps)
         except StopIteration as stop:
-            done = ExecutedBatch(window.index, window.in_input_order(stop.value))
+            order = window.index.argsort()
+            done = ExecutedBatch(window.index[order], stop.value[order])
             observe(done.decisions.exits, done.decisions.log_probabilities)
             yield done
         else:
@@ -151,10 +151,7 @@ def take_turns(
 def pool(
     network: CompiledNetwork, samples: RaggedBatch, tokens_per_chunk: int, call_tokens: int, min_leaving: float
 ) -> Generator[None, None, ExitDecisions]:
-    """
-    Yields after the work of each exit has been queued, before its results are waited for, so that the device computes
-    other windows meanwhile. Returns the decisions in the order of `samples`.
-    """
+    """Yields when an exit's work is queued, so that other windows are computed; returns `samples`' decisions."""
     layout: Layout = PaddedLayout(network, tokens_per_chunk, call_tokens)
     if network.can_pack(int(samples.lengths[-1])):
         layout = PackedLayout(network, tokens_per_chunk)

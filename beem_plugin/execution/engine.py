@@ -18,23 +18,14 @@ from beem_plugin.exits.policy import ExitPolicy, check_signals
 
 @dataclass
 class ExecutedBatch:
-    """
-    Exit and output of each sample, on the CPU, in the order of `index`, `(samples,)` int64: its position in the input.
-    """
+    """Exit and output of each sample, on the CPU; `index` `(samples,)` int64: its position in the input."""
 
     index: Tensor
     decisions: ExitDecisions
 
 
-def check_min_leaving(share: float | None) -> None:
-    if share is not None and not 0 <= share < 1:
-        raise ConfigurationError(f"min_leaving: found {share}, allowed: 0 up to, not including, 1")
-
-
 class Engine(Registrable):
-    """
-    Runs a network under an exit policy. All engines return the same exits and labels; they differ in speed.
-    """
+    """Runs a network under an exit policy. All engines return the same exits and labels; they differ in speed."""
 
     default_implementation = "compaction"
 
@@ -60,10 +51,7 @@ class Engine(Registrable):
         raise TypeError(f"{type(self).__name__} does not define run")
 
     def prepare(self, network: SteppedNetwork, policy: ExitPolicy) -> CompiledNetwork:
-        """
-        Binds `policy` to `network`, rejects what cannot work before anything runs, and prepares both for inference. The
-        result of an earlier run is used again if network and policy are what they were then.
-        """
+        """Checks and binds `policy`, and prepares both for inference, again only if one of them has changed."""
         policy.bind(network.exit_layers, network.num_labels)
         check_signals(policy, set(network.available_signals), "the model")
         policy.check_calibrated()

@@ -31,10 +31,7 @@ class ExitTracker:
         return len(self.rows)
 
     def step(self, exit_number: int, signals: ExitSignals) -> None:
-        """
-        Steps the policy over the active samples and stores the results of those that exit. All samples exit at the last
-        exit.
-        """
+        """Steps the policy and stores the results of active samples that exit; at the last exit all do."""
         found, self.memory = self.decider.step(exit_number, signals, self.memory)
         exits = torch.ones_like(self.exited) if exit_number == self.num_exits else found[:, 0] != 0
         new = exits & ~self.exited

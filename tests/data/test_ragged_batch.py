@@ -9,8 +9,8 @@ from torch import Tensor
 from beem_plugin.calibration.replay import ExitDecisions
 from beem_plugin.data.ragged_batch import RaggedBatch
 from beem_plugin.execution import Compaction, DepthPools, Engine, Single
+from beem_plugin.execution.chunks import windows
 from beem_plugin.execution.engine import gather_decisions
-from beem_plugin.execution.windows import windows
 from beem_plugin.exits.policies import Beem
 from tests.execution.worlds import WEIGHTS, World, make_batches, reference, same
 from tests.ragged import ragged_batches, ragged_of

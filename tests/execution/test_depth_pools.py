@@ -9,14 +9,12 @@ import pytest
 import torch
 
 from beem_plugin.calibration.replay import ExitDecisions
+from beem_plugin.data.ragged_batch import RaggedBatch
 from beem_plugin.execution.compaction import RunningBatch
 from beem_plugin.execution.compiled.network import CompiledNetwork
 from beem_plugin.execution.depth_pools import take_turns
-from beem_plugin.execution.windows import SortedWindow, sorted_windows
 from tests.execution.worlds import Wanted, World, make_batches, reference, same
 from tests.ragged import ragged_batches, ragged_of
-
-CPU = torch.device("cpu")
 
 
 def decisions(samples: int) -> ExitDecisions:
@@ -28,12 +26,12 @@ def run(log: list[str], in_flight: int, ready: list[bool]) -> list[int]:
     """Three windows of one sample and three steps each; `log` gets what happens, in its order."""
     samples = [ragged_of([[5]], position=number) for number in range(3)]
 
-    def read() -> Iterator[SortedWindow]:
-        for number, window in enumerate(sorted_windows(samples, CPU)):
+    def read() -> Iterator[RaggedBatch]:
+        for number, window in enumerate(samples):
             log.append(f"read {number}")
             yield window
 
-    def start(window: SortedWindow) -> Generator[None, None, ExitDecisions]:
+    def start(window: RaggedBatch) -> Generator[None, None, ExitDecisions]:
         for step in range(3):
             log.append(f"step {step} of {int(window.index[0])}")
             yield
@@ -61,11 +59,14 @@ def test_a_window_that_is_not_read_yet_is_not_waited_for() -> None:
 
 
 def test_results_come_in_input_order() -> None:
-    samples = ragged_of([[5, 6, 7], [5], [5, 6]], position=4)
-    (window,) = sorted_windows([samples], CPU)
-    assert window.samples.lengths.tolist() == [1, 2, 3] and window.index.tolist() == [4, 5, 6]
-    found = window.in_input_order(ExitDecisions(*(torch.tensor([1.0, 2.0, 3.0]) for _ in range(4))))
-    assert found.exits.tolist() == [3, 1, 2]
+    by_length = ragged_of([[5, 6, 7], [5], [5, 6]], position=4).select(torch.tensor([1, 2, 0]))
+
+    def start(window: RaggedBatch) -> Generator[None, None, ExitDecisions]:
+        yield
+        return ExitDecisions(*(torch.tensor([1.0, 2.0, 3.0]) for _ in range(4)))
+
+    (found,) = take_turns(iter([by_length]), start, 1, lambda: True, lambda *_: None)
+    assert found.index.tolist() == [4, 5, 6] and found.decisions.exits.tolist() == [3, 1, 2]
 
 
 @pytest.mark.parametrize("check_every", [1, 2, 3])

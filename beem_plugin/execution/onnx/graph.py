@@ -19,10 +19,7 @@ TOLERANCE = 1e-3
 
 
 class GraphModule(torch.nn.Module):
-    """
-    What is exported: tensors in, a tuple of tensors out; the first dimension of all is the batch. The second dimension
-    of the inputs and outputs in `token_names` is dynamic, too.
-    """
+    """Tensors in, a tuple of tensors out, with the batch first; those in `token_names` have the tokens next."""
 
     input_names: list[str]
     output_names: list[str]
@@ -153,9 +150,7 @@ class PolicyStep(GraphModule):
 
 @torch.no_grad()
 def write_policy(policy: ExitPolicy, exits: Sequence[int], folder: Path) -> tuple[list[str], bool]:
-    """
-    Writes `policy_1.onnx`, ... for the steps at `exits`, and returns their names, and whether the policy has a score.
-    """
+    """Writes `policy_1.onnx`, ... for the steps at `exits`; returns their names, and whether there is a score."""
     state = dict(policy.start(2, policy.num_exits).tensors)
     names: list[str] = []
     for exit_number in exits:
