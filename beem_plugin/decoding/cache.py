@@ -58,10 +58,7 @@ class DecoderCache:
         return torch.from_numpy(numbers).to(self.hidden.device, non_blocking=True)
 
     def append(self, layer: int, rows: Tensor | None, position: int, key: Tensor, value: Tensor) -> KeysValues:
-        """
-        Stores the key and value `(rows, heads, 1, size)` of the token at `position`; returns those of all tokens up to
-        it. `rows` is `None` for all.
-        """
+        """Stores `(rows, heads, 1, size)` at `position`; returns all up to it. `rows` is `None` for all."""
         for buffer, new in ((self.keys[layer], key), (self.values[layer], value)):
             buffer[slice(None) if rows is None else rows, :, position] = new[:, :, 0]
         return self.read(layer, rows, position + 1)

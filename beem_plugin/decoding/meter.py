@@ -82,10 +82,7 @@ def count_tokens(
 def count_captions(
     macs: CaptionMacs, decoder: Gpt2Decoder, depths: np.ndarray, patches: int, skipped_blocks: Any
 ) -> None:
-    """
-    Adds the cost of greedy decoding, one token after the other, without heads; `depths` `(captions, tokens)` are the
-    blocks of each token, 0 after the end of a caption.
-    """
+    """Adds the cost of greedy decoding, without heads; `depths` `(captions, tokens)`: blocks, 0 after the end."""
     filled, image_depths = np.zeros_like(depths), np.zeros(len(depths), dtype=depths.dtype)
     for position in range(depths.shape[1]):
         depth = depths[:, position]
@@ -95,10 +92,7 @@ def count_captions(
 
 
 def full_depth(network: Any, captions: list[int], patches: int) -> CaptionMacs:
-    """
-    Cost of decoding at full depth with only the last head, as in a network without exits; `captions` are the numbers of
-    tokens, EOS included.
-    """
+    """Cost at full depth with the last head alone; `captions` are numbers of tokens, EOS included."""
     decoder: Gpt2Decoder = network.backbone.decoder
     lengths = np.array(captions, dtype=np.int64)
     inside = np.arange(max(captions, default=0)) < lengths[:, None]

@@ -10,10 +10,7 @@ from beem_plugin.decoding.meter import CaptionMacs, block_macs, keys_values_macs
 
 
 class SkippedBlocks(Registrable):
-    """
-    Computes keys and values of skipped blocks when a later token reaches such a block. Blocks are filled in order, so
-    that all blocks below are filled.
-    """
+    """Computes keys and values of skipped blocks, in order, when a later token reaches such a block."""
 
     default_implementation = "propagate"
 

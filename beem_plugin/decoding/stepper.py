@@ -39,10 +39,7 @@ class _Active:
 
 @dataclass
 class Stepper:
-    """
-    Runs one token of each row through the blocks. The policy, bound to the network and calibrated, decides at each exit
-    which tokens exit. Multiply-accumulates are added to `macs`.
-    """
+    """Runs one token of each row through the blocks up to its exit; costs are added to `macs`."""
 
     network: Any
     policy: ExitPolicy

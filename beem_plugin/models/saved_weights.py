@@ -21,10 +21,7 @@ _READABLE = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def load_weights(model: Model, path: Path, made_with: str | None = None) -> None:
-    """
-    Loads a state dict, written with transformers `made_with` if that is known; renamed parameters are mapped. Raises a
-    `DataError` that names missing and unexpected tensors.
-    """
+    """Loads a state dict, written with transformers `made_with`; a `DataError` names tensors that do not fit."""
     try:
         state = dict(read_state(path))
     except MemoryError:

@@ -77,10 +77,7 @@ def image_batches(archive: Archive, instances: Sequence[Instance], size: int) ->
 def decode_in_order(
     decode: Decode, batches: Iterable[dict[str, Tensor]], count: int, what: str = ""
 ) -> tuple[list[GeneratedCaption], list[Decoded]]:
-    """
-    The captions of `count` images in the order of the data, and what `decode` gave for each batch; `index` in a batch
-    is each image's position in the data, `what` the name of the progress bar, if there is one.
-    """
+    """The captions of `count` images in the order of `index`, and each batch's result; `what` names the bar."""
     rows: list[int] = []
     parts = []
     with progress_bar(count, what, disable=not what, unit=" images") as bar:

@@ -38,9 +38,7 @@ class BenchmarkOptions:
 
 @dataclass
 class Case:
-    """
-    What a benchmark times: an `engine`; `case`: `"full_depth"`, `"exits"`, or `"no_sample_exits"`, an idle policy.
-    """
+    """What a benchmark times; `case` is `"full_depth"`, `"exits"` or `"no_sample_exits"`, an idle policy."""
 
     engine: str
     case: str

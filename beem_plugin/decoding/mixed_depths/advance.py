@@ -68,10 +68,7 @@ def advance_kernel(
 
 
 def advance(state: DecodingState, rows: int, leaves: Tensor, exit_of_block: Tensor, eos: int, last_exit: int) -> None:
-    """
-    `leaves` `(rows,)` bool says which rows exit, where they are at an exit; at `last_exit` all do. `exit_of_block`
-    `(blocks,)` int32 is the number of the exit after each block, 0 for none that is evaluated.
-    """
+    """`leaves` `(rows,)` bool: rows that exit, if at an exit; `exit_of_block` `(blocks,)` int32, 0 for none."""
     if not state.use_kernels:
         advance_reference(state, rows, leaves, exit_of_block, eos, last_exit)
         return

@@ -76,11 +76,7 @@ class CompiledCaptions:
         eos: int,
         max_length: int,
     ) -> list[GeneratedCaption] | None:
-        """
-        One caption for each image of `image_states` `(images, patches, hidden)`, or `None` if the batch is to be
-        decoded on the plain path. Multiply-accumulates are added to `macs`, none before the plain path. `policy` is
-        bound and calibrated.
-        """
+        """One caption for each image, or `None` for the plain path; `policy` is bound and calibrated."""
         device, (images, patches) = image_states.device, image_states.shape[:2]
         if device.type != self.device_type or torch.is_autocast_enabled(device.type) or not 0 < images <= MAX_ROWS:
             return None
@@ -115,10 +111,7 @@ class CompiledCaptions:
         return captions
 
     def _is_current(self, network: Any, device: torch.device) -> bool:
-        """
-        Whether the network can be compiled. Drops what was compiled for it before, if it has changed since: other
-        weights, modules, hooks, device or precision.
-        """
+        """Whether the network can be compiled. Drops what was compiled of it if it has changed since."""
         settings = (device, allows_tf32(), tuple(network.exit_layers), network.shortlist)
         if self.origin is None or settings != self.settings or not self.origin.matches(network, ANY_POLICY):
             self.clear()

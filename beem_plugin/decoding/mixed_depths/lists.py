@@ -113,10 +113,7 @@ def list_tokens_reference(state: DecodingState, rows: int, fills: bool, skips: b
 
 
 def list_heads(state: DecodingState, rows: int, exit_numbers: Tensor) -> None:
-    """
-    Writes `head_places` and `head_counts`; `exit_numbers` `(rows,)` int64 is the exit whose logits each row needs, 0
-    for none.
-    """
+    """Writes `head_places` and `head_counts`; `exit_numbers` `(rows,)` int64: exit of the logits, 0 for none."""
     is_shared = len(state.head_counts) == 1
     if not state.use_kernels:
         for group in range(len(state.head_counts)):

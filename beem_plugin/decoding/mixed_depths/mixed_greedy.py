@@ -92,10 +92,7 @@ class MixedGreedy:
         self.start = recorder.capture(self._launches)
 
     def decode(self, image_states: Tensor, bos: int, macs: CaptionMacs) -> list[GeneratedCaption]:
-        """
-        One caption for each image of `image_states` `(images, patches, hidden)`, at most `rows` images. Adds to `macs`
-        the multiply-accumulates of decoding one token after the other.
-        """
+        """Captions of up to `rows` images, from `(images, patches, hidden)`; adds the cost of decoding."""
         captions, state = len(image_states), self.state
         if state.patches:
             for block in range(self.exit_layers[self.last_exit - 1]):

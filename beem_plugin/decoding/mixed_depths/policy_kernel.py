@@ -91,10 +91,7 @@ class TokenPolicyKernel:
         return bool(self.signals_used & set(SUMMARIES))
 
     def __call__(self, at_exit: Tensor) -> Tensor:
-        """
-        `(rows,)` bool: which rows exit; static, and meaningless for rows at no exit or at `last_exit`. `at_exit`
-        `(rows,)` int64 is the exit that each row is at, 0 for none.
-        """
+        """`(rows,)` bool, static: which rows exit, by `at_exit` `(rows,)` int64, the exit of each, 0 for none."""
         if not self.use_kernel:
             return self.reference(at_exit)
         if self.kernel is not None:

@@ -74,10 +74,7 @@ class DecodingState:
         return (keys_values + work) * like.element_size()
 
     def reset(self, captions: int, first_exit: Tensor | int = 0) -> None:
-        """
-        The first `captions` rows enter block 1 with their first token; the other rows are unused. `first_exit` is the
-        number of the exit after block 1, 0 for none.
-        """
+        """`captions` rows enter block 1; `first_exit` is the number of the exit after it, 0 for none."""
         for tensor in (self.progress, self.positions, self.filled, self.exits, self.at_exit):
             tensor.zero_()
         self.layers[captions:] = -1

@@ -63,10 +63,7 @@ def summary_kernel(
 
 
 def summarize(state: DecodingState, rows: int, exit_numbers: Tensor) -> None:
-    """
-    Writes `token`, `log_probability`, `confidence`, `margin` and `entropy` of the rows whose `exit_numbers` `(rows,)`
-    are not 0 from their logits.
-    """
+    """Writes the summary of the rows whose `exit_numbers` `(rows,)` are not 0, from their logits."""
     if not state.use_kernels:
         chosen = (exit_numbers > 0).nonzero().flatten()
         summary = TokenSummary.of(state.logits[chosen])
