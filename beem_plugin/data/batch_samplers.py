@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from beem_plugin.common.errors import ConfigurationError, check_at_least
+from beem_plugin.common.errors import ConfigurationError, check_number
 from beem_plugin.common.registry import Registrable
 
 Batches = list[list[int]]
@@ -30,10 +30,7 @@ class BatchSampler(Registrable):
         self.drop_last = drop_last
 
     def batches(self, lengths: np.ndarray, random: np.random.Generator | None, drop_last: bool) -> Batches:
-        """
-        Row numbers in batches; one that is not full is the last, as accelerate's division among processes requires.
-        `lengths` `(rows,)` are the tokens in each row; without `random` the order is fixed.
-        """
+        """Row numbers in batches; one that is not full is last, as accelerate requires; `random`: shuffled."""
         raise NotImplementedError(f"{type(self).__name__} does not define batches")
 
 
@@ -55,8 +52,7 @@ class SimpleBatchSampler(BatchSampler):
 
     def __init__(self, batch_size: int, shuffle: bool = True, drop_last: bool = False, rows_together: int = 1) -> None:
         super().__init__(batch_size, shuffle, drop_last)
-        if not 1 <= rows_together <= batch_size:
-            raise ConfigurationError(f"batch_sampler.rows_together: found {rows_together}, allowed: 1 to {batch_size}")
+        check_number("batch_sampler.rows_together", rows_together, 1, batch_size)
         self.batch_size: int = batch_size
         self.rows_together = rows_together
 
@@ -99,7 +95,8 @@ class BucketBatchSampler(BatchSampler):
     ) -> None:
         super().__init__(batch_size, shuffle, drop_last)
         self.batch_size: int = batch_size
-        self.padding_noise = _checked_noise(padding_noise)
+        check_number("padding_noise", padding_noise, high=1, open_high=True)
+        self.padding_noise = padding_noise
 
     def batches(self, lengths: np.ndarray, random: np.random.Generator | None, drop_last: bool) -> Batches:
         order = _by_length(lengths, random, self.padding_noise)
@@ -136,16 +133,13 @@ class MaxTokensBatchSampler(BatchSampler):
     """
 
     def __init__(
-        self,
-        max_tokens: int,
-        shuffle: bool = True,
-        padding_noise: float = 0.1,
-        sorting_keys: list[str] | None = None,
+        self, max_tokens: int, shuffle: bool = True, padding_noise: float = 0.1, sorting_keys: list[str] | None = None
     ) -> None:
         super().__init__(None, shuffle)
-        check_at_least(1, max_tokens=max_tokens)
+        check_number("max_tokens", max_tokens, 1)
         self.max_tokens = max_tokens
-        self.padding_noise = _checked_noise(padding_noise)
+        check_number("padding_noise", padding_noise, high=1, open_high=True)
+        self.padding_noise = padding_noise
 
     def batches(self, lengths: np.ndarray, random: np.random.Generator | None, drop_last: bool) -> Batches:
         batches: Batches = []
@@ -158,12 +152,6 @@ class MaxTokensBatchSampler(BatchSampler):
                 batches.append([row])
                 longest = int(lengths[row])
         return batches if random is None else [batches[i] for i in random.permutation(len(batches))]
-
-
-def _checked_noise(padding_noise: float) -> float:
-    if not 0 <= padding_noise < 1:
-        raise ConfigurationError(f"padding_noise: found {padding_noise}, allowed: at least 0 and less than 1")
-    return padding_noise
 
 
 def _by_length(lengths: np.ndarray, random: np.random.Generator | None, noise: float) -> np.ndarray:

@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from beem_plugin.data.collate import ragged
 from beem_plugin.data.image_processor import ImageProcessor
 from beem_plugin.data.images import BadImageError
 from beem_plugin.data.instance import Instance
@@ -55,13 +56,8 @@ class CaptionCollator:
     _kept: dict[str, Tensor] = field(default_factory=dict, init=False)
 
     def __call__(self, instances: Sequence[Instance], indices: Sequence[int] | None = None) -> dict[str, Tensor]:
-        rows = [instance.encoding["input_ids"] for instance in instances]
-        input_ids = torch.full((len(rows), max(map(len, rows))), self.pad_token_id, dtype=torch.int64)
-        attention_mask = torch.zeros_like(input_ids)
-        for number, row in enumerate(rows):
-            input_ids[number, : len(row)] = torch.tensor(row, dtype=torch.int64)
-            attention_mask[number, : len(row)] = 1
-        batch = {"input_ids": input_ids, "attention_mask": attention_mask}
+        batch = ragged(instances, self.pad_token_id).padded(always_mask=True)
+        batch["attention_mask"] = attention_mask = batch["attention_mask"].to(torch.int64)
         if self.processor is not None:
             firsts, image_of_row = distinct_images(instances)
             images = [self._pixels(instances[first]) for first in firsts]
@@ -72,27 +68,24 @@ class CaptionCollator:
             batch["pixel_values"] = torch.stack([empty if pixels is None else pixels for pixels in images])
             if len(firsts) < len(instances):
                 batch["image_of_row"] = torch.tensor(image_of_row, dtype=torch.int64)
-        batch["index"] = torch.tensor(range(len(rows)) if indices is None else indices, dtype=torch.int64)
+        batch["index"] = torch.tensor(range(len(instances)) if indices is None else indices, dtype=torch.int64)
         return batch
 
     def _pixels(self, instance: Instance) -> Tensor | None:
         path = instance.fields.get("image") if self.keeps_images else None
         if path in self._kept:
             return self._kept[path]
-        pixels = self._decoded(instance)
-        if path is not None and pixels is not None:
-            self._kept[path] = pixels
-        return pixels
-
-    def _decoded(self, instance: Instance) -> Tensor | None:
         assert self.processor is not None and self.open_image is not None
         try:
-            return self.processor(self.open_image(instance.fields))
+            pixels = self.processor(self.open_image(instance.fields))
         except BadImageError as error:
             if not self.skips_bad_images:
                 raise
             logger.warning("left out: %s", error)
             return None
+        if path is not None:
+            self._kept[path] = pixels
+        return pixels
 
 
 def distinct_images(instances: Sequence[Instance]) -> tuple[list[int], list[int]]:

@@ -1,12 +1,13 @@
 """Instances to one padded batch."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from beem_plugin.data.instance import Instance, InstanceTable
+from beem_plugin.data.instance import Instance, InstanceTable, labels_of
 from beem_plugin.data.ragged_batch import TOKEN_FIELDS, RaggedBatch
 from beem_plugin.data.vocabulary import Vocabulary
 
@@ -49,19 +50,13 @@ def ragged_parts(instances: Sequence[Instance], pad_token_id: int, size: int) ->
 def label_tensor(instances: Sequence[Instance], vocab: Vocabulary) -> Tensor:
     """`(rows,)` int64, the index of each label, -1 where unknown; for regression float32, NaN where unknown."""
     kind = np.float32 if vocab.is_regression else np.int64
-    if isinstance(instances, InstanceTable):
-        values = np.zeros(len(instances.label_values), dtype=kind)
-        for code in np.unique(instances.label_codes):
-            values[code] = label_value(instances.label_values[code], vocab)
-        return torch.from_numpy(values[instances.label_codes])
-    return torch.from_numpy(np.array([label_value(instance.label, vocab) for instance in instances], dtype=kind))
+    labels = labels_of(instances)
+    values = {label: label_value(label, vocab) for label in set(labels)}
+    return torch.from_numpy(np.array([values[label] for label in labels], dtype=kind))
 
 
 def tag_tensor(instances: Sequence[Instance], vocab: Vocabulary) -> Tensor:
-    """
-    `(rows, tokens)` int64: the tag of each word at the word's first token, -1 elsewhere and where it is unknown. Words
-    beyond the tokenizer's limit have no token.
-    """
+    """`(rows, tokens)` int64: the tag of each word at its first token; -1 elsewhere and where it is unknown."""
     encodings = [instance.encoding for instance in instances]
     labels = torch.full((len(encodings), max(len(encoding["words"]) for encoding in encodings)), -1)
     for row, (encoding, instance) in enumerate(zip(encodings, instances, strict=True)):
@@ -79,15 +74,12 @@ def label_value(label: str | float | None, vocab: Vocabulary) -> float:
     return -1 if label is None else vocab.label_index(str(label))
 
 
+@dataclass
 class LabelledTexts:
-    """
-    `collate` with its fixed arguments: the collator of readers of labelled texts. A class, so that spawned workers can
-    unpickle it.
-    """
+    """`collate` with its fixed arguments: the collator of readers of labelled texts, which spawned workers unpickle."""
 
-    def __init__(self, vocab: Vocabulary, pad_token_id: int) -> None:
-        self._vocab = vocab
-        self._pad_token_id = pad_token_id
+    vocab: Vocabulary
+    pad_token_id: int
 
     def __call__(self, instances: Sequence[Instance], indices: Sequence[int]) -> dict[str, Tensor]:
-        return collate(instances, self._vocab, self._pad_token_id, indices)
+        return collate(instances, self.vocab, self.pad_token_id, indices)

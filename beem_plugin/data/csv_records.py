@@ -26,8 +26,8 @@ _LINES_AHEAD = 1000
 
 def whole_lines(lines: Iterator[str]) -> Iterator[str]:
     """
-    Lines with their line ends, from a file that was opened with `newline=""`. A carriage return alone ends a line only
-    in a file without line feeds: Python and pandas write such a character in a cell without quotes.
+    Lines with their ends, of a file opened with `newline=""`. A carriage return alone ends a line only in a file
+    without line feeds: Python and pandas write it in cells without quotes.
     """
     head: list[str] = []
     for line in lines:
@@ -49,11 +49,9 @@ def whole_lines(lines: Iterator[str]) -> Iterator[str]:
 
 def csv_records(lines: Iterator[str], delimiter: str, quoting: bool, source: str) -> Iterator[tuple[int, list[str]]]:
     """
-    The number of the last line of each record, and its cells. Empty lines are skipped. `lines` are those of
-    `whole_lines`; they end as the first one does, or as all the others do.
-
-    With `quoting`, a cell that begins and ends with a quotation mark is quoted as in RFC 4180; a cell such as `"bad"
-    plot` is text as it stands. A quotation mark that is left open is a `DataError` that names `source`.
+    The number of the last line of each record, and its cells; empty lines are skipped. `lines` are those of
+    `whole_lines`. With `quoting`, a cell that begins and ends with a quotation mark is quoted as in RFC 4180;
+    `"bad" plot` is text as it stands. A mark that is left open is a `DataError`.
     """
     head, line_end = _line_end(lines)
     numbered = enumerate(itertools.chain(head, lines), 1)
@@ -132,10 +130,7 @@ def _shown(cell: str) -> str:
 
 
 def _line_end(lines: Iterator[str]) -> tuple[list[str], str]:
-    """
-    The first lines, and the line end of the file: that of its first line. Where that is `\\n`, and all others end with
-    `\\r\\n`, the header was put before rows of another source.
-    """
+    """The first lines, and the line end of the file: the first line's, or of all others behind a foreign header."""
     first = next(lines, "")
     head, line_end = [first], first[len(first.rstrip("\r\n")) :]
     if line_end == "\n":

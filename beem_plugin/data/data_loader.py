@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader as TorchDataLoader, Dataset
 
-from beem_plugin.common.errors import ConfigurationError, DataError
+from beem_plugin.common.errors import ConfigurationError, DataError, check_choice
 from beem_plugin.common.registry import Registrable
 from beem_plugin.data.batch_samplers import BatchSampler, BucketBatchSampler, SimpleBatchSampler
 from beem_plugin.data.collate import Collator, LabelledTexts, label_tensor
@@ -75,8 +76,7 @@ class DataLoader(Registrable):
             raise DataError("data_loader: found no instances")
         if batch_sampler is None:
             raise ConfigurationError("batch_sampler: missing")
-        if start_method not in ("fork", "spawn"):
-            raise ConfigurationError(f"start_method: found {start_method!r}, allowed: fork, spawn")
+        check_choice("start_method", start_method, ("fork", "spawn"))
         if batches_per_epoch is not None and not training:
             logger.warning("batches_per_epoch is for training; evaluation goes over all %d instances", len(instances))
         if "words" not in instances[0].encoding:  # tags are checked when they are read
@@ -85,8 +85,8 @@ class DataLoader(Registrable):
         self.vocab = vocab
         self.batches = EpochBatches(batch_sampler, token_counts(instances), seed, training, batches_per_epoch)
         self._options: dict[str, Any] = {
-            "dataset": _Rows(instances, self.batches.drop_last),
-            "collate_fn": _Collate(collator or LabelledTexts(vocab, pad_token_id)),
+            "dataset": _Batches(instances, collator or LabelledTexts(vocab, pad_token_id), self.batches.drop_last),
+            "collate_fn": _unchanged,
             "num_workers": num_workers,
             "multiprocessing_context": start_method if num_workers else None,
             # A generator of its own: by default every iteration draws a number from torch's global one, and dropout
@@ -186,34 +186,28 @@ class BucketDataLoader(DataLoader):
         super().__init__(**options)
 
 
-class _Rows(Dataset):
-    """Instances with their positions, in batches."""
+@dataclass
+class _Batches(Dataset):
+    """Batches by the positions of their rows."""
 
-    def __init__(self, instances: Sequence[Instance], drops_rows: bool) -> None:
-        self._instances = instances
-        self._drops_rows = drops_rows
+    instances: Sequence[Instance]
+    collator: Collator
+    drops_rows: bool
 
     def __len__(self) -> int:
-        return len(self._instances)
+        return len(self.instances)
 
-    def __getitems__(self, rows: list[int]) -> tuple[list[int], Sequence[Instance]]:
-        return rows, select(self._instances, rows)
+    def __getitems__(self, rows: list[int]) -> dict[str, Tensor]:
+        return self.collator(select(self.instances, rows), rows)
 
     @property
     def total_dataset_length(self) -> int:
         """
-        accelerate's `gather_for_metrics` takes from this how many rows of the last batch are repeats. With `drop_last`
-        there are none, which 0 says: accelerate cannot see that a custom batch sampler drops rows.
+        accelerate's `gather_for_metrics` takes from this how many rows of the last batch are repeats: none with
+        `drop_last`, which 0 says, as it cannot see that a custom batch sampler drops rows.
         """
-        return 0 if self._drops_rows else len(self._instances)
+        return 0 if self.drops_rows else len(self.instances)
 
 
-class _Collate:
-    """Calls a collator with what `_Rows` returns; a class, so that spawned workers can unpickle it."""
-
-    def __init__(self, collator: Collator) -> None:
-        self._collator = collator
-
-    def __call__(self, batch: tuple[list[int], Sequence[Instance]]) -> dict[str, Tensor]:
-        rows, instances = batch
-        return self._collator(instances, rows)
+def _unchanged(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    return batch

@@ -36,8 +36,12 @@ class DatasetReader(Registrable):
     tokenizer : `TextEncoder`, or `CaptionTokenizer` for captions
     max_instances : `int`, optional (default = `None`)
         Read only the first so many, of a slice the first of the slice.
-    slicing : `Slicing`, optional
+    slicing : `Slicing`, optional (default = by the following keys)
         How `[holdout]` and its like are cut.
+    holdout_fraction : `float`, optional (default = `0.1`)
+        The share of a source that is its part `holdout`, stratified by label; what is left is `fit`.
+    holdout_max_size : `int`, optional (default = `5000`)
+    holdout_seed : `int`, optional (default = `0`)
 
     # Attributes
 
@@ -70,11 +74,14 @@ class DatasetReader(Registrable):
         tokenizer: TextEncoder | CaptionTokenizer,
         max_instances: int | None = None,
         slicing: Slicing | None = None,
+        holdout_fraction: float = 0.1,
+        holdout_max_size: int = 5000,
+        holdout_seed: int = 0,
     ) -> None:
         check_at_least(1, max_instances=max_instances)
         self.tokenizer = tokenizer
         self.max_instances = max_instances
-        self.slicing = slicing or Slicing()
+        self.slicing = slicing or Slicing(0.0, holdout_fraction, holdout_max_size, holdout_seed)
         self.labels = LabelRules()
         self._kept: dict[tuple[Any, ...], InstanceTable] = {}
 
@@ -105,10 +112,7 @@ class DatasetReader(Registrable):
         return read_table(source, self.table.given(format), self.text_fields, optional=optional)
 
     def limit_length(self, max_tokens: int | None, instances: Sequence[Instance] = ()) -> None:
-        """
-        Bounds the tokenizer's `max_length` by what the model takes (`None`: no limit), and cuts `instances` that were
-        read before the model was built and are longer.
-        """
+        """Bounds `max_length` by the model's (`None`: no limit), and cuts `instances` that were read before."""
         # A reader of a user's own may have no tokenizer.
         tokenizer = getattr(self, "tokenizer", None)
         if max_tokens is None or not isinstance(tokenizer, TextEncoder):
@@ -168,10 +172,7 @@ class DatasetReader(Registrable):
         return self.tokenizer.encode_batch([self._texts(instance) for instance in instances])
 
     def _part(self, base: str, part: str) -> InstanceTable:
-        """
-        One part of a source. Smaller parts of the same file are kept until they are read: a training on `[fit]`
-        calibrates on `[holdout]`.
-        """
+        """One part of a source. Smaller parts are kept until they are read, such as `[holdout]` after `[fit]`."""
         state = base, _modification(base)
         kept = self._kept.pop((*state, part), None)
         if kept is not None:
@@ -181,7 +182,7 @@ class DatasetReader(Registrable):
         labels = [None if isinstance(label, tuple) else label for label in table.labels]
         assigned = self.slicing.assign(map(self._texts, table), labels)
         found = {
-            name: table.select([row for row, own in enumerate(assigned) if own in PARTS[name]]).compact()
+            name: table.select([row for row, own in enumerate(assigned) if own in PARTS[name]])
             for name in self.parts
             if name == part or not set(PARTS[name]) & set(PARTS[part])
         }

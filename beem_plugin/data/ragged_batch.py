@@ -18,10 +18,10 @@ TOKEN_FIELDS = ("input_ids", "token_type_ids", "words")
 @dataclass
 class RaggedBatch:
     """
-    Token ids of a number of samples, one after the other, without padding. `tokens` are `input_ids` and, where the
-    encoder has them, `token_type_ids`, each `(all tokens,)` int64, and of tagged words also `words`, 1 at the first
-    token of each; there may be unused tokens between two samples. On the CPU, `(samples,)` int64: `starts`, where each
-    sample begins in `tokens`; `lengths`, its tokens, 1 or more; `index`, its position in the input.
+    Token ids of samples, one after the other, without padding. `tokens` are `input_ids`, where the encoder has them
+    `token_type_ids`, and of tagged words `words`, 1 at the first token of each, `(all tokens,)` int64; some may be
+    unused. On the CPU, `(samples,)` int64: `starts` in `tokens`, `lengths` from 1, and `index`, the position in the
+    input.
     """
 
     tokens: dict[str, Tensor]
@@ -57,10 +57,7 @@ class RaggedBatch:
 
     @classmethod
     def join(cls, parts: Sequence[RaggedBatch], pinned: bool = False) -> RaggedBatch:
-        """
-        The samples of all `parts`, one or more, in their order; their tokens are on the CPU, and put into pinned
-        memory, from which a GPU copies asynchronously, if `pinned`.
-        """
+        """All samples of one or more `parts`, their tokens on the CPU; pinned memory is for copies to a GPU."""
         if len(parts) == 1 and not pinned:
             return parts[0]
         tokens = {}
@@ -103,9 +100,9 @@ class RaggedBatch:
         self, first: int = 0, last: int | None = None, length: int | None = None, always_mask: bool = False
     ) -> dict[str, Tensor]:
         """
-        Samples `first` to `last - 1` as a batch that is padded on the right, by default to its longest sample, on the
-        device of the tokens. Attention is faster without a mask: where nothing is padding there is an `attention_mask`,
-        `(samples, length)` bool, only if `always_mask`.
+        Samples `first` to `last - 1` padded on the right, by default to the longest, on the device of the
+        tokens. There is an `attention_mask`, `(samples, length)` bool, where something is padding or if
+        `always_mask`.
         """
         lengths, starts = self.lengths[first:last], self.starts[first:last]
         longest = int(lengths.max()) if length is None else length

@@ -10,9 +10,10 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
-from beem_plugin.common.errors import ConfigurationError, check_choice
+from beem_plugin.common.errors import check_choice, check_number
 
 # What each name stands for. `train` is everything that is not `test`: `fit` and `holdout` together.
 PARTS = {"fit": ("fit",), "holdout": ("holdout",), "test": ("test",), "train": ("fit", "holdout")}
@@ -52,8 +53,7 @@ class Slicing:
 
     def __post_init__(self) -> None:
         for key in ("test_fraction", "holdout_fraction"):
-            if not 0 <= getattr(self, key) < 1:
-                raise ConfigurationError(f"{key}: found {getattr(self, key)}, allowed: at least 0 and less than 1")
+            check_number(key, getattr(self, key), high=1, open_high=True)
 
     def assign(self, texts: Iterable[tuple[str, ...]], labels: Sequence[str | float | None]) -> list[str]:
         """The part of each row: `"fit"`, `"holdout"` or `"test"`."""
@@ -80,12 +80,11 @@ def _strata(texts: Iterable[tuple[str, ...]], labels: Sequence[str | float | Non
     ordered = [groups[digest] for digest in sorted(groups)]
     strata: dict[str, list[Group]] = defaultdict(list)
     if any(isinstance(label, float) for label in labels):
-        ordered = sorted(ordered, key=lambda group: _mean_label(group, labels))
-        size = len(ordered)
+        by_label = sorted(range(len(ordered)), key=lambda position: _mean_label(ordered[position], labels))
+        ends = [len(ordered) * i // _QUANTILE_BINS for i in range(_QUANTILE_BINS + 1)]
         # Within a bin the order must be the hash's again, not that of the labels.
-        bins = [ordered[size * i // _QUANTILE_BINS : size * (i + 1) // _QUANTILE_BINS] for i in range(_QUANTILE_BINS)]
-        rank = {groups[digest][0]: position for position, digest in enumerate(sorted(groups))}
-        return [sorted(groups_of_bin, key=lambda group: rank[group[0]]) for groups_of_bin in bins if groups_of_bin]
+        bins = [sorted(by_label[begin:end]) for begin, end in pairwise(ends) if begin < end]
+        return [[ordered[position] for position in one] for one in bins]
     for group in ordered:
         # The same text with two labels (CoLA has such) counts as the first label by name.
         name = str(labels[group[0]]) if len(group) == 1 else min(str(labels[row]) for row in group)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from beem_plugin.common.errors import ConfigurationError, DataError, not_allowed
+from beem_plugin.common.errors import ConfigurationError, DataError, check_choice, not_allowed
 from beem_plugin.common.strict_json import JSON_DECODER, parse_json
 from beem_plugin.common.text_input import check_encoding, open_text
 from beem_plugin.data.csv_records import SAY_QUOTING, csv_records, format_by_header, tsv_records, whole_lines
@@ -68,8 +68,8 @@ class TableFormat:
     encoding: str = "utf-8"
 
     def __post_init__(self) -> None:
-        if self.format is not None and self.format not in FORMATS:
-            raise ConfigurationError(not_allowed("format", self.format, FORMATS))
+        if self.format is not None:
+            check_choice("format", self.format, FORMATS)
         if self.delimiter is not None and (len(self.delimiter) != 1 or self.delimiter in '"\r\n'):
             raise ConfigurationError(f"delimiter: found {self.delimiter!r}, allowed: one character, such as ';'")
         if self.columns is not None and len(set(self.columns)) < len(self.columns):

@@ -47,10 +47,7 @@ class Vocabulary:
 
     @classmethod
     def from_labels(cls, labels: Iterable[str | float | None], label_names: Sequence[str] | None = None) -> Vocabulary:
-        """
-        The labels that occur, in the order of `label_names`, where the reader fixes it, or sorted, whole numbers by
-        value. Float labels mean regression; `None` is an unknown label.
-        """
+        """The labels in the reader's order, or sorted; floats mean regression, `None` is unknown."""
         if label_names is not None:
             return cls(label_names)
         found = Counter(label for label in labels if label is not None)
@@ -151,10 +148,7 @@ class LabelRules:
     known: Sequence[str] | None = None
 
     def parse(self, value: Any, what: str) -> str | float | None:
-        """
-        The label of a value from a file or JSON; `None` for an empty or missing one. `what` names file, line and
-        column in the `DataError` for a value that is no label.
-        """
+        """The label of a value, `None` for an empty or missing one; `what` names file, line and column in errors."""
         text = self.text(value, what)
         if not text:
             return None

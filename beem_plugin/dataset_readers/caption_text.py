@@ -51,12 +51,8 @@ class CaptionTextReader(CaptionReader):
         holdout_fraction: float = 0.1,
         holdout_seed: int = 0,
     ) -> None:
-        super().__init__(
-            tokenizer,
-            max_instances=max_instances,
-            holdout_fraction=holdout_fraction,
-            holdout_seed=holdout_seed,
-        )
+        options: dict[str, Any] = {"holdout_fraction": holdout_fraction, "holdout_seed": holdout_seed}
+        super().__init__(tokenizer, max_instances=max_instances, **options)
         check_choice("dataset_reader.caption_form", caption_form, CAPTION_FORMS)
         self.caption_form = caption_form
         self.exclude_images = exclude_images or []

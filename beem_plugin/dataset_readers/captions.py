@@ -18,7 +18,7 @@ from beem_plugin.data.dataset_reader import DatasetReader
 from beem_plugin.data.image_processor import ImageProcessor
 from beem_plugin.data.images import image_problem, open_image
 from beem_plugin.data.instance import Instance
-from beem_plugin.data.slices import PARTS, Slicing, split_source
+from beem_plugin.data.slices import PARTS, split_source
 from beem_plugin.data.vocabulary import Vocabulary
 
 logger = logging.getLogger(__name__)
@@ -58,12 +58,11 @@ class CaptionReader(DatasetReader):
         What happens with images that are missing or cannot be decoded: `"error"`, or `"skip"`, which leaves them out
         with a warning that names them. A damaged training image is found only when it is decoded, and its caption then
         left out of the loss.
-    max_instances : `int`, optional (default = `None`)
-    holdout_fraction : `float`, optional (default = `0.1`)
-    holdout_seed : `int`, optional (default = `0`)
     keep_images : `bool`, optional (default = `False`)
         Images stay in memory once they have been decoded, 600 kB each at 224 pixels: for a small data set read many
         times, with no workers in the data loader, as these start anew with each epoch.
+    max_instances, slicing, holdout_fraction, holdout_max_size, holdout_seed
+        See `DatasetReader`.
     """
 
     text_fields: tuple[str, ...] = ("image",)
@@ -75,13 +74,10 @@ class CaptionReader(DatasetReader):
         tokenizer: CaptionTokenizer,
         image_processor: ImageProcessor | None = None,
         on_bad_image: str = "error",
-        max_instances: int | None = None,
-        holdout_fraction: float = 0.1,
-        holdout_seed: int = 0,
         keep_images: bool = False,
+        **options: Any,
     ) -> None:
-        slicing = Slicing(holdout_fraction=holdout_fraction, seed=holdout_seed)
-        super().__init__(tokenizer, max_instances, slicing)
+        super().__init__(tokenizer, **options)
         check_choice("dataset_reader.on_bad_image", on_bad_image, ON_BAD_IMAGE)
         self.caption_tokenizer = tokenizer
         self.image_processor = image_processor
@@ -89,10 +85,7 @@ class CaptionReader(DatasetReader):
         self.keep_images = keep_images
 
     def read(self, source: str) -> list[Instance]:
-        """
-        All instances of `source`, optionally with a part (`train[holdout]`, `val[captions]`), tokenized. A tokenizer
-        that is to be trained learns its words first.
-        """
+        """All instances of `source` or a part of it, tokenized; a tokenizer without words is trained first."""
         base, part = split_source(str(source), self.parts)
         images: Iterable[CaptionedImage] = self._read_images(base)
         if part in PARTS:  # by image, so that no image is on both sides

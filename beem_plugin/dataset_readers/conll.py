@@ -8,7 +8,6 @@ from beem_plugin.common.text_input import open_text
 from beem_plugin.data.dataset_reader import DatasetReader
 from beem_plugin.data.instance import Instance
 from beem_plugin.data.ragged_batch import TOKEN_FIELDS, RaggedBatch
-from beem_plugin.data.slices import Slicing
 from beem_plugin.data.tokenizer import TextEncoder
 
 
@@ -26,23 +25,17 @@ class ConllReader(DatasetReader):
     label_names : `list[str]`
         The tags in their order, such as `["O", "B-PER", "I-PER"]`.
     word_column, tag_column : `int`, optional (default = `0`, `-1`)
-    max_instances : `int`, optional (default = `None`)
-    holdout_fraction : `float`, optional (default = `0.1`)
+    max_instances, slicing, holdout_fraction, holdout_max_size, holdout_seed
+        See `DatasetReader`.
     """
 
     text_fields = ("words",)
     text_types = (str, list)
 
     def __init__(
-        self,
-        tokenizer: TextEncoder,
-        label_names: list[str],
-        word_column: int = 0,
-        tag_column: int = -1,
-        max_instances: int | None = None,
-        holdout_fraction: float = 0.1,
+        self, tokenizer: TextEncoder, label_names: list[str], word_column: int = 0, tag_column: int = -1, **options: Any
     ) -> None:
-        super().__init__(tokenizer, max_instances, Slicing(holdout_fraction=holdout_fraction))
+        super().__init__(tokenizer, **options)
         self.label_names: list[str] = label_names
         self.columns = word_column, tag_column
 

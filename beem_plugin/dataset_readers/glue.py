@@ -8,7 +8,6 @@ from typing import Any
 from beem_plugin.common.errors import ConfigurationError, DataError, check_choice, not_allowed
 from beem_plugin.data.dataset_reader import DatasetReader, text_value
 from beem_plugin.data.instance import Instance
-from beem_plugin.data.slices import Slicing
 from beem_plugin.data.table_file import TABLES, TableRow, table_format
 from beem_plugin.data.tokenizer import TextEncoder
 from beem_plugin.data.vocabulary import LabelRules
@@ -35,12 +34,8 @@ class GlueReader(DatasetReader):
     data_dir : `str`, optional (default = `None`)
         A folder in GLUE's TSV layout, with the task's folder in it or the task's folder itself; or a folder that
         `save_to_disk` of the library datasets wrote. `null` or `""`: the hub.
-    max_instances : `int`, optional (default = `None`)
-        Read only the first so many.
-    holdout_fraction : `float`, optional (default = `0.1`)
-        The share of `train` that is `train[holdout]`, stratified by label.
-    holdout_max_size : `int`, optional (default = `5000`)
-    holdout_seed : `int`, optional (default = `0`)
+    max_instances, slicing, holdout_fraction, holdout_max_size, holdout_seed
+        See `DatasetReader`.
     label_map, skip_labels
         See `TextClassificationReader`: HANS, for example, with `{"non-entailment": "not_entailment"}`.
     skip_malformed_rows : `bool`, optional (default = `False`)
@@ -52,16 +47,12 @@ class GlueReader(DatasetReader):
         task: str,
         tokenizer: TextEncoder,
         data_dir: str | None = None,
-        max_instances: int | None = None,
-        holdout_fraction: float = 0.1,
-        holdout_max_size: int = 5000,
-        holdout_seed: int = 0,
         skip_malformed_rows: bool = False,
         label_map: dict[str, str] | None = None,
         skip_labels: list[str] | None = None,
+        **options: Any,
     ) -> None:
-        slicing = Slicing(holdout_fraction=holdout_fraction, holdout_max_size=holdout_max_size, seed=holdout_seed)
-        super().__init__(tokenizer, max_instances, slicing)
+        super().__init__(tokenizer, **options)
         check_choice("task", task, GLUE_TASKS)
         self.task_name = task
         self.task = GLUE_TASKS[task]

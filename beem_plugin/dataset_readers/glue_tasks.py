@@ -83,12 +83,7 @@ GLUE_TASKS: dict[str, GlueTask] = {
         submission={"test": ("QQP", 390965)},
     ),
     "stsb": GlueTask(
-        "STS-B",
-        _PAIR,
-        (),
-        tsv_label_column="score",
-        metric="pearson_spearman",
-        submission={"test": ("STS-B", 1379)},
+        "STS-B", _PAIR, (), tsv_label_column="score", metric="pearson_spearman", submission={"test": ("STS-B", 1379)}
     ),
     "mnli": GlueTask(
         "MNLI",
@@ -108,11 +103,7 @@ GLUE_TASKS: dict[str, GlueTask] = {
         submits_words=True,
     ),
     "rte": GlueTask(
-        "RTE",
-        _PAIR,
-        ("entailment", "not_entailment"),
-        submission={"test": ("RTE", 3000)},
-        submits_words=True,
+        "RTE", _PAIR, ("entailment", "not_entailment"), submission={"test": ("RTE", 3000)}, submits_words=True
     ),
     "wnli": GlueTask("WNLI", _PAIR, ("not_entailment", "entailment"), submission={"test": ("WNLI", 146)}),
 }

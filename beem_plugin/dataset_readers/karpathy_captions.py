@@ -45,7 +45,7 @@ class KarpathyCaptionsReader(CaptionReader):
     caption_form : `str`, optional (default = `"tokens"`)
         What the decoder learns: `"tokens"`, lower case without punctuation, or `"raw"`. Scores are always against the
         raw captions, tokenized by the scorer.
-    on_bad_image, max_instances, holdout_fraction, holdout_seed, keep_images
+    on_bad_image, keep_images, max_instances, slicing, holdout_fraction, holdout_max_size, holdout_seed
         See `CaptionReader`.
     """
 

@@ -7,13 +7,12 @@ from typing import Any
 
 from PIL import Image, ImageDraw
 
-from beem_plugin.common.errors import ConfigurationError, DataError, not_allowed
-from beem_plugin.data.caption_tokenizer import CaptionTokenizer
+from beem_plugin.common.errors import DataError, check_choice, check_number, not_allowed
+from beem_plugin.data.caption_tokenizer import CaptionTokenizer, WordTokenizer
 from beem_plugin.data.dataset_reader import DatasetReader
 from beem_plugin.data.image_processor import ImageProcessor
 from beem_plugin.data.images import open_image
 from beem_plugin.data.instance import Instance
-from beem_plugin.data.trained_caption_tokenizer import WordTokenizer
 from beem_plugin.dataset_readers.captions import CaptionedImage, CaptionReader
 
 COLOURS = {
@@ -45,10 +44,7 @@ Scene = dict[str, Any]
 
 
 def draw_scene(rng: random.Random) -> Scene:
-    """
-    A scene of one shape (one in five) or two. The larger of two is named first, of two alike the left or upper one, so
-    that the image alone says which caption it has.
-    """
+    """A scene of one shape or two, the larger, left or upper one first: the image alone determines the caption."""
     if rng.random() < 0.2:
         return {"shapes": [_shape(rng, (0.5, 0.5), 0.2)], "relation": None}
     relation = rng.choice(("to the left of", "above"))
@@ -75,10 +71,7 @@ def scene_captions(scene: Scene, count: int) -> list[str]:
 
 
 def scene_split(scene: Scene, seed: int) -> str:
-    """
-    `"train"`, `"val"` or `"test"` (8 : 1 : 1) by what the scene says: what is described in one split occurs in no other
-    one, so that a model must compose what it has learnt.
-    """
+    """`"train"`, `"val"` or `"test"` (8 : 1 : 1) by the description, so that each occurs in one split only."""
     names = sorted(_name(shape) for shape in scene["shapes"])
     # The two ways round are one description: "a above b" is "b below a".
     relation = str(scene["relation"]) if scene["shapes"] and names[0] == _name(scene["shapes"][0]) else ""
@@ -166,7 +159,7 @@ class ShapesCaptionsReader(CaptionReader):
     captions_per_image : `int`, optional (default = `1`)
         1 to 4 ways to say the same. With one, every word is certain from the image, and a model can be right always.
     seed : `int`, optional (default = `0`)
-    on_bad_image, max_instances, holdout_fraction, holdout_seed
+    on_bad_image, keep_images, max_instances, slicing, holdout_fraction, holdout_max_size, holdout_seed
         See `CaptionReader`; `on_bad_image` is about image files given to `predict`.
     """
 
@@ -183,10 +176,8 @@ class ShapesCaptionsReader(CaptionReader):
         **options: Any,
     ) -> None:
         super().__init__(tokenizer or WordTokenizer(), image_processor or ImageProcessor(size=image_size), **options)
-        if image_size < 16:
-            raise ConfigurationError(f"dataset_reader.image_size: found {image_size}, allowed: at least 16")
-        if not 1 <= captions_per_image <= 4:
-            raise ConfigurationError(f"dataset_reader.captions_per_image: found {captions_per_image}, allowed: 1 to 4")
+        check_number("dataset_reader.image_size", image_size, 16)
+        check_number("dataset_reader.captions_per_image", captions_per_image, 1, 4)
         self.image_size = image_size
         self.sizes = dict(zip(SPLITS, (num_train, num_val, num_test)))
         self.captions_per_image = captions_per_image
@@ -197,8 +188,7 @@ class ShapesCaptionsReader(CaptionReader):
 
     def _read_images(self, source: str) -> Iterable[CaptionedImage]:
         split = "val" if source == "validation" else source
-        if split not in SPLITS:
-            raise ConfigurationError(not_allowed("shapes_captions: the split", source, SPLITS))
+        check_choice("shapes_captions: the split", split, SPLITS)
         rng = random.Random(f"{self.seed} {split}")
         made = 0
         while made < self.sizes[split]:

