@@ -50,9 +50,8 @@ def chunked_loss(
     tensors = [*of_tokens, *distinct, *trained]
     train = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
     shared = [*(leaf(weight, train) for weight in distinct), *trained]
-    token_grads = [torch.zeros_like(tensor) if train and tensor.requires_grad else None for tensor in of_tokens]
-    # Without tokens zeros: distributed training waits for a gradient of every parameter.
-    shared_grads: list[Tensor | None] = [None if len(target) else torch.zeros_like(tensor) for tensor in shared]
+    # Also without tokens: distributed training waits for a gradient of every parameter.
+    grads = [torch.zeros_like(tensor) if train and tensor.requires_grad else None for tensor in tensors]
     total = features[0].new_zeros((), dtype=torch.float32)
     components: dict[str, Tensor] = {}
     predictions = [target.new_zeros(0, exits)]
@@ -79,19 +78,14 @@ def chunked_loss(
         predictions.append(logits.argmax(-1))
         if not train:
             continue
-        inputs = [tensor for tensor in [*parts, *shared] if tensor.requires_grad]
-        found = iter(torch.autograd.grad(loss, inputs, allow_unused=True))
-        for part, token_grad in zip(parts, token_grads):
-            grad = next(found) if part.requires_grad else None
-            if token_grad is not None and grad is not None:
-                token_grad[rows] = grad
-        for index, tensor in enumerate(shared):
-            if tensor.requires_grad:
-                shared_grads[index] = added(shared_grads[index], next(found))
+        spans = [rows] * len(parts) + [slice(None)] * len(shared)
+        pairs = [(one, grad[span]) for one, grad, span in zip([*parts, *shared], grads, spans) if grad is not None]
+        found = torch.autograd.grad(loss, [tensor for tensor, _ in pairs], allow_unused=True)
+        for (_, grad), new in zip(pairs, found):
+            if new is not None:
+                grad += new
     count = max(len(target), 1)
-    mean = (
-        _WithGradients.apply(total / count, count, [*token_grads, *shared_grads], *tensors) if train else total / count
-    )
+    mean = _WithGradients.apply(total / count, count, grads, *tensors) if train else total / count
     return ChunkedLoss(mean, components, torch.cat(predictions), torch.cat(likelihoods))
 
 
@@ -127,9 +121,3 @@ def all_logits(features: Sequence[Tensor], weights: Sequence[Tensor], weight_of:
         for column, exit_index in enumerate(exits):
             logits[exit_index] = together[:, column]
     return torch.stack([value for value in logits if value is not None], 1).float()
-
-
-def added(total: Tensor | None, value: Tensor | None) -> Tensor | None:
-    if total is None or value is None:
-        return total if value is None else value
-    return total.add_(value)

@@ -37,9 +37,8 @@ class WeightedDistillation(WeightedObjective):
 
     # Parameters
 
-    layer_weights : `str` or `list[float]`, optional (default = `"linear"`)
-        `"linear"`: i; `"descending"`: L - i + 1; `"uniform"`: 1; or one number per exit. `"descending_release"`:
-        PCEE-BERT's code for `desc`, see `exit_weights`.
+    layer_weights, reduction, curriculum
+        See `WeightedObjective`; `"linear"` and `"mean"` by default.
     distillation : `str`, optional (default = `"teacher_student"`)
         `"teacher_student"`: KL(p_L || p_i). `"student_teacher"`: KL(p_i || p_L), as the paper prints it. `"symmetric"`:
         half of each. `"off"`: cross-entropy alone, as PABEE and BEEM's released code.
@@ -48,12 +47,8 @@ class WeightedDistillation(WeightedObjective):
         Both distributions are softened by it, and the KL multiplied by its square.
     detach_teacher : `bool`, optional (default = `True`)
         Whether the KL has no gradient to the teacher.
-    reduction : `str`, optional (default = `"mean"`)
-        `"mean"`: the weights are divided by their sum; `"sum"`: as they are.
     teacher : `str`, optional (default = `"last"`)
         `"last"`: the last exit teaches the others; `"next"`: each exit is taught by the next one.
-    curriculum : `Curriculum`, optional (default = `None`)
-        Which exits are trained in a step, such as `{"type": "gradual"}`.
     """
 
     serves_regression = True

@@ -29,14 +29,10 @@ class Diverse(WeightedObjective):
         Below 1, so that the label dominates where an earlier exit is right.
     measure : `str`, optional (default = `"cross_entropy"`)
         `"kl"`: KL(p_j || p_i), which has the same gradient for p_i but another nearest exit.
-    layer_weights : `str` or `list[float]`, optional (default = `"uniform"`)
-        w_i: `"uniform"`, `"linear"`, `"descending"`, `"descending_release"`, or one number per exit.
-    reduction : `str`, optional (default = `"sum"`)
-        `"sum"`: the sum; `"mean"`: divided by their sum.
+    layer_weights, reduction, curriculum
+        See `WeightedObjective`; `"uniform"` and `"sum"` by default.
     detach_earlier : `bool`, optional (default = `True`)
         With `false` the earlier exit gets a gradient as well.
-    curriculum : `Curriculum`, optional (default = `None`)
-        Which exits are trained in a step.
     """
 
     def __init__(

@@ -23,8 +23,7 @@ def exit_loss(logits: Tensor, label: Tensor) -> Tensor:
 
 def exit_error(logits: Tensor, label: Tensor) -> Tensor:
     """
-    `(batch, exits)` float32 without gradient, in [0, 1]: whether exit i is wrong; in a regression |tanh(y_i - y)|
-    (BERxiT, Xin et al. 2021, section 3.4). The parameters are those of `exit_loss`.
+    `(batch, exits)` in [0, 1], without gradient: whether exit i is wrong; |tanh(y_i - y)| in a regression (BERxiT).
     """
     if not label.is_floating_point():
         return (logits.argmax(-1) != label.unsqueeze(1)).float()
@@ -64,8 +63,7 @@ def kl_divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
 
 def pairwise_cross_entropy(log_p: Tensor, log_q: Tensor) -> Tensor:
     """
-    `(batch, exits i, exits j)`: CE(p_j, q_i) = -sum_c p_j(c) ln q_i(c) of all pairs of exits, from `(batch, exits,
-    labels)` log-probabilities in float32.
+    `(batch, exits i, exits j)` CE(p_j, q_i) of all pairs, from `(batch, exits, labels)` float32 log-probabilities.
     """
     # A matrix product, so that pairs of exits need no memory of the vocabulary's size; in float32, which mixed
     # precision would not leave it.

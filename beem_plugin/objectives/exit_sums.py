@@ -47,14 +47,10 @@ class EarlyExits(WeightedObjective):
 
     # Parameters
 
-    reduction : `str`, optional (default = `"sum"`)
-        `"sum"`: the weights as they are; `"mean"`: divided by their sum.
-    layer_weights : `str` or `list[float]`, optional (default = `"uniform"`)
-        `"uniform"`, `"linear"`, `"descending"`, `"descending_release"`, or one number for each exit included.
+    layer_weights, reduction, curriculum
+        See `WeightedObjective`; `"uniform"` and `"sum"` by default, over the exits included.
     include_last : `bool`, optional (default = `False`)
         Whether to include the last exit.
-    curriculum : `Curriculum`, optional (default = `None`)
-        Which exits are trained in a step, such as `{"type": "rotational"}`.
     """
 
     serves_regression = True
@@ -167,8 +163,4 @@ class Annealed(Objective):
     def forward(self, logits: Tensor, label: Tensor) -> dict[str, Tensor]:
         losses = mean_exit_losses(logits, label)
         weighted = self.exit_weights(logits.shape[1], logits.device) * losses
-        return {
-            "loss": weighted.sum(),
-            "final_exit": losses[-1].detach(),
-            "early_exits": weighted[:-1].sum().detach(),
-        }
+        return {"loss": weighted.sum(), "final_exit": losses[-1].detach(), "early_exits": weighted[:-1].sum().detach()}

@@ -15,12 +15,7 @@ REDUCTIONS = ("mean", "sum")
 def exit_weights(
     layer_weights: str | Sequence[float], num_exits: int, device: torch.device | str = "cpu", reduction: str = "mean"
 ) -> Tensor:
-    """
-    `(exits,)` float32. With n exits: `"linear"`: i (PABEE, BEEM; PCEE-BERT's `asc`); `"descending"`: n - i + 1
-    (PCEE-BERT's `desc`); `"uniform"`: 1; or one number per exit. `"descending_release"`: PCEE-BERT's code for `desc`:
-    1 for the first exit, n - i for the others, so that the last one has weight 0, divided by n (n - 1) / 2, which is
-    not their sum. The reduction `"mean"` divides them by their sum; `"sum"` leaves them as they are.
-    """
+    """`(exits,)` float32; see `WeightedObjective`."""
     number = torch.arange(1, num_exits + 1, dtype=torch.float32, device=device)
     if not isinstance(layer_weights, str):
         values = one_each("layer_weights", layer_weights, num_exits, device)
@@ -116,7 +111,20 @@ class RotationalCurriculum(Curriculum):
 
 
 class WeightedObjective(Objective):
-    """An objective with a weight per exit, see `exit_weights`; a curriculum has no effect in evaluation."""
+    """
+    An objective with a weight per exit.
+
+    # Parameters
+
+    layer_weights : `str` or `list[float]`
+        With n exits: `"linear"`, i (PABEE, BEEM; PCEE-BERT's `asc`); `"descending"`, n - i + 1 (its `desc`);
+        `"uniform"`, 1; or one number per exit. `"descending_release"`, PCEE-BERT's code for `desc`: 1 for the first
+        exit, n - i for the others, 0 for the last, divided by n (n - 1) / 2, which is not their sum.
+    reduction : `str`
+        `"mean"`: the weights are divided by their sum; `"sum"`: as they are.
+    curriculum : `Curriculum`, optional (default = `None`)
+        Which exits are trained in a step, such as `{"type": "gradual"}`; without effect in evaluation.
+    """
 
     def __init__(
         self, layer_weights: str | Sequence[float], reduction: str = "mean", curriculum: Curriculum | None = None

@@ -26,11 +26,9 @@ class Imitation(WeightedObjective):
 
     # Parameters
 
-    layer_weights : `str` or `list[float]`, optional (default = `"linear"`)
-        w_i, divided by their sum: `"linear"`, `"uniform"`, `"descending"`, or one number per exit.
+    layer_weights, curriculum
+        See `WeightedObjective`; `"linear"` by default, divided by their sum. The curriculum is of the cross-entropies.
     weight : `float`, optional (default = `1.0`)
-    curriculum : `Curriculum`, optional (default = `None`)
-        Which exits' cross-entropies are trained in a step.
     """
 
     def __init__(

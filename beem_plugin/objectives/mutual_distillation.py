@@ -62,10 +62,7 @@ class MutualDistillation(Objective):
         return self.loss_weights.float().softmax(0)
 
     def terms(self, outputs: ExitOutputs, label: Tensor) -> Tensor:
-        """
-        `(K,)` the unweighted terms: CE of exits 1 to L, then, student by student, KL(p_j || p_i) from the teachers j in
-        their order.
-        """
+        """`(K,)` unweighted: CE of exits 1 to L; then, student by student, KL(p_j || p_i) from each teacher j."""
         logits = outputs.logits
         num_exits = logits.shape[1]
         check_has_students(num_exits)

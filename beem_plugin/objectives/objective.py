@@ -40,10 +40,8 @@ class Objective(torch.nn.Module, Registrable):
 
     def bind(self, exit_layers: Sequence[int], num_labels: int) -> None:
         """
-        Called once before training with the layer of each exit, rising, of which the last is the network's depth, and
-        the number of labels, 1 for a regression: checks the lengths of lists, and creates parameters of which there is
-        one per exit. A `ConfigurationError` for a regression that the objective does not serve. Inner objectives are
-        bound too.
+        Called before training with the layer of each exit, the last the depth, and the number of labels, 1 for
+        a regression: checks them, creates what there is one of per exit, and binds inner objectives.
         """
         if num_labels == 1 and not self.serves_regression:
             raise ConfigurationError(
@@ -55,10 +53,7 @@ class Objective(torch.nn.Module, Registrable):
             part.bind(exit_layers, num_labels)
 
     def start_training(self, vocab: Vocabulary, tokenizer: Any) -> None:
-        """
-        Called once before training, with the model's labels and the reader's tokenizer (or `None`): loads what training
-        needs beside the data. Inner objectives are called too.
-        """
+        """Called before training with the labels and the tokenizer, or `None`, also of inner objectives."""
         for part in self._inner():
             part.start_training(vocab, tokenizer)
 
@@ -67,10 +62,8 @@ class Objective(torch.nn.Module, Registrable):
 
     def start_step(self, step: int, total_steps: int) -> None:
         """
-        Called in training before each optimizer step's first batch with the completed (0 before the first) and the
-        planned optimizer steps. Schedules depend on these arguments alone, so that a recovered run continues unchanged.
-        In evaluation (`self.training` is false) an objective that depends on the step has one loss for all steps, so
-        that the validation loss does not depend on the last step. Inner objectives are called too.
+        Called before each optimizer step with the steps done and planned, on which alone schedules depend, here
+        and for inner objectives. In evaluation the loss is the same for all steps.
         """
         self._progress = step, total_steps
         self.schedule[0], self.schedule[1] = step, total_steps
