@@ -1,6 +1,6 @@
 """Reliability of confidences, and their calibrations: none, temperature scaling, vector scaling."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -8,8 +8,9 @@ from torch import Tensor
 
 from beem_plugin.common.errors import ConfigurationError, NotCalibratedError
 from beem_plugin.common.metrics import known_labels
+from beem_plugin.common.registry import registered_name
 from beem_plugin.exits.confidence_calibration import ConfidenceCalibration
-from beem_plugin.exits.fitting import RIDGE, fit_temperature, minimise, negative_log_likelihood
+from beem_plugin.exits.fitting import RIDGE, check_numbers, fit_temperature, minimise, negative_log_likelihood
 from beem_plugin.exits.signals import decision_dtype
 from beem_plugin.exits.trace_interface import Trace
 
@@ -50,12 +51,41 @@ class NoCalibration(ConfidenceCalibration):
     def transform(self, exit_number: int, logits: Tensor) -> Tensor:
         return logits.to(decision_dtype(logits.device))
 
-    def to_config(self) -> dict[str, Any]:
-        return {"type": "none"}
+
+class Scaling(ConfidenceCalibration):
+    """Scales the logits by numbers of each exit, which are fitted on the labelled samples."""
+
+    per_label: ClassVar[bool] = False
+    """Whether an exit has one number a label."""
+
+    def fit_exit(self, logits: np.ndarray, labels: np.ndarray) -> tuple[Any, ...]:
+        """The numbers of an exit, in the order of `fitted`."""
+        raise TypeError(f"{type(self).__name__} does not define fit_exit")
+
+    def scaled(self, logits: Tensor, *numbers: Any) -> Tensor:
+        """`(batch, labels)` logits in the decision precision, by an exit's numbers."""
+        raise TypeError(f"{type(self).__name__} does not define scaled")
+
+    def fit(self, trace: Trace) -> None:
+        logits, labels = labelled(trace)
+        exits = [self.fit_exit(logits[:, column], labels) for column in range(trace.num_exits)]
+        for name, numbers in zip(self.fitted, zip(*exits, strict=True), strict=True):
+            setattr(self, name, list(numbers))
+
+    def check_exits(self, num_exits: int, num_labels: int) -> None:
+        shape = (num_exits, num_labels) if self.per_label else (num_exits,)
+        for name in self.fitted if self.is_fitted else ():
+            check_numbers(f"calibration.{name}", getattr(self, name), shape)
+
+    def transform(self, exit_number: int, logits: Tensor) -> Tensor:
+        if not self.is_fitted:
+            raise NotCalibratedError(f"{registered_name(ConfidenceCalibration, self)} scaling has not been fitted yet")
+        numbers = (getattr(self, name)[exit_number - 1] for name in self.fitted)
+        return self.scaled(logits.to(decision_dtype(logits.device)), *numbers)
 
 
 @ConfidenceCalibration.register("temperature")
-class TemperatureScaling(ConfidenceCalibration):
+class TemperatureScaling(Scaling):
     """
     Divides all logits of an exit by one number T > 0 (Guo et al. 2017), which changes no label. T minimises the
     negative log-likelihood of the calibration labels.
@@ -68,37 +98,22 @@ class TemperatureScaling(ConfidenceCalibration):
         One per exit, the last included.
     """
 
+    fitted: ClassVar[tuple[str, ...]] = ("temperatures",)
+
     def __init__(self, temperatures: list[float] | None = None) -> None:
         if temperatures is not None and (not temperatures or min(temperatures) <= 0):
             raise ConfigurationError(f"calibration.temperatures: found {temperatures}, allowed: numbers above 0")
         self.temperatures = temperatures
 
-    @property
-    def is_fitted(self) -> bool:
-        return self.temperatures is not None
+    def fit_exit(self, logits: np.ndarray, labels: np.ndarray) -> tuple[Any, ...]:
+        return (fit_temperature(logits, labels),)
 
-    def fit(self, trace: Trace) -> None:
-        logits, labels = labelled(trace)
-        self.temperatures = [fit_temperature(logits[:, column], labels) for column in range(trace.num_exits)]
-
-    def check_exits(self, num_exits: int, num_labels: int) -> None:
-        if self.temperatures is not None and len(self.temperatures) != num_exits:
-            raise ConfigurationError(
-                f"calibration.temperatures: found a list of {len(self.temperatures)}, allowed: {num_exits} entries, "
-                "one for every exit"
-            )
-
-    def transform(self, exit_number: int, logits: Tensor) -> Tensor:
-        if self.temperatures is None:
-            raise NotCalibratedError("temperature scaling has not been fitted yet")
-        return logits.to(decision_dtype(logits.device)) / self.temperatures[exit_number - 1]
-
-    def to_config(self) -> dict[str, Any]:
-        return {"type": "temperature", "temperatures": self.temperatures}
+    def scaled(self, logits: Tensor, *numbers: Any) -> Tensor:
+        return logits / numbers[0]
 
 
 @ConfidenceCalibration.register("vector")
-class VectorScaling(ConfidenceCalibration):
+class VectorScaling(Scaling):
     """
     Multiplies each logit of an exit by a number and adds another (Guo et al. 2017), which corrects an exit that favours
     a label, and can change the predicted label. Both minimise the negative log-likelihood of the calibration labels.
@@ -111,39 +126,21 @@ class VectorScaling(ConfidenceCalibration):
         `exits x labels`; both or neither.
     """
 
+    fitted: ClassVar[tuple[str, ...]] = ("scales", "offsets")
+    per_label: ClassVar[bool] = True
+
     def __init__(self, scales: list[list[float]] | None = None, offsets: list[list[float]] | None = None) -> None:
         if (scales is None) != (offsets is None):
             raise ConfigurationError("calibration: found only one of scales and offsets, allowed: both or neither")
         self.scales = scales
         self.offsets = offsets
 
-    @property
-    def is_fitted(self) -> bool:
-        return self.scales is not None
+    def fit_exit(self, logits: np.ndarray, labels: np.ndarray) -> tuple[Any, ...]:
+        return fit_vector(logits, labels)
 
-    def fit(self, trace: Trace) -> None:
-        logits, labels = labelled(trace)
-        fitted = [fit_vector(logits[:, column], labels) for column in range(trace.num_exits)]
-        self.scales, self.offsets = map(list, zip(*fitted, strict=True))
-
-    def check_exits(self, num_exits: int, num_labels: int) -> None:
-        for name, values in (("scales", self.scales), ("offsets", self.offsets)):
-            if values is not None and [len(row) for row in values] != [num_labels] * num_exits:
-                raise ConfigurationError(
-                    f"calibration.{name}: found rows of {[len(row) for row in values]}, allowed: {num_exits} lists "
-                    f"(one for every exit) of {num_labels} numbers"
-                )
-
-    def transform(self, exit_number: int, logits: Tensor) -> Tensor:
-        if self.scales is None or self.offsets is None:
-            raise NotCalibratedError("vector scaling has not been fitted yet")
-        values = logits.to(decision_dtype(logits.device))
-        return values * values.new_tensor(self.scales[exit_number - 1]) + values.new_tensor(
-            self.offsets[exit_number - 1]
-        )
-
-    def to_config(self) -> dict[str, Any]:
-        return {"type": "vector", "scales": self.scales, "offsets": self.offsets}
+    def scaled(self, logits: Tensor, *numbers: Any) -> Tensor:
+        scale, offset = map(logits.new_tensor, numbers)
+        return logits * scale + offset
 
 
 def labelled(trace: Trace) -> tuple[np.ndarray, np.ndarray]:

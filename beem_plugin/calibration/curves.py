@@ -139,9 +139,7 @@ def _swept(table: ScoreTable, right: np.ndarray, thresholds: Sequence[float | st
 
 
 def metric_curve(table: ScoreTable, metric: str, points: int = 400) -> Curve:
-    """
-    `threshold_curve` of another metric, computed for each of about `points` settings, spread evenly over the depth.
-    """
+    """`threshold_curve` of another metric, of about `points` settings that are spread evenly over the depth."""
     table.require_labels(REQUIRING)
     finite = table.scores[:, :-1][table.scores[:, :-1].isfinite()]
     # Counts, as of patience: limits are whole numbers from 1.

@@ -72,13 +72,13 @@ def with_budget(policy: ExitPolicy, trace: ExitTrace, budget: BudgetThresholds |
 
 def measured(policy: ExitPolicy, trace: ExitTrace, is_current: bool = False) -> OperatingPoint:
     decisions = replay(policy, trace)
-    histogram = [int((decisions.exits == number).sum()) for number in range(1, trace.num_exits + 1)]
+    depth = trace.depth(decisions.exits, policy)
     known = trace.known
     metric = None
     if bool(known.any()):
         metric = main_score(trace.metric, trace.labels[known].numpy(), decisions.predictions[known].numpy())
-    speedup = float(trace.histogram_depth(histogram, policy)["layer_speedup"])
-    return OperatingPoint(policy, is_current, speedup, metric, [count / len(trace) for count in histogram])
+    shares = [count / len(trace) for count in depth["exit_histogram"]]
+    return OperatingPoint(policy, is_current, float(depth["layer_speedup"]), metric, shares)
 
 
 def threshold_policy(policy: ExitPolicy) -> ThresholdPolicy | None:

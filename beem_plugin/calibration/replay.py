@@ -42,10 +42,7 @@ def outcome_of(exits: Tensor, predictions: Tensor, labels: Tensor, num_exits: in
 
 
 def outcomes_of(table: ScoreTable, limits: np.ndarray) -> Iterator[Outcome]:
-    """
-    The outcomes of settings that compare the same scores with different limits, `(settings, exits - 1)`, oriented,
-    `inf` for never. Samples without a label count in the histograms only.
-    """
+    """Of settings with the same scores and other oriented limits, `(settings, exits - 1)`; unknown labels only exit."""
     table = replace(table, scores=table.scores.masked_fill(table.scores.isnan(), -torch.inf))  # NaN passes no limit
     if table.is_regression:  # its values are too many for cells of a table
         for setting in limits:
@@ -134,10 +131,9 @@ class ExitDecisions:
 
 def replay(policy: ExitPolicy, trace: Trace) -> ExitDecisions:
     """
-    Steps `policy`, which is bound to the trace's exits, over all exits of `trace`, all samples at once. Samples that
-    have exited are still stepped and the results ignored: a policy processes each sample independently, so this equals
-    removing them. One that adapts starts over, and learns from one sample after the other. Parameters that are not
-    fitted are a `NotCalibratedError`, a signal that the trace lacks is a `ConfigurationError`.
+    Steps `policy`, bound to the trace's exits, over all exits and samples at once: each sample is processed
+    independently, so this equals removing those that exited. Policies that adapt start over, and learn sample by
+    sample.
     """
     _prepare(policy, trace)
     samples = len(trace)
@@ -167,11 +163,7 @@ def replay(policy: ExitPolicy, trace: Trace) -> ExitDecisions:
 
 
 def replay_many(policies: Sequence[ExitPolicy], trace: Trace) -> Iterator[tuple[int, Outcome]]:
-    """
-    `replay` of each policy, as counts: each index in `policies` once, in any order, and its outcome. Policies that
-    differ only in their limits share one pass over the trace; others are replayed one by one, on signals that are
-    computed once.
-    """
+    """`replay` of each policy, as counts, with its index, in any order; those that differ only in limits together."""
     groups: dict[bytes | int, list[int]] = {}
     for index, policy in enumerate(policies):
         _prepare(policy, trace)

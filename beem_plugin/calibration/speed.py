@@ -67,12 +67,7 @@ class TokenDepth:
         return TokenDepth(self.counts[rows], self.macs[rows], self.full_depth)
 
     def summary(self) -> dict[str, Any]:
-        """
-        `layer_speedup`: layers of all tokens at full depth over the layers computed; `average_layer`: their
-        mean; `layers_saved`; `token_exit_histogram`: tokens by their last layer; `mac_speedup`: multiply-accumulates of
-        a network of full depth over those computed, without padding, the classifier included. Empty without
-        tokens.
-        """
+        """Speed-ups in layers and multiply-accumulates, without padding, and a histogram; empty without tokens."""
         histogram = self.counts.sum(0)
         tokens = int(histogram.sum())
         if tokens == 0:

@@ -208,10 +208,7 @@ class ExitTrace:
 
     @classmethod
     def load(cls, path: str | Path) -> ExitTrace:
-        """
-        Reads a trace file. One that is missing, is no `.npz`, lacks arrays, holds NaN or infinite logits, or whose
-        arrays do not fit together is a `DataError`.
-        """
+        """Reads a trace file; one that is missing, no `.npz`, incomplete or not finite is a `DataError`."""
         arrays = read_arrays(path)
         kind = next((kind for name, kind in cls.kinds.items() if name in arrays), ExitTrace)
         try:

@@ -1,10 +1,12 @@
-"""Maximum likelihood fits in numpy."""
+"""Maximum likelihood fits in numpy, and checks of fitted numbers."""
 
 import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
+from beem_plugin.common.errors import ConfigurationError
 
 LOG_TEMPERATURE_LIMIT = math.log(100)
 RIDGE = 1.0
@@ -20,6 +22,18 @@ def minimise(objective: Objective, start: np.ndarray, limits: list[tuple[float, 
 
     found = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=limits, options=options)
     return np.asarray(found.x)
+
+
+def check_numbers(key: str, values: Any, shape: tuple[int, ...]) -> None:
+    """Raises a `ConfigurationError` unless the (nested) lists hold finite numbers of this shape."""
+    try:
+        found = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ConfigurationError(f"{key}: found no rectangle of numbers, allowed: {shape}") from None
+    if found.shape != shape and (found.size or 0 not in shape):
+        raise ConfigurationError(f"{key}: found numbers of shape {found.shape}, allowed: {shape}, as the network")
+    if not np.isfinite(found).all():
+        raise ConfigurationError(f"{key}: found a number that is not finite")
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:

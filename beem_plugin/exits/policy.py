@@ -112,10 +112,7 @@ class ExitPolicy(SharedScores, Registrable):
 
     @property
     def needs_all_labels(self) -> bool:
-        """
-        Whether the policy reads all probabilities, not only a summary; by default if its output is not the
-        exit's.
-        """
+        """Whether the policy reads all probabilities; by default if its output is not the exit's."""
         return type(self).output is not ExitPolicy.output
 
     def start(self, batch_size: int, num_exits: int, device: torch.device | str = "cpu") -> ExitState:
@@ -163,10 +160,7 @@ class ExitPolicy(SharedScores, Registrable):
         return None
 
     def out_of_reach(self, with_ends: bool = True) -> list[str]:
-        """
-        A sentence for each threshold that no score can reach; `with_ends` includes the very ends of a range,
-        which grids may contain.
-        """
+        """A sentence for each threshold that no score can reach, or, `with_ends`, only at the end of its range."""
         return []
 
     @property
@@ -178,10 +172,7 @@ class ExitPolicy(SharedScores, Registrable):
         """Copies the fitted parameters of a calibrated policy whose config differs only in its limits."""
 
     def calibrate(self, trace: Trace, parameters: Trace | None = None) -> CalibrationReport:
-        """
-        Fits what is not set and reports the decisions on `trace`; `parameters` is another trace for what the
-        score needs.
-        """
+        """Fits what is not set, and reports on `trace`; `parameters` is another trace for what the score needs."""
         return trace.report_on(self)
 
     def parameters(self) -> dict[str, Any]:
@@ -204,10 +195,7 @@ class ExitPolicy(SharedScores, Registrable):
             )
 
     def check_trace(self, trace: Trace, where: str) -> None:
-        """
-        Raises a `ConfigurationError` if `trace` lacks what the policy needs, a `DataError` for probabilities
-        outside of 0 to 1 (without a sigmoid).
-        """
+        """Raises an error if `trace` lacks what the policy needs, or has probabilities outside of 0 to 1."""
         check_signals(self, trace.signals, where)
         if self.needs_all_labels and not trace.has_logits:
             raise ConfigurationError(

@@ -149,8 +149,8 @@ class ThresholdGrid:
 
     def candidates(self, table: ScoreTable, scores: Tensor, most: int | None = None) -> list[float]:
         """
-        Distinct oriented thresholds from the most permissive to never; `scores` are the oriented scores observed, of
-        which `"observed"` takes `most` quantiles, if given.
+        Distinct oriented thresholds, never last; of `scores`, those observed, all or at `most` that many
+        quantiles.
         """
         if self.published_for is not None:
             grid = ThresholdGrid(table.published_grids.get(self.published_for, OBSERVED))

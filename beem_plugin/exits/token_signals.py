@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -57,6 +58,11 @@ def shortlist_summary(logits: Tensor, candidates: Tensor, mass: Tensor) -> Token
     entropy = -(log_p.exp() * log_p).sum(-1) - rest * rest.log()
     token = candidates.gather(1, log_p.argmax(-1, keepdim=True)).squeeze(1)
     return TokenSummary(token, top[:, 0], entropy, top[:, 0] - top[:, 1])
+
+
+def summarised(name: str) -> Any:
+    """The number `name` of the summary, in the decision precision."""
+    return cached_property(lambda self: getattr(self.summary, name).to(self.precision))
 
 
 class TokenSignals(ExitSignals):
@@ -134,17 +140,9 @@ class TokenSignals(ExitSignals):
     def prediction(self) -> Tensor:
         return self.summary.top_token
 
-    @cached_property
-    def confidence(self) -> Tensor:
-        return self.summary.top_probability.to(self.precision)
-
-    @cached_property
-    def margin(self) -> Tensor:
-        return self.summary.margin.to(self.precision)
-
-    @cached_property
-    def entropy(self) -> Tensor:
-        return self.summary.entropy.to(self.precision)
+    confidence = summarised("top_probability")
+    margin = summarised("margin")
+    entropy = summarised("entropy")
 
     def signal(self, name: str) -> Tensor:
         return self._value(name).to(self.precision)

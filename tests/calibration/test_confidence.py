@@ -134,7 +134,7 @@ def test_errors_say_what_is_wrong() -> None:
         replay(policy, trace)
     with pytest.raises(ConfigurationError, match="labelled"):
         policy.calibrate(unlabelled)
-    with pytest.raises(ConfigurationError, match="6 entries"):
+    with pytest.raises(ConfigurationError, match=r"shape \(2,\), allowed: \(6,\)"):
         TemperatureScaling([1.0, 2.0]).check_exits(6, 2)
     with pytest.raises(ConfigurationError, match="above 0"):
         TemperatureScaling([0.0])

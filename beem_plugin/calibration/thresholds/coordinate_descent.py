@@ -109,10 +109,8 @@ class PassRates:
     def __init__(self, table: ScoreTable) -> None:
         self.scores = table.scores[:, :-1].double().numpy()
         self.strict = table.strict
-        self._splits = []
-        for ordered in -np.sort(-self.scores, axis=0).T:
-            taken, values = candidates(ordered, None, self.strict)
-            self._splits.append((taken / max(len(ordered), 1), values))
+        splits = [candidates(ordered, None, self.strict) for ordered in -np.sort(-self.scores, axis=0).T]
+        self._splits = [(taken / max(len(table), 1), values) for taken, values in splits]
 
     def of(self, thresholds: np.ndarray) -> np.ndarray:
         """`(exits - 1,)` from 0, never, to 1."""
@@ -120,8 +118,8 @@ class PassRates:
 
     def thresholds(self, rates: np.ndarray) -> np.ndarray:
         """The thresholds with the nearest possible rates."""
-        nearest = [np.abs(shares - rate).argmin() for (shares, _), rate in zip(self._splits, rates, strict=True)]
-        return np.array([values[index] for (_, values), index in zip(self._splits, nearest, strict=True)])
+        pairs = zip(self._splits, rates, strict=True)
+        return np.array([values[np.abs(shares - rate).argmin()] for (shares, values), rate in pairs])
 
     def between(self, first: np.ndarray, second: np.ndarray, share: float) -> np.ndarray:
         """The thresholds whose rates are `share` of the way from those of `first` to those of `second`."""

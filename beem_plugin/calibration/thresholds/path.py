@@ -52,10 +52,7 @@ class ThresholdPath:
         return np.concatenate([[total], total + np.cumsum(steps)[self._ends]])
 
     def changes(self, per_exit: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-        """
-        `(point, per_exit[sample, its exit])` for point 0 and each point where any sample's number changes.
-        The array is changed in place.
-        """
+        """`(point, per_exit[sample, its exit])`, one array changed in place, of each point with another sum."""
         current = per_exit[:, -1].copy()
         yield 0, current
         new = per_exit[self._rows, self._to]
@@ -73,9 +70,7 @@ class ThresholdPath:
         return np.asarray(passed, dtype=np.int64)
 
     def threshold(self, point: int) -> float:
-        """
-        The oriented threshold of a point: half way to the next smaller score, so that rounding changes no decision.
-        """
+        """The oriented threshold of a point: half way to the next score, so that rounding does not decide."""
         if point == 0:
             return math.inf
         following = float(self.values[point + 1]) if point + 1 < len(self) else None
@@ -103,9 +98,7 @@ class ThresholdPath:
 
 
 def cut(upper: float, lower: float | None, strict: bool) -> float:
-    """
-    A threshold half way between `upper`, which passes, and the smaller `lower`; just below `upper` without `lower`.
-    """
+    """A threshold half way between `upper`, which passes, and the smaller `lower`, or just below `upper`."""
     if lower is None or not math.isfinite(lower):
         return upper - max(abs(upper), 1.0) * 1e-6
     middle = lower + (upper - lower) / 2

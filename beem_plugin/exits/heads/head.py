@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import torch
 from allennlp_light.modules.seq2vec_encoders.seq2vec_encoder import Seq2VecEncoder
@@ -13,6 +13,7 @@ from beem_plugin.common.registry import Registrable
 from beem_plugin.exits.outputs import HeadOutput
 from beem_plugin.exits.poolers import as_input_of
 
+T = TypeVar("T")
 NO_MEMORY: Mapping[str, Tensor] = MappingProxyType({})
 
 
@@ -65,15 +66,14 @@ class HeadSizes:
 
     def poolers(self) -> list[Seq2VecEncoder]:
         """A pooler for each exit; one object for all if shared."""
-        if self.share_pooler:
-            return [self.make_pooler()] * self.num_exits
-        return [self.make_pooler() for _ in range(self.num_exits)]
+        return self._each(self.make_pooler, self.share_pooler)
 
     def classifiers(self, size: int) -> list[torch.nn.Linear]:
         """A linear classifier of vectors of `size` for each exit; one object for all if shared."""
-        if self.share_classifier:
-            return [new_classifier(size, self.num_labels)] * self.num_exits
-        return [new_classifier(size, self.num_labels) for _ in range(self.num_exits)]
+        return self._each(lambda: new_classifier(size, self.num_labels), self.share_classifier)
+
+    def _each(self, make: Callable[[], T], is_shared: bool) -> list[T]:
+        return [make()] * self.num_exits if is_shared else [make() for _ in range(self.num_exits)]
 
 
 class HeadFamily(Registrable):

@@ -88,11 +88,7 @@ class PastFutureHead(PooledHead):
     remembers: ClassVar[tuple[str, ...]] = ("past",)
 
     def __init__(
-        self,
-        pooler: Seq2VecEncoder,
-        imitators: Sequence[torch.nn.Linear],
-        classifier: torch.nn.Linear,
-        dropout: float,
+        self, pooler: Seq2VecEncoder, imitators: Sequence[torch.nn.Linear], classifier: torch.nn.Linear, dropout: float
     ) -> None:
         super().__init__(pooler, classifier, dropout)
         self.imitators = torch.nn.ModuleList(imitators)

@@ -1,13 +1,13 @@
 """Exit when the geometric mean of the exits so far is confident."""
 
-import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.errors import ConfigurationError, check_choice, check_number
+from beem_plugin.exits.fitting import check_numbers
 from beem_plugin.exits.policies.threshold_policy import ThresholdPolicy
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.signals import ExitSignals
@@ -58,10 +58,8 @@ class CascadedEnsemble(ThresholdPolicy):
         min_exit: int = 1,
     ) -> None:
         super().__init__(thresholds, min_exit)
-        if isinstance(weights, str) and weights not in (UNIFORM, FIT, ADAM):
-            raise ConfigurationError(
-                f'weights: found {weights!r}, allowed: "{UNIFORM}", "{FIT}", "{ADAM}", or a list of lists'
-            )
+        if isinstance(weights, str):
+            check_choice("weights", weights, (UNIFORM, FIT, ADAM))
         if weights in (FIT, ADAM) and bias is not None:
             raise ConfigurationError(f'bias: found one beside weights "{weights}", which fits it; leave it out')
         self.weighting = weights
@@ -73,11 +71,16 @@ class CascadedEnsemble(ThresholdPolicy):
         if self.weighting == UNIFORM:
             self.weights = [[1.0] * exit_number for exit_number in range(1, self.num_exits)]
         if self.weights is not None:
-            check_rows("weights", self.weights, list(range(1, self.num_exits)))
-            if any(weight < 0 for row in self.weights for weight in row):
-                raise ConfigurationError("weights: found a negative one, allowed: numbers from 0")
+            if len(self.weights) != self.num_exits - 1:
+                found, allowed = len(self.weights), self.num_exits - 1
+                raise ConfigurationError(
+                    f"weights: found {found} lists, allowed: {allowed}, one for every exit but the last"
+                )
+            for number, row in enumerate(self.weights, start=1):
+                check_numbers(f"weights.{number - 1}", row, (number,))
+                check_number(f"weights.{number - 1}", min(row))
         if self.bias is not None:
-            check_rows("bias", self.bias, [num_labels] * (self.num_exits - 1))
+            check_numbers("bias", self.bias, (self.num_exits - 1, num_labels))
 
     def fit_parameters(self, trace: Trace) -> None:
         if self.weighting not in (FIT, ADAM):
@@ -118,17 +121,6 @@ class CascadedEnsemble(ThresholdPolicy):
 
     def parameters(self) -> dict[str, Any]:
         return {**super().parameters(), **({"weights": UNIFORM} if self.weighting == UNIFORM else {})}
-
-
-def check_rows(key: str, rows: Sequence[Sequence[float]], lengths: Sequence[int]) -> None:
-    """Raises a `ConfigurationError` unless `rows` are finite and have these lengths."""
-    found = [len(row) for row in rows]
-    if found != list(lengths):
-        raise ConfigurationError(
-            f"{key}: found lists of {found} entries, allowed: one list for every exit but the last, of {list(lengths)}"
-        )
-    if not all(math.isfinite(value) for row in rows for value in row):
-        raise ConfigurationError(f"{key}: found a number that is not finite")
 
 
 def fit_ensemble(log_probabilities: Tensor, labels: Tensor) -> tuple[list[float], list[float]]:

@@ -10,7 +10,7 @@ import numpy as np
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.metrics import known_labels
 from beem_plugin.common.registry import FromParams
-from beem_plugin.exits.fitting import fit_temperature, log_softmax, minimise
+from beem_plugin.exits.fitting import check_numbers, fit_temperature, log_softmax, minimise
 from beem_plugin.exits.trace_interface import Trace
 
 LOG_FLOOR = math.log(1e-4)
@@ -36,21 +36,9 @@ class ExpertModel(FromParams):
         return asdict(self)
 
     def check(self, num_exits: int, num_labels: int) -> None:
-        """Raises a `ConfigurationError` unless there are finite numbers for this many exits and labels."""
         widths = {"bias": [num_labels], "change": [3], "change_bias": [num_labels]}
         for key in self.__dataclass_fields__:
-            shape = (num_exits - 1, *widths.get(key, []))
-            try:
-                found = np.asarray(getattr(self, key), dtype=np.float64)
-            except (TypeError, ValueError):
-                raise ConfigurationError(f"model.{key}: found no rectangle of numbers, allowed: {shape}") from None
-            if num_exits > 1 and found.shape != shape:
-                raise ConfigurationError(
-                    f"model.{key}: found numbers of shape {found.shape}, allowed: {shape}, "
-                    f"for a network of {num_exits} exits and {num_labels} labels"
-                )
-            if not np.isfinite(found).all():
-                raise ConfigurationError(f"model.{key}: found a number that is not finite")
+            check_numbers(f"model.{key}", getattr(self, key), (num_exits - 1, *widths.get(key, [])))
 
 
 def fit_experts(trace: Trace, ridge: float, label_share: float) -> ExpertModel:

@@ -29,8 +29,7 @@ class PredictedError(ThresholdPolicy):
         See `ThresholdPolicy`; probabilities of an error. The released code's default is 0.005.
     """
 
-    required_signals: ClassVar[tuple[str, ...]] = ("predicted_error",)
-    probability_signals: ClassVar[tuple[str, ...]] = ("predicted_error",)
+    required_signals = probability_signals = ("predicted_error",)
     higher_is_more_confident: ClassVar[bool] = False
     strict: ClassVar[bool] = True
     serves_regression: ClassVar[bool] = True
@@ -94,8 +93,7 @@ class Gate(ThresholdPolicy):
         depth when gates are trained.
     """
 
-    required_signals: ClassVar[tuple[str, ...]] = ("gate",)
-    probability_signals: ClassVar[tuple[str, ...]] = ("gate",)
+    required_signals = probability_signals = ("gate",)
     bounds: ClassVar[tuple[float, float] | None] = (0.0, 1.0)
     default_thresholds: ClassVar[Thresholds | None] = 0.5
 
@@ -136,8 +134,7 @@ class Halting(ThresholdPolicy):
         See `ThresholdPolicy`; `thresholds` in place of `threshold`.
     """
 
-    required_signals: ClassVar[tuple[str, ...]] = ("halt",)
-    probability_signals: ClassVar[tuple[str, ...]] = ("halt",)
+    required_signals = probability_signals = ("halt",)
     speed_keys: ClassVar[tuple[str, ...] | None] = ("threshold", "thresholds")
     strict: ClassVar[bool] = True
     serves_regression: ClassVar[bool] = True

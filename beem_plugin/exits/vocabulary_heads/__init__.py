@@ -3,8 +3,8 @@
 from beem_plugin.exits.vocabulary_heads.head import (
     LinearShortcutHead as LinearShortcutHead,
     LowRankHead as LowRankHead,
+    PastFutureHead as PastFutureHead,
     TiedHead as TiedHead,
     UntiedHead as UntiedHead,
     VocabularyHead as VocabularyHead,
 )
-from beem_plugin.exits.vocabulary_heads.past_future import PastFutureHead as PastFutureHead
