@@ -29,12 +29,10 @@ class Curve:
     Settings of one policy, from slow to fast: `accuracy` from 0 to 1, layer `speedup`, not falling, and `settings`:
     thresholds in the policy's own unit, `"never"`, lists of thresholds, or names.
 
-    Between two settings the curve is that of drawing one of the two at random for each sample. Such a mixture is linear
-    in the depth (the layers run, 1 / speed-up), not in the speed-up: half the samples at 1x and half at 3x is 1.5x, not
-    2x. So `at` and `area` interpolate in the depth, and every point can be reached; linear interpolation in the
-    speed-up lies above it and favours policies with few settings. Several settings of the same speed count with their
-    mean: the best of them would be selected on the test data. Of other metrics, such as F1, the line between settings
-    is only an approximation.
+    Between two settings the curve is that of drawing one of the two at random for each sample, which is linear in the
+    depth (1 / speed-up): half the samples at 1x and half at 3x is 1.5x. So `at` and `area` interpolate in the depth,
+    and every point can be reached; for metrics such as F1 that is an approximation. Several settings of the same speed
+    count with their mean: the best of them would be selected on the test data.
     """
 
     accuracy: np.ndarray

@@ -17,13 +17,9 @@ def theory_report(policy: ExitPolicy, trace: ExitTrace) -> dict[str, Any]:
     b_i^(i-1)) at all exits i < L, the theorem claims that the error of the calibrated `policy` is below that of the
     last exit.
 
-    Reading of the paper. Its appendix calls C_t, a sum of 1 for each label that stays, "the number of times the
-    prediction has been changed"; C_t is taken as that number of changes, as in the text under the theorem. q^max is
-    written without its max. The appendix lets minimum and maximum run up to t - 1, the text up to i; up to i is taken.
-
-    Limits. The proof bounds probabilities by products of the q_i, as if exits erred independently, and equates "the
-    error of early exits is below p" with "the total error is below p". Neither follows, so `condition_holds` and
-    `better_than_final` are given side by side.
+    C_t is taken as the number of label changes, as in the text under the theorem, not in its appendix; minimum and
+    maximum run up to i, as in the text. The proof assumes that exits err independently, and equates "the error of early
+    exits is below p" with "the total error is below p": `condition_holds` and `better_than_final` are both given.
 
     The report has `samples`; `final_error`, p; `error` of the policy; `condition_holds` at every exit before the last
     (`None`: violated nowhere, not estimated everywhere); `better_than_final`, the theorem's claim; and by exit, `None`

@@ -156,9 +156,8 @@ class GradNormFork(Fork):
 
         (ln(a |g_exit| / share) - ln(b |g_above| / (1 - share)))^2 / 2    by    ln(a / b).
 
-    GradNorm has the distance |a |g_exit| - (a |g_exit| + b |g_above|) / 2|, and tasks that learn slowly get a larger
-    share; the squared logarithm needs no unit, and losses are not known here. Factors are saved with the model. In
-    distributed training they are those of the first process.
+    GradNorm has the distance |a |g_exit| - (a |g_exit| + b |g_above|) / 2|, and shares by the tasks' losses, which are
+    not known here. Factors are saved with the model; in distributed training they are those of the first process.
 
     Registered as a `Fork` with name "gradnorm".
 

@@ -11,7 +11,6 @@ from beem_plugin.objectives.exit_sums import (
 )
 from beem_plugin.objectives.further_terms import Contrastive as Contrastive, LearnedExit as LearnedExit
 from beem_plugin.objectives.imitation import Imitation as Imitation
-from beem_plugin.objectives.joint_gates import JointGates as JointGates
+from beem_plugin.objectives.learned_exits import JointGates as JointGates, Pondering as Pondering
 from beem_plugin.objectives.mutual_distillation import MutualDistillation as MutualDistillation
 from beem_plugin.objectives.objective import Objective as Objective
-from beem_plugin.objectives.pondering import Pondering as Pondering

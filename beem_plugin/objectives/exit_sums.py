@@ -39,9 +39,8 @@ class EarlyExits(WeightedObjective):
         loss = sum_{i<L} w_i CE(p_i, y):
 
     the sum, as DeeBERT's second stage (Xin et al. 2020, section 2.2), or the mean, as the heads of ZTW (Wolczyk et
-    al. 2021); in a regression CE is (y_i - y)^2. It freezes no parameter: a stage lists those in `no_grad`. DeeBERT's
-    release lets the gradient run through the whole backbone in this stage and clips it by a norm that counts the
-    backbone in, which shrinks the exits' part; that is not reproduced.
+    al. 2021); in a regression CE is (y_i - y)^2. It freezes no parameter: a stage lists those in `no_grad`. (DeeBERT's
+    release clips by a norm that counts the backbone in; that is not reproduced.)
 
     Registered as an `Objective` with name "early_exits".
 
@@ -85,9 +84,8 @@ class Alternating(Objective):
         loss = CE(p_L, y)                     in even steps,
         loss = sum_{i<=L} CE(p_i, y)          in odd steps.
 
-    Steps are optimizer steps from the beginning of training. The release counts batches within an epoch, so that with
-    gradient accumulation both losses mix in one step and an epoch with an odd number of batches repeats a phase; this
-    is not reproduced. In evaluation the loss is that of odd steps.
+    Steps are optimizer steps from the beginning of training; the release counts batches within an epoch. In evaluation
+    the loss is that of odd steps.
 
     In a regression CE is (y_i - y)^2. BERxiT is this objective inside `learned_exit`.
 

@@ -19,12 +19,9 @@ class MutualDistillation(Objective):
 
         loss = sum_i w_i CE(p_i, y) + sum_{i != j} w_ij KL(p_j || p_i),
 
-    with the teacher p_j detached, and all K = L^2 weights together the softmax of the parameters `loss_weights`. How
-    LeeBERT parameterises, initialises and updates its weights is not known. Here labels and teachers have equal initial
-    weight: with equal terms an exit would have L - 1 teachers, most of them worse than itself, and one label.
-
-    `loss_weights` gets no gradient: on the training data it would only reduce the weights of the hardest terms. The
-    weights are constant unless they are learned from `terms()`, as the training callback `cross_level` does.
+    with the teacher p_j detached, and all K = L^2 weights together the softmax of the parameters `loss_weights`, of
+    which labels and teachers have equal shares at first. How LeeBERT initialises and updates them is not known. They
+    get no gradient, which would only reduce the hardest terms; the training callback `cross_level` learns them.
 
     Registered as an `Objective` with name "mutual_distillation".
 

@@ -9,7 +9,7 @@ import torch
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.exits.outputs import ExitOutputs
 from beem_plugin.objectives import JointGates
-from beem_plugin.objectives.joint_gates import leaving_probabilities
+from beem_plugin.objectives.learned_exits import leaving_probabilities
 from tests.objectives.by_hand import cross_entropy, random_outputs
 from tests.objectives.tiny_model import moved_in, tiny_model
 

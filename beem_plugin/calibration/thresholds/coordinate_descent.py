@@ -20,11 +20,10 @@ class CoordinateDescent:
     Minimises mean loss + multiplier * mean cost over one threshold an exit. `loss` is `(samples, exits)`, of exiting
     there, `cost` `(exits,)`. Candidates are all observed scores, or `levels` quantiles of them, and never.
 
-    With all other thresholds fixed, the best threshold of one exit is found exactly: for each sample that reaches the
-    exit, in order of the scores, the difference between exiting here and at its later exit is known, so the objective
-    at every threshold is a cumulative sum. Exits are visited from the last to the first until nothing improves; the
-    objective never rises, so this ends. The optimum is a local one, so several starts are tried. (Dynamic programming
-    is no alternative: which samples reach an exit depends on the earlier thresholds.)
+    With all other thresholds fixed, the best threshold of one exit is found exactly: for each sample that reaches it,
+    in order of the scores, the difference between exiting here and later is known, so the objective at every threshold
+    is a cumulative sum. Exits are visited from the last to the first until nothing improves. The optimum is a local
+    one, so several starts are tried.
     """
 
     def __init__(self, table: ScoreTable, loss: np.ndarray, cost: np.ndarray, levels: int | None = None) -> None:
@@ -101,10 +100,7 @@ def compare(scores: np.ndarray, thresholds: np.ndarray | float, strict: bool) ->
 
 
 class PassRates:
-    """
-    Thresholds by the share of all samples that pass them at each exit. Unlike thresholds, these shares can be compared
-    and averaged between exits and settings, whatever the scale of the scores and however it changes with depth.
-    """
+    """Thresholds by the share of samples that pass them at each exit: shares can be averaged between settings."""
 
     def __init__(self, table: ScoreTable) -> None:
         self.scores = table.scores[:, :-1].double().numpy()

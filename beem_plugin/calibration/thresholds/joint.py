@@ -13,14 +13,12 @@ class Joint(CostStrategy):
     """
     One threshold an exit, all optimised together instead of greedily one after the other: the least error at a wanted
     speed, or the least error + multiplier * cost, by coordinate descent (see `CoordinateDescent`). In a regression the
-    error is the squared one. A wanted speed is met by bisection on the multiplier; between the two neighbouring optima
-    around the budget, the shares of samples that pass each exit are moved along the straight line from the slower to
-    the faster one.
+    error is the squared one. A wanted speed is met by bisection on the multiplier; between the two optima around the
+    budget, the shares of samples that pass each exit are moved along the straight line from the slower to the faster.
 
     L-1 thresholds easily overfit. So they are fitted several times, each time without one of `folds` parts of the
-    samples, and at each exit the share of passing samples is the mean of these fits' (bagging, Breiman 1996). Shares
-    are averaged and not thresholds, since scores that accumulate from exit to exit have another range at every exit. To
-    meet a budget, the share of samples that stay at an exit is then raised to a power, the same for all exits.
+    samples, and at each exit the share of passing samples is the mean of these fits' (bagging, Breiman 1996). To meet a
+    budget, the share of samples that stay at an exit is then raised to a power, the same for all exits.
 
     Registered as a `ThresholdStrategy` with name "joint".
 

@@ -12,10 +12,8 @@ class ThresholdPath:
     """
     The decisions under one threshold for all exits, as the threshold falls from never to the smallest score seen.
 
-    A sample exits at the first exit whose score passes. As the threshold falls, its exit moves forward through the
-    *records* of its scores: the exits whose score is larger than all earlier ones. Each record is one event (the sample
-    moves from its next later record to this one, at this score), so any sum over samples, at every threshold, is a
-    cumulative sum over at most samples x exits events.
+    As the threshold falls, a sample's exit moves forward through the *records* of its scores: the exits whose score is
+    larger than all earlier ones. So any sum over samples, at every threshold, is a cumulative sum over these events.
 
     `values` are `(points,)` oriented scores, falling, from `inf`, never: point k is the decision under any threshold
     that the scores >= `values[k]` pass and the smaller ones do not.
@@ -81,10 +79,7 @@ class ThresholdPath:
         return np.full(self.early, self.threshold(point))
 
     def running_maximum(self, per_exit: np.ndarray) -> np.ndarray:
-        """
-        `per_exit` with each entry at least the entries of the sample's later records and of the last exit: the smallest
-        numbers above `per_exit` that only rise as the threshold falls.
-        """
+        """The smallest numbers from `per_exit` on that only rise as the threshold falls."""
         result = per_exit.copy()
         current = per_exit[:, -1]
         for column in range(per_exit.shape[1] - 2, -1, -1):

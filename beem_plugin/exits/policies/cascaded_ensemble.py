@@ -28,9 +28,8 @@ class CascadedEnsemble(ThresholdPolicy):
 
         q_m = softmax(1/m sum_{j<=m} a_{m,j} ln p_j + b_m),
 
-    and a sample exits at the first exit with max_c q_m(c) > threshold, strictly, with q_m. The last exit is not
-    ensembled: samples that reach it get its own output. (The paper writes the mean over j into the weights; the release
-    has it outside, as here, so that a = 1 is the plain geometric mean.)
+    and a sample exits at the first exit with max_c q_m(c) > threshold, strictly, with q_m, and at the last with that
+    exit's own output. As in the release, the mean over j is outside of the weights: a = 1 is the geometric mean.
 
     Registered as an `ExitPolicy` with name "cascaded_ensemble".
 

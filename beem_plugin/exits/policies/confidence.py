@@ -96,9 +96,8 @@ class Entropy(ThresholdPolicy):
     DeeBERT (Xin et al. 2020, Algorithm 1), ElasticBERT and Global Past-Future in nats; FastBERT (Liu et al. 2020,
     Eq. 7) with H / ln C.
 
-    The entropy is taken from a log-softmax. The releases compute ln A - B / A or p * log(p), which overflow to NaN on
-    saturated logits, and since NaN < threshold is false their most confident samples never exit. FastBERT's batched
-    code also accepts an entropy equal to the threshold; its paper and its package do not.
+    In the releases saturated logits give NaN, so that their most confident samples never exit; here they do. FastBERT's
+    batched code also accepts an entropy equal to the threshold; its paper and its package do not.
 
     Registered as an `ExitPolicy` with name "entropy".
 

@@ -27,7 +27,6 @@ class ExpectedGain(ThresholdPolicy):
         ln v_i(c) = m_i ln v_{i-1}(c) + t_i ln p_i(c) + b_i(c) - normaliser,    v_1 without m_1,
 
     and a sample that exits at i < L gets the label y_i with the largest v_i; at the last exit it gets that exit's own.
-    A constant confidence (a collapsed exit) gets no weight, a biased one is corrected by b.
 
     *When to stop.* A sample that exits at i and not at j > i saves the cost l_j - l_i, in layers with the branches of
     the exits in between, and loses the accuracy R_j - R_i (1 if right, else 0). If accuracy lambda is worth a layer,
@@ -35,10 +34,9 @@ class ExpectedGain(ThresholdPolicy):
 
         max_{j>i} E[R_j - R_i | x_i] / (l_j - l_i)  <=  lambda,
 
-    with x_i the outputs of the exits up to i: the largest expected gain *per layer* of any later exit. (The full
-    dynamic programme, which can revise the choice later, was no better on held-out data.) Continuing matters only if
-    the label changes, E[R_j - R_i | x] = P(change | x) E[R_j - R_i | change, x], and a few hundred calibration samples
-    determine how *often* labels change far better than for which samples a change is an improvement. So the second
+    with x_i the outputs of the exits up to i: the largest expected gain *per layer* of any later exit. Continuing
+    matters only if the label changes, E[R_j - R_i | x] = P(change | x) E[R_j - R_i | change, x], and a few hundred
+    samples determine how *often* labels change far better than for which of them that is an improvement. So the second
     factor is one number per exit, and the score is
 
         S_i = g_i sigma(u_i . [log-odds of y_i under v_i, under p_i, and under p_{i-1}] + d_i(y_i)),
@@ -47,13 +45,11 @@ class ExpectedGain(ThresholdPolicy):
 
     where sigma(.) is a logistic model of "the last exit predicts another label". A sample exits when S_i <= the
     threshold, which is lambda itself: with 0.01 it exits when another layer is expected to gain less than 1 % of
-    accuracy. In contrast to a confidence threshold, an uncertain sample exits if the following exits are no better, and
-    a fairly confident one continues if they are.
+    accuracy, so that an uncertain sample exits if the following exits are no better.
 
-    *The fit.* The target distribution of a sample are the last exit's calibrated probabilities (temperature scaling),
-    mixed with its label: a few hundred labels alone are too noisy. m, t >= 0 and b minimise the cross-entropy of v_i to
-    the target, u and d the log-loss of changes, both with a ridge penalty. Without labels the target is the last
-    exit's distribution.
+    *The fit.* The target of a sample is the last exit's distribution after temperature scaling, mixed with its label,
+    if known. m, t >= 0 and b minimise the cross-entropy of v_i to the target, u and d the log-loss of changes, both
+    with a ridge penalty.
 
     Registered as an `ExitPolicy` with name "expected_gain".
 

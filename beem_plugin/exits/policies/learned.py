@@ -43,9 +43,8 @@ class PredictedError(ThresholdPolicy):
 class Similarity(ThresholdPolicy):
     """
     A sample exits at the first exit whose hidden states are more similar to the previous block's than the threshold,
-    strictly: cos(h_i, h_{i-1}) > tau (MuE, Tang et al. 2023; CALM's state variant). (A survey by BEEM's authors has the
-    inequality reversed.) The similarity is computed for each sample: MuE's release takes one cosine over the flattened
-    batch, so that a sample's exit depends on the other samples of the batch.
+    strictly: cos(h_i, h_{i-1}) > tau (MuE, Tang et al. 2023; CALM's state variant), for each sample: MuE's release
+    takes one cosine over the flattened batch.
 
     Needs the signal `similarity`.
 
@@ -118,9 +117,8 @@ class Halting(ThresholdPolicy):
 
         CDF_i = sum_{j<=i} p(j) = 1 - prod_{j<=i} (1 - lambda_j)
 
-    exceeds the threshold, strictly. With 0.5 that is the median of its exit distribution; PonderNet draws from the
-    distribution instead. The release stops adding to the CDF beyond 0.95, which matters for larger thresholds only;
-    this implementation continues.
+    exceeds the threshold, strictly; with 0.5 that is the median of its exit distribution. The release stops adding to
+    the CDF beyond 0.95, which matters for larger thresholds only.
 
     Needs the signal `halt`: lambda_i, after the sigmoid.
 

@@ -20,8 +20,7 @@ class OnlineThresholds(AdaptingPolicy):
     """
     Learns one threshold for all exits while predicting, as CeeBERT (Bajpai and Hanawal 2024). A bandit selects it from
     `grid` before each batch (see `AdaptingPolicy`); at batch size 1, before each sample. The release subtracts the
-    confidence of the first exit from the reward; it is the same for every threshold, and left out here. The strategy
-    `ucb` fits the same threshold once, on a trace.
+    confidence of the first exit from all rewards. The strategy `ucb` fits the same threshold once, on a trace.
 
     Registered as an `ExitPolicy` with name "online".
 
@@ -77,12 +76,9 @@ class SplitPolicy(AdaptingPolicy):
     """
     SplitEE (Bajpai et al. 2023): the first layers run on an edge device, with one exit behind the last of them; a
     sample that does not exit there is sent to the cloud and leaves the last layer. The bandit (see `AdaptingPolicy`)
-    chooses the split before each batch. Cost is the edge device's: the layers up to the split, and `offload` for a
-    sample that is sent. The whole network on the edge, without sending, is a choice too. (SplitEE-S also learns from
-    the exits before the split, which do not run here.)
-
-    Here the network is computed in one place, and `layer_speedup` counts all layers. The edge device's mean cost is
-    `mean_cost` in the report of `calibrate`.
+    chooses the split before each batch; the whole network on the edge is a choice too. Cost is the edge device's: the
+    layers up to the split, and `offload` for a sample that is sent. `layer_speedup` counts all layers; the edge's mean
+    cost is `mean_cost` in the report of `calibrate`. (SplitEE-S, which also learns from earlier exits, is left out.)
 
     Registered as an `ExitPolicy` with name "split".
 

@@ -190,12 +190,10 @@ class PastFutureHead(VocabularyHead):
     lambda_i the sigmoid of a linear map of both means. The imitation of s_j is W_j s_i + b_j, with one W_j for each j,
     whichever exit imitates it. States of earlier exits get no gradient from later ones.
 
-    s_i is the output of the exit's block after a separate layer normalisation, which is initialized from the decoder's
-    final one; s_L is the input of the decoder's own output matrix. The paper's poolers end in tanh, and it sums:
-    neither has the scale that a trained vocabulary matrix expects. Initially W_j is the identity and lambda_i is 1/2,
-    so that a head is close to a tied one. The release imitates the next exit only.
-
-    Used with the objective `imitation`, which trains the imitations.
+    s_i is the output of the exit's block after a separate layer normalisation, initialized from the decoder's final
+    one; s_L is the input of the decoder's own matrix. (The paper has poolers with tanh, and sums, whose scale no
+    trained matrix expects; the release imitates the next exit only.) Initially W_j is the identity and lambda_i is 1/2.
+    The objective `imitation` trains the imitations.
 
     Registered as a `VocabularyHead` with name "past_future".
     """
