@@ -78,7 +78,7 @@ def chunked_loss(
         predictions.append(logits.argmax(-1))
         if not train:
             continue
-        spans = [rows] * len(parts) + [slice(None)] * len(shared)
+        spans: list[Any] = [*[rows] * len(parts), *[...] * len(shared)]
         pairs = [(one, grad[span]) for one, grad, span in zip([*parts, *shared], grads, spans) if grad is not None]
         found = torch.autograd.grad(loss, [tensor for tensor, _ in pairs], allow_unused=True)
         for (_, grad), new in zip(pairs, found):
