@@ -1,6 +1,10 @@
 """`allennlp cached-path`"""
 
 import argparse
+import shutil
+from contextlib import suppress
+from fnmatch import fnmatch
+from pathlib import Path
 
 from beem_plugin.commands.subcommand import Argument, Subcommand
 from beem_plugin.common.errors import ConfigurationError, DataError, first_line
@@ -46,11 +50,6 @@ class CachedPath(Subcommand):
 
 def _list_or_remove(args: argparse.Namespace) -> None:
     """Lists or removes the cached files whose addresses match the patterns."""
-    import shutil
-    from contextlib import suppress
-    from fnmatch import fnmatch
-    from pathlib import Path
-
     from cached_path import get_cache_dir
     from cached_path.meta import Meta
 

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-from typing import Any
 
 from beem_plugin.commands.subcommand import Argument, Subcommand, overrides
 from beem_plugin.common.errors import ConfigurationError
@@ -25,19 +24,13 @@ class DiffConfig(Subcommand):
     )
 
     def run(self, args: argparse.Namespace) -> int:
-        from beem_plugin.common.params import diff_configs, load_config_dict
+        from beem_plugin.common.params import ABSENT, diff_configs, load_config_dict
 
         if args.config_b is None and not args.overrides.strip():
             raise ConfigurationError("diff-config needs a second config, or overrides (-o), to compare with")
         a = load_config_dict(args.config_a)
         b = load_config_dict(args.config_b or args.config_a, args.overrides)
         differences = diff_configs(a, b)
-        for key, value_a, value_b in differences:
-            print(f"{key}: {_shown(value_a)} -> {_shown(value_b)}")
+        for key, *values in differences:
+            print(f"{key}: {' -> '.join(repr(one) if one is ABSENT else json.dumps(one) for one in values)}")
         return 1 if differences else 0
-
-
-def _shown(value: Any) -> str:
-    from beem_plugin.common.params import ABSENT
-
-    return repr(ABSENT) if value is ABSENT else json.dumps(value)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from beem_plugin.commands.subcommand import Argument, Subcommand
+from beem_plugin.common.errors import ConfigurationError
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +83,6 @@ class Export(Subcommand):
 
 def check_folder(folder: Path, force: bool) -> None:
     """Raises a `ConfigurationError` unless an export may go to the folder. Changes nothing."""
-    from beem_plugin.common.errors import ConfigurationError
     from beem_plugin.execution.onnx.export import META_NAME
 
     if folder.exists() and not folder.is_dir():
@@ -99,8 +99,6 @@ def check_folder(folder: Path, force: bool) -> None:
 
 def check_inputs(folder: Path, inputs: Mapping[str, str | None]) -> None:
     """Raises a `ConfigurationError` if an input lies in the folder, whose content goes."""
-    from beem_plugin.common.errors import ConfigurationError
-
     for name, path in inputs.items():
         if path is not None and Path(path).exists() and Path(path).resolve().is_relative_to(folder.resolve()):
             raise ConfigurationError(f"export: found {name} {path} in {folder}, allowed: a folder that holds no input")

@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from beem_plugin.commands.subcommand import Argument, Subcommand
+from beem_plugin.common.errors import ConfigurationError
 
 
 @Subcommand.register("serve")
@@ -54,8 +55,6 @@ class Serve(Subcommand):
     )
 
     def run(self, args: argparse.Namespace) -> Any:
-        from beem_plugin.common.errors import ConfigurationError
-
         try:
             from beem_plugin.serving import serve
         except ModuleNotFoundError as error:

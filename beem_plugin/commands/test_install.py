@@ -21,24 +21,19 @@ class TestInstall(Subcommand):
         import torch
         import transformers
 
+        from beem_plugin.common.registry import Registrable
+
         print(f"beem_plugin {__version__}, torch {torch.__version__}, transformers {transformers.__version__}")
         print(f"CUDA devices: {torch.cuda.device_count()}")
         for device in range(torch.cuda.device_count()):
             print(f"  {device}: {torch.cuda.get_device_name(device)}")
-        components = registered_components()
+        components = {
+            base.__name__: sorted(entries)
+            for base, entries in Registrable._registry.items()
+            if inspect.isclass(base) and issubclass(base, Registrable) and entries
+        }
         for base, names in sorted(components.items()):
             print(f"{base}: {', '.join(names)}")
         missing = [base for base in _EXPECTED if not components.get(base)]
         if missing:
             raise BeemError(f"the installation is incomplete: nothing is registered as {', '.join(missing)}")
-
-
-def registered_components() -> dict[str, list[str]]:
-    """The names that configs can use, by the base class they are registered under."""
-    from beem_plugin.common.registry import Registrable
-
-    return {
-        base.__name__: sorted(entries)
-        for base, entries in Registrable._registry.items()
-        if inspect.isclass(base) and issubclass(base, Registrable) and entries
-    }

@@ -1,6 +1,7 @@
 """`allennlp train`"""
 
 import argparse
+import itertools
 import os
 from pathlib import Path
 from typing import Any
@@ -58,9 +59,6 @@ def choose_serialization_dir(param_path: str, recover: bool = False) -> Path:
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         # Each process would choose for itself, and the second would find the directory of the first.
         raise ConfigurationError("training in several processes needs -s DIR, the same for all of them")
-    number = 1
-    while True:
-        directory = RUNS / (name if number == 1 else f"{name}_{number}")
-        if not directory.exists() or (directory.is_dir() and not any(directory.iterdir())):
-            return directory
-        number += 1
+    numbered = (RUNS / f"{name}_{number}" for number in itertools.count(2))
+    folders = itertools.chain([RUNS / name], numbered)
+    return next(each for each in folders if not each.exists() or (each.is_dir() and not any(each.iterdir())))

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.outputs import check_place
 
 try:
     import fcntl
@@ -35,8 +36,7 @@ def atomic_write(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
     if mode not in ("w", "wb"):
         raise ValueError(f"mode is {mode!r}, not 'w' or 'wb'")
     path = Path(path)
-    if path.is_dir():
-        raise ConfigurationError(f"{path}: is a directory, a file is to be written")
+    check_place(path, str(path))
     text = {"encoding": "utf-8", "newline": "\n"} if mode == "w" else {}
     if path.exists() and not path.is_file():
         with write_errors_named(path), open(path, mode, **text) as file:  # type: ignore[call-overload]
@@ -44,11 +44,7 @@ def atomic_write(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
         return
     if path.is_symlink():
         path = path.resolve()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError):
-        in_the_way = next((parent for parent in path.parents if parent.exists()), path.parent)
-        raise ConfigurationError(f"{path}: {in_the_way} is a file, a directory is needed there") from None
+    path.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(path.parent, path.name)
     temporary = None
     try:
@@ -110,20 +106,17 @@ def scratch_folder() -> Iterator[Path]:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[bool]:
-    """Locks a folder for the block; false if another process, or an outer block, has locked it."""
-    if fcntl is None:
-        yield True
-        return
-    is_free = True
+def locked(folder: Path, problem: str) -> Iterator[None]:
+    """Locks a folder for the block; `problem` is the error if another process, or an outer block, has locked it."""
     with ExitStack() as stack:
         try:
-            stack.enter_context(_locked(folder, fcntl.LOCK_EX | fcntl.LOCK_NB))
+            if fcntl is not None:
+                stack.enter_context(_locked(folder, fcntl.LOCK_EX | fcntl.LOCK_NB))
         except BlockingIOError:
-            is_free = False
+            raise ConfigurationError(problem) from None
         except OSError:  # file systems without locks
             pass
-        yield is_free
+        yield
 
 
 @contextmanager
@@ -177,9 +170,7 @@ def replaced_folder(folder: Path) -> Iterator[Path]:
     """A new folder that takes the place of `folder` at the end of the block; else `folder` stays as it was."""
     new, old = _beside(folder, "new"), _beside(folder, "old")
     new.mkdir(parents=True, exist_ok=True)
-    with locked(new) as is_free:
-        if not is_free:
-            raise ConfigurationError(f"{folder}: another process writes it")
+    with locked(new, f"{folder}: another process writes it"):
         for left in new.iterdir():
             shutil.rmtree(left) if left.is_dir() else left.unlink()
         try:

@@ -44,18 +44,24 @@ def check_writable(outputs: Mapping[str, str | None]) -> None:
     for option, path in outputs.items():
         if path is None:
             continue
-        if os.path.isdir(path):
-            raise ConfigurationError(f"{option}: {path}: is a directory, a file is to be written")
-        if os.path.exists(path) and not os.path.isfile(path):
-            is_writable = os.access(path, os.W_OK)
-        else:
-            # The file is replaced, and missing directories are created.
-            folder = next(parent for parent in Path(os.path.realpath(path)).parents if parent.exists())
-            if not folder.is_dir():
-                raise ConfigurationError(f"{option}: {path}: {folder} is a file, a directory is needed there")
-            is_writable = os.access(folder, os.W_OK | os.X_OK)
-        if not is_writable:
+        folder = check_place(path, f"{option}: {path}")
+        if not (os.access(path, os.W_OK) if folder is None else os.access(folder, os.W_OK | os.X_OK)):
             raise ConfigurationError(f"{option}: {path}: may not be written")
+
+
+def check_place(path: str | Path, name: str) -> Path | None:
+    """
+    The folder where a file that is made or replaced goes, or the first of its parents that exists; `None` for a device
+    or a pipe. Raises a `ConfigurationError` if a directory is in the place of the file, or a file in that of a folder.
+    """
+    if os.path.isdir(path):
+        raise ConfigurationError(f"{name}: is a directory, a file is to be written")
+    if os.path.exists(path) and not os.path.isfile(path):
+        return None
+    folder = next(parent for parent in Path(os.path.realpath(path)).parents if parent.exists())
+    if not folder.is_dir():
+        raise ConfigurationError(f"{name}: {folder} is a file, a directory is needed there")
+    return folder
 
 
 def _files(source: str | None) -> Iterator[str]:

@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -86,12 +86,8 @@ def _restore_replaced(directory: Path) -> None:
         aside.rename(directory)
 
 
-@contextmanager
-def _locked_for_run(directory: Path) -> Iterator[None]:
-    with locked(directory) as is_free:
-        if not is_free:
-            raise ConfigurationError(f"serialization directory {directory}: another process trains in it")
-        yield
+def _locked_for_run(directory: Path) -> AbstractContextManager[None]:
+    return locked(directory, f"serialization directory {directory}: another process trains in it")
 
 
 def write_config(directory: Path, config: dict[str, Any]) -> None:
