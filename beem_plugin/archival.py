@@ -9,6 +9,7 @@ resolved), `report.json` and `trace.npz`. Loading unpickles nothing and runs no 
 
 import logging
 import shutil
+from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ import transformers
 
 from beem_plugin.archived_config import READER_PARTS, localise, with_calibrated_policy
 from beem_plugin.calibration.stored_calibration import Calibration
+from beem_plugin.common import ranks
 from beem_plugin.common.archive_files import (
     ARCHIVE_NAME,
     BEST_WEIGHTS,
@@ -184,6 +186,11 @@ def load_archive(
             either.labels.known = vocab.labels or None
     model = model.eval().to(device_of(cuda_device))
     return Archive(model, Params(config), reader, validation_reader, meta, calibration, calibrated_on)
+
+
+def archive_of(args: Namespace) -> Archive:
+    """The archive that a command's arguments name, on the GPU of this process."""
+    return load_archive(args.archive_file, ranks.device_of(args.cuda_device), args.overrides, args.weights_file)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from beem_plugin.archival import Archive, load_archive
+from beem_plugin.archival import Archive, archive_of
 from beem_plugin.common.errors import ConfigurationError, check_least
 from beem_plugin.common.files import write_json
 from beem_plugin.common.outputs import check_outputs, check_writable
@@ -44,9 +44,7 @@ def benchmark_from_args(args: argparse.Namespace) -> dict[str, Any]:
         check_benchmark_files(args)
     sizes = numbers(args.batch_sizes, "--batch-sizes")
     check_least(args, 1, "repeats", "max_instances", "num_beams", "max_length")
-    archive = load_archive(
-        args.archive_file, cuda_device=args.cuda_device, overrides=args.overrides, weights_file=args.weights_file
-    )
+    archive = archive_of(args)
     model: Any = archive.model
     task = task_of_archive(archive)
     for name in OPTIONAL:

@@ -11,12 +11,12 @@ from typing import Any, cast
 
 import numpy as np
 
-from beem_plugin.archival import Archive, load_archive
+from beem_plugin.archival import Archive, archive_of
 from beem_plugin.calibration.report import binomial_interval
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.files import atomic_write, write_json
 from beem_plugin.common.outputs import check_outputs, check_writable
-from beem_plugin.common.ranks import device_of, is_main, joined
+from beem_plugin.common.ranks import is_main, joined
 from beem_plugin.evaluation.statistics import (
     Difference,
     Interval,
@@ -65,12 +65,7 @@ def evaluate_sources(
     args: argparse.Namespace, sources: Mapping[str, tuple[str | None, str | None]], apart: bool
 ) -> dict[str, Any]:
     """Evaluates each source; of several processes the first writes its metrics, if kept `apart`, and predictions."""
-    archive = load_archive(
-        args.archive_file,
-        cuda_device=device_of(args.cuda_device),
-        overrides=args.overrides,
-        weights_file=args.weights_file,
-    )
+    archive = archive_of(args)
     warn_without_exits(archive.model)
     engine = Engine.from_params({"type": args.engine}) if args.engine else None
     results: dict[str, Any] = {}

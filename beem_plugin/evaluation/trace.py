@@ -3,22 +3,17 @@
 import argparse
 import sys
 
-from beem_plugin.archival import Archive, load_archive
+from beem_plugin.archival import Archive, archive_of
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.progress import counted
-from beem_plugin.common.ranks import device_of, is_main, joined, share
+from beem_plugin.common.ranks import is_main, joined, share
 from beem_plugin.tasks.task import evaluation_loader, read_instances, task_of_archive
 
 
 def trace_from_args(args: argparse.Namespace) -> ExitTrace:
     """Runs the command; `args` as `commands/trace.py` parses them."""
     with joined():
-        archive = load_archive(
-            args.archive_file,
-            cuda_device=device_of(args.cuda_device),
-            overrides=args.overrides,
-            weights_file=args.weights_file,
-        )
+        archive = archive_of(args)
         trace = trace_archive(archive, args.input_file, args.batch_size)
         if is_main():
             trace.save(args.output_file)

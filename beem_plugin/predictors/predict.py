@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from beem_plugin.archival import load_archive
+from beem_plugin.archival import archive_of
 from beem_plugin.common.errors import ConfigurationError, DataError
 from beem_plugin.common.files import atomic_write
-from beem_plugin.common.ranks import device_of, gathered, is_main, joined, launched_processes, processes
+from beem_plugin.common.ranks import gathered, is_main, joined, launched_processes, processes
 from beem_plugin.common.strict_json import parse_json
 from beem_plugin.common.text_input import open_bytes
 from beem_plugin.data.dataset_reader import DatasetReader, missing_column
@@ -50,12 +50,7 @@ def predict_from_args(args: argparse.Namespace) -> None:
 
 def predict(args: argparse.Namespace) -> None:
     """Predicts this process's share of the input."""
-    archive = load_archive(
-        args.archive_file,
-        cuda_device=device_of(args.cuda_device),
-        overrides=args.overrides,
-        weights_file=args.weights_file,
-    )
+    archive = archive_of(args)
     if args.engine and not task_of(archive.model).uses_engines:
         raise ConfigurationError("--engine: a captioning model decodes by itself, allowed: none")
     if task_of(archive.model).uses_engines:
