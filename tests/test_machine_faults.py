@@ -95,7 +95,7 @@ def test_no_memory_is_one_line(monkeypatch: pytest.MonkeyPatch, trained: Path) -
     def fail(*args: Any, **options: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("beem_plugin.predictors.predict.load_archive", fail)
+    monkeypatch.setattr("beem_plugin.predictors.predict.archive_of", fail)
     assert_one_line(run("predict", str(trained), "-", check=False), "out of memory")
 
 
