@@ -17,13 +17,12 @@ from beem_plugin.calibration.curves import threshold_curve
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.comparison.paper import figures
 from beem_plugin.comparison.paper.methods import CAPTION_METHODS, LAYOUTS, METHODS, Choices, shown_encoder, variants_of
-from beem_plugin.comparison.paper.paper_tables import paper_tables_from_args
+from beem_plugin.comparison.paper.paper_tables import parse, run
 from beem_plugin.comparison.paper.tables import depth_of
 from beem_plugin.comparison.rules import RULES, load_traces, rule_scores
 from beem_plugin.rendering.plots import plots_available
 from tests.ablation_in_process import train_in_process
 from tests.tiny_caption_configs import DECODER, ENCODER
-from tests.tiny_project import load_script
 
 TINY = {"trainer.cuda_device": -1, "dataset_reader.max_instances": 24}
 IMAGES = {
@@ -38,12 +37,11 @@ IMAGES = {
     "trainer.cuda_device": -1,
 }
 
-SCRIPT = load_script("paper_tables")
 Call = Callable[..., int]
 
 
 def parsed(*arguments: str) -> Any:
-    return SCRIPT["parse"](arguments)
+    return parse(arguments)
 
 
 @pytest.fixture(scope="module")
@@ -61,11 +59,11 @@ def trainings(monkeypatch: pytest.MonkeyPatch, tiny_environment: dict[str, str])
 
 @pytest.fixture
 def call(output: Path) -> Call:
-    def run(*arguments: str, overrides: dict[str, Any] = TINY) -> int:
+    def call_script(*arguments: str, overrides: dict[str, Any] = TINY) -> int:
         common = ["--output", str(output), "--seeds", "2", "--epochs", "1", "-o", json.dumps(overrides)]
-        return paper_tables_from_args(parsed(*common, *arguments))
+        return run(parsed(*common, *arguments))
 
-    return run
+    return call_script
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:
@@ -217,4 +215,4 @@ def test_layouts_name_known_methods_and_encoders() -> None:
 )
 def test_wrong_arguments(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        paper_tables_from_args(parsed(*arguments, "--output", str(tmp_path)))
+        run(parsed(*arguments, "--output", str(tmp_path)))
