@@ -168,8 +168,11 @@ def load_script(name: str) -> dict[str, Any]:
     spec = spec_from_loader(name, loader)
     assert spec is not None
     module = module_from_spec(spec)
-    with patch.dict(sys.modules, {name: module}):  # dataclasses look there for their module
+    sys.modules[name] = module  # dataclasses look there for their module
+    try:
         loader.exec_module(module)
+    finally:
+        del sys.modules[name]
     return vars(module)
 
 
