@@ -52,11 +52,9 @@ def build(
 ) -> T:
     """`construct` with the arguments of `from_params`. Never calls `entered.from_params`, which may be the caller."""
     path = params.history.rstrip(".") if isinstance(params, Params) else ""
-    block: Any = {"type": params} if isinstance(params, str) else _plain(params)
-    if not isinstance(block, dict):
-        raise Mismatch(path, params, "a block {...}")
+    block, type_path = _block_of(cls, params, path)
     if constructor_to_call is None:
-        recipe, block = resolve(cls, block, path)
+        recipe, block = resolve(cls, block, path, type_path)
     else:
         recipe = Recipe(cls.__name__, cls, constructor_to_inspect or constructor_of(cls), constructor_to_call)
     return typing.cast(T, _plan_block(recipe, block, path, extras, entered=entered)())

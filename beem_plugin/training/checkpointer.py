@@ -64,26 +64,19 @@ class Checkpointer(Registrable):
 
     def __post_init__(self) -> None:
         self.serialization_dir = Path(self.serialization_dir)
-        self._last_save_batch = 0
-        self._last_save_time = time.monotonic()
-
-    @property
-    def saves_within_epochs(self) -> bool:
-        return self.save_every_num_batches is not None or self.save_every_num_seconds is not None
+        self.mark_saved(0)
 
     def is_due(self, batches_in_epoch: int) -> bool:
         """Whether a checkpoint is due after this number of batches of the epoch."""
-        if batches_in_epoch < self._last_save_batch:
-            self._last_save_batch = 0
-        batches, seconds = self.save_every_num_batches, self.save_every_num_seconds
-        return (batches is not None and batches_in_epoch - self._last_save_batch >= batches) or (
-            seconds is not None and time.monotonic() - self._last_save_time >= seconds
-        )
+        since = batches_in_epoch - self._last_save_batch
+        batches = since if since >= 0 else batches_in_epoch  # the last one was in the epoch before
+        seconds = time.monotonic() - self._last_save_time
+        intervals = (self.save_every_num_batches, batches), (self.save_every_num_seconds, seconds)
+        return any(interval is not None and passed >= interval for interval, passed in intervals)
 
     def mark_saved(self, batches_in_epoch: int) -> None:
         """Resets the intervals."""
-        self._last_save_time = time.monotonic()
-        self._last_save_batch = batches_in_epoch
+        self._last_save_batch, self._last_save_time = batches_in_epoch, time.monotonic()
 
     def save(self, epochs: int, batches: int, model_state: dict[str, Any], training_state: dict[str, Any]) -> None:
         """Writes one checkpoint and deletes those that need not be kept."""
@@ -140,9 +133,10 @@ def stateful(trainer: RunningTrainer) -> dict[str, Any]:
 
 def checkpoint_is_due(trainer: RunningTrainer) -> bool:
     """Whether the checkpointer saves within the epoch now; the same in all processes, whose clocks may differ."""
-    if not trainer.checkpointer.saves_within_epochs:
+    checkpointer = trainer.checkpointer
+    if checkpointer.save_every_num_batches is None and checkpointer.save_every_num_seconds is None:
         return False
-    return bool(broadcast_object_list([trainer.checkpointer.is_due(trainer.batches_in_epoch_completed)])[0])
+    return bool(broadcast_object_list([checkpointer.is_due(trainer.batches_in_epoch_completed)])[0])
 
 
 def save_checkpoint(trainer: RunningTrainer) -> None:
