@@ -36,12 +36,13 @@ from beem_plugin.common.archive_files import (
     verify_digests,
     write_archive,
 )
-from beem_plugin.common.errors import BeemError, ConfigurationError, DataError
+from beem_plugin.common.errors import BeemError, DataError
 from beem_plugin.common.files import scratch_folder, write_errors_named, write_json
 from beem_plugin.common.params import apply_overrides, check_numbers
 from beem_plugin.common.plugins import defer_import
 from beem_plugin.common.registry import Params
 from beem_plugin.common.strict_json import read_json_object
+from beem_plugin.common.transfer import checked_device
 from beem_plugin.data import DatasetReader
 from beem_plugin.data.hub import archive_path
 from beem_plugin.data.vocabulary import Vocabulary
@@ -184,7 +185,7 @@ def load_archive(
         either.limit_length(model.max_tokens)
         if hasattr(either, "labels"):  # a reader of a user's own may have none
             either.labels.known = vocab.labels or None
-    model = model.eval().to(device_of(cuda_device))
+    model = model.eval().to(checked_device("--cuda-device", cuda_device))
     return Archive(model, Params(config), reader, validation_reader, meta, calibration, calibrated_on)
 
 
@@ -218,17 +219,6 @@ def calibrate_if_open(model: Model, calibration: Calibration | None) -> str | No
     for warning in report.warnings:
         logger.warning("calibration: %s", warning)
     return report.source
-
-
-def device_of(cuda_device: int) -> torch.device:
-    if cuda_device == -1:
-        return torch.device("cpu")
-    if not 0 <= cuda_device < torch.cuda.device_count():
-        raise ConfigurationError(
-            f"--cuda-device: found {cuda_device}, allowed: -1 (CPU)"
-            + (f" to {torch.cuda.device_count() - 1}" if torch.cuda.device_count() else "; no GPU is visible")
-        )
-    return torch.device("cuda", cuda_device)
 
 
 def with_calibration(archive_file: str | Path, output: str | Path, calibration: Calibration) -> Path:

@@ -1,9 +1,19 @@
-"""Copies between host and device that do not wait for work already queued on the device."""
+"""Devices, and copies between host and device that do not wait for work already queued on the device."""
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+
+from beem_plugin.common.errors import ConfigurationError
+
+
+def checked_device(key: str, number: int) -> torch.device:
+    """The CPU for -1, or a GPU; raises a `ConfigurationError` that names `key` if there is no such one."""
+    if not -1 <= number < torch.cuda.device_count():
+        count = f"the count of GPUs, {torch.cuda.device_count()}"
+        raise ConfigurationError(f"{key}: found {number}, allowed: -1 (the CPU) or a number below {count}")
+    return torch.device("cpu") if number == -1 else torch.device("cuda", number)
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:

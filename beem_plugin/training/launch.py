@@ -7,6 +7,7 @@ from accelerate.utils import DistributedDataParallelKwargs, DistributedType
 
 from beem_plugin.common.errors import ConfigurationError, check_choice
 from beem_plugin.common.ranks import launched_processes
+from beem_plugin.common.transfer import checked_device
 
 PLAIN_KINDS = (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU)
 
@@ -25,12 +26,7 @@ def make_accelerator(
     check_choice("trainer.mixed_precision", mixed_precision, ("no", "fp16", "bf16"))
     join_processes(cuda_device)
     if cuda_device not in (None, -1) and launched_processes() == 1:
-        if not 0 <= cuda_device < torch.cuda.device_count():
-            raise ConfigurationError(
-                f"trainer.cuda_device: found {cuda_device}, allowed: -1 (the CPU) or a number below the count of GPUs, "
-                f"{torch.cuda.device_count()}"
-            )
-        torch.cuda.set_device(cuda_device)
+        torch.cuda.set_device(checked_device("trainer.cuda_device", cuda_device))
     accelerator = Accelerator(
         cpu=cuda_device == -1,
         mixed_precision=mixed_precision,
