@@ -1,5 +1,3 @@
-"""`allennlp ablate`"""
-
 from beem_plugin.commands.subcommand import Argument, Subcommand, overrides
 
 

@@ -1,5 +1,3 @@
-"""`allennlp benchmark`"""
-
 from beem_plugin.commands.subcommand import Argument, Subcommand
 
 

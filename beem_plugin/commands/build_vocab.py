@@ -1,5 +1,3 @@
-"""`allennlp build-vocab`"""
-
 from beem_plugin.commands.subcommand import Argument, Subcommand, overrides
 
 

@@ -1,5 +1,3 @@
-"""`allennlp cached-path`"""
-
 import argparse
 import shutil
 from contextlib import suppress

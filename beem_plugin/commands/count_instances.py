@@ -1,5 +1,3 @@
-"""`allennlp count-instances`"""
-
 import argparse
 
 from beem_plugin.commands.subcommand import Subcommand, overrides

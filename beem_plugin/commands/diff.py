@@ -1,5 +1,3 @@
-"""`allennlp diff`"""
-
 import argparse
 
 from beem_plugin.commands.subcommand import Argument, Subcommand

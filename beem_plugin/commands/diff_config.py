@@ -1,5 +1,3 @@
-"""`allennlp diff-config`"""
-
 import argparse
 import json
 

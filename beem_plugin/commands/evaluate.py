@@ -1,5 +1,3 @@
-"""`allennlp evaluate`"""
-
 from beem_plugin.commands.subcommand import Argument, Subcommand
 
 

@@ -1,5 +1,3 @@
-"""`allennlp export`"""
-
 import argparse
 import logging
 from collections.abc import Mapping

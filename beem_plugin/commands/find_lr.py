@@ -1,5 +1,3 @@
-"""`allennlp find-lr`"""
-
 from beem_plugin.commands.subcommand import Argument, Subcommand, overrides
 
 

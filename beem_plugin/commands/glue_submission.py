@@ -1,5 +1,3 @@
-"""`allennlp glue-submission`"""
-
 from beem_plugin.commands.subcommand import Argument, Subcommand, batch_size, overrides
 
 

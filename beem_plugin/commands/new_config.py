@@ -1,5 +1,3 @@
-"""`allennlp new-config`"""
-
 from beem_plugin.commands.subcommand import Argument, Subcommand
 
 

@@ -1,5 +1,3 @@
-"""`allennlp predict`"""
-
 import argparse
 import os
 

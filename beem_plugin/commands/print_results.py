@@ -1,5 +1,3 @@
-"""`allennlp print-results`"""
-
 import argparse
 import os
 from pathlib import Path

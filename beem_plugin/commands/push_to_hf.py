@@ -1,5 +1,3 @@
-"""`allennlp push-to-hf`"""
-
 import argparse
 
 from beem_plugin.commands.subcommand import Argument, Subcommand

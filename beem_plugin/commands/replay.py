@@ -1,5 +1,3 @@
-"""`allennlp replay`"""
-
 from beem_plugin.commands.subcommand import Argument, Subcommand, overrides
 
 

@@ -1,5 +1,3 @@
-"""`allennlp serve`"""
-
 from __future__ import annotations
 
 import argparse

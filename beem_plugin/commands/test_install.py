@@ -1,5 +1,3 @@
-"""`allennlp test-install`"""
-
 import argparse
 import inspect
 

@@ -1,5 +1,3 @@
-"""`allennlp trace`"""
-
 import argparse
 
 from beem_plugin.commands.subcommand import Argument, Subcommand

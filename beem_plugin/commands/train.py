@@ -1,5 +1,3 @@
-"""`allennlp train`"""
-
 import argparse
 import itertools
 import os

@@ -1,5 +1,3 @@
-"""`allennlp worth-it`"""
-
 from beem_plugin.commands.subcommand import Argument, Subcommand, overrides
 
 
