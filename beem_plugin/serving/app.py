@@ -15,9 +15,8 @@ from beem_plugin.common.strict_json import json_line
 from beem_plugin.pipeline import EarlyExitPipeline
 from beem_plugin.predictors.text_page import TextPage
 from beem_plugin.rendering.pages import render_page
-from beem_plugin.serving.metrics import ServingMetrics
 from beem_plugin.serving.requests import RequestError, parse_body, read_body, request_schema, responses
-from beem_plugin.serving.service import Service, ServingOptions
+from beem_plugin.serving.service import Service, ServingMetrics, ServingOptions
 
 logger = logging.getLogger(__name__)
 

@@ -11,8 +11,7 @@ from torch.nn import functional
 from beem_plugin.exits.outputs import ExitOutputs
 from beem_plugin.models.model import Model
 from beem_plugin.objectives import Objective
-from beem_plugin.training.batches import EpochPlan
-from beem_plugin.training.evaluation import metrics_unchanged
+from beem_plugin.training.evaluation import EpochPlan, metrics_unchanged
 
 EPSILON = 0.01
 """DARTS, section 2.3: the step of the finite difference is this, divided by the norm of the gradient."""

@@ -22,9 +22,9 @@ from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.files import atomic_write
 from beem_plugin.common.progress import progress_bar
 from beem_plugin.training import evaluation
-from beem_plugin.training.batches import EpochPlan
 from beem_plugin.training.callbacks.callback import TrainerCallback
 from beem_plugin.training.checkpointer import checkpoint_is_due, save_checkpoint, save_torch
+from beem_plugin.training.evaluation import EpochPlan
 from beem_plugin.training.parameter_groups import frozen_modules_to_eval
 from beem_plugin.training.trainer import RunningTrainer, TrainingError
 

@@ -10,11 +10,10 @@ from beem_plugin.common.archive_files import BEST_WEIGHTS
 from beem_plugin.common.errors import ConfigurationError, check_number
 from beem_plugin.common.registry import Lazy
 from beem_plugin.models.model import Model
-from beem_plugin.training.batches import EpochPlan
 from beem_plugin.training.callbacks.callback import ConsoleLoggerCallback, TrainerCallback
 from beem_plugin.training.checkpointer import Checkpointer, load_torch, restore_checkpoint
 from beem_plugin.training.epoch import run_epoch
-from beem_plugin.training.evaluation import evaluate
+from beem_plugin.training.evaluation import EpochPlan, evaluate
 from beem_plugin.training.launch import make_accelerator
 from beem_plugin.training.learning_rate_schedulers import LearningRateScheduler
 from beem_plugin.training.metric_tracker import MetricTracker
