@@ -76,9 +76,8 @@ class BucketBatchSampler(BatchSampler):
 
     # Parameters
 
-    batch_size : `int`
-    shuffle : `bool`, optional (default = `True`)
-    drop_last : `bool`, optional (default = `False`)
+    batch_size, shuffle, drop_last
+        See `BatchSampler`.
     padding_noise : `float`, optional (default = `0.1`)
         Each length is changed by up to this share of itself before sorting: rows meet different rows in each epoch.
     sorting_keys : `list[str]`, optional (default = `None`)
@@ -126,10 +125,8 @@ class MaxTokensBatchSampler(BatchSampler):
 
     max_tokens : `int`
         Rows times the longest row of a batch. A single row that is longer makes a batch of its own.
-    shuffle : `bool`, optional (default = `True`)
-    padding_noise : `float`, optional (default = `0.1`)
-    sorting_keys : `list[str]`, optional (default = `None`)
-        For AllenNLP's configs. Rows are always sorted by the number of their tokens.
+    shuffle, padding_noise, sorting_keys
+        See `BucketBatchSampler`.
     """
 
     def __init__(

@@ -34,7 +34,7 @@ class EpochBatches:
         self._epoch = 0
         self._rows: np.ndarray | None = None
         self._cached: tuple[int, Batches] | None = None
-        # The three names below are what accelerate looks at.
+        # accelerate looks at the following two, and at `sampler`.
         self.batch_size = sampler.batch_size
         # Goes on over several passes: with a short batch in the middle the processes would get out of step.
         self.drop_last = training and (sampler.drop_last or self._batches_per_epoch is not None)

@@ -13,21 +13,17 @@ from torch import Tensor
 from beem_plugin.common.transfer import all_to_device, to_device
 
 TOKEN_FIELDS = ("input_ids", "token_type_ids", "words")
+"""The latter two where the encoder has types, and of tagged words: 1 at the first token of each."""
 
 
 @dataclass
 class RaggedBatch:
-    """
-    Token ids of samples, one after the other, without padding. `tokens` are `input_ids`, where the encoder has them
-    `token_type_ids`, and of tagged words `words`, 1 at the first token of each, `(all tokens,)` int64; some may be
-    unused. On the CPU, `(samples,)` int64: `starts` in `tokens`, `lengths` from 1, and `index`, the position in the
-    input.
-    """
+    """Token ids of samples, one after the other, without padding; all but the tokens lie on the CPU."""
 
-    tokens: dict[str, Tensor]
-    starts: Tensor
-    lengths: Tensor
-    index: Tensor
+    tokens: dict[str, Tensor]  # `TOKEN_FIELDS`, each (all tokens,) int64, some of which may be unused
+    starts: Tensor  # (samples,) int64, as the following: where each sample begins in `tokens`
+    lengths: Tensor  # its tokens, 1 or more
+    index: Tensor  # its position in the input
     pad_token_id: int = 0
 
     def __len__(self) -> int:

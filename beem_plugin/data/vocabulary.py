@@ -134,18 +134,13 @@ def _as_number(name: str) -> float:
 
 @dataclass
 class LabelRules:
-    """
-    What a reader's label column may hold: finite numbers for `regression`, otherwise `names` in their order (a whole
-    number stands for the name at that position; `None` allows any name). `mapping` has the label for a name in the
-    file; rows with a name in `skipped` are left out; `known` are the labels of a trained model, set when an archive is
-    loaded: others are refused.
-    """
+    """What a reader's label column may hold."""
 
-    names: Sequence[str] | None = None
-    regression: bool = False
-    mapping: Mapping[str, str] = field(default_factory=dict)
-    skipped: Sequence[str] = ()
-    known: Sequence[str] | None = None
+    names: Sequence[str] | None = None  # in order, where a whole number stands for a name; `None`: any name
+    regression: bool = False  # finite numbers
+    mapping: Mapping[str, str] = field(default_factory=dict)  # name in the file -> label
+    skipped: Sequence[str] = ()  # names whose rows are left out
+    known: Sequence[str] | None = None  # the labels of a trained model, of a loaded archive: others are refused
 
     def parse(self, value: Any, what: str) -> str | float | None:
         """The label of a value, `None` for an empty or missing one; `what` names file, line and column in errors."""

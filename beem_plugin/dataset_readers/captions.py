@@ -31,14 +31,9 @@ NAMED = 5
 
 @dataclass
 class CaptionedImage:
-    """
-    `fields` hold `image_id` and what the image is made from (`image`, its path, or `scene`); `references` are the
-    captions as published, for scoring; `targets` the same captions as the decoder learns them.
-    """
-
-    fields: dict[str, Any]
-    references: list[str]
-    targets: list[str]
+    fields: dict[str, Any]  # `image_id` and what the image is made from (`image`, its path, or `scene`)
+    references: list[str]  # the captions as published, for scoring
+    targets: list[str]  # the same captions as the decoder learns them
 
 
 class CaptionReader(DatasetReader):
@@ -135,14 +130,8 @@ class CaptionReader(DatasetReader):
         """Without the images that cannot be used, or an error that names them."""
         if self.image_processor is None:
             return images
-        kept: list[CaptionedImage] = []
-        problems: list[str] = []
-        for image in images:
-            problem = self._problem(image.fields, decode)
-            if problem is None:
-                kept.append(image)
-            else:
-                problems.append(problem)
+        found = [(image, self._problem(image.fields, decode)) for image in images]
+        problems = [problem for _, problem in found if problem is not None]
         if problems:
             more = f" and {len(problems) - NAMED} more" if len(problems) > NAMED else ""
             message = f"{source}: {len(problems)} of {len(images)} images cannot be used: "
@@ -150,7 +139,7 @@ class CaptionReader(DatasetReader):
             if self.on_bad_image == "error":
                 raise DataError(f'{message}; on_bad_image "skip" leaves them out')
             logger.warning("%s: left out", message)
-        return kept
+        return [image for image, problem in found if problem is None]
 
     def _problem(self, fields: Mapping[str, Any], decode: bool) -> str | None:
         if self.on_bad_image == "error":

@@ -21,28 +21,18 @@ _TWO_VALIDATIONS = {
 
 @dataclass(frozen=True)
 class GlueTask:
-    """
-    `folder` is the task's in GLUE's original layout. `text_fields` are the text columns as the hub names them, which
-    are the names of an instance's fields; `label_names` in the hub's order, so that index 1 is what F1 is about, none
-    for regression; `tsv_text_columns` and `tsv_label_column` the same columns in the TSV files, and
-    `headerless_columns` those of files without a header line (CoLA's train and dev). `metric` is a key of
-    `beem_plugin.common.metrics.METRICS`.
+    """A task: its files, columns, labels and metric, and what GLUE's site takes."""
 
-    `splits` has the TSV file of each split, without suffix; `submission` the file of each test split in a submission to
-    GLUE's site, without suffix, and the rows that the site demands; `submits_words` says whether those files hold
-    `label_names`, or 0 and 1.
-    """
-
-    folder: str
-    text_fields: tuple[str, ...]
-    label_names: tuple[str, ...]
+    folder: str  # in GLUE's original layout
+    text_fields: tuple[str, ...]  # the text columns as the hub, and an instance, name them
+    label_names: tuple[str, ...]  # in the hub's order, so that index 1 is what F1 is about; none for regression
     tsv_text_columns: tuple[str, ...] = ()
     tsv_label_column: str = "label"
-    headerless_columns: tuple[str, ...] = ()
+    headerless_columns: tuple[str, ...] = ()  # of TSV files without a header (CoLA's train and dev)
     metric: str = "accuracy"
-    splits: dict[str, str] = None  # type: ignore[assignment]  # filled in below
-    submission: dict[str, tuple[str, int]] = field(default_factory=dict)
-    submits_words: bool = False
+    splits: dict[str, str] = None  # type: ignore[assignment]  # the TSV file of each split, without suffix
+    submission: dict[str, tuple[str, int]] = field(default_factory=dict)  # file and rows of each test split
+    submits_words: bool = False  # `label_names`, not 0 and 1
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tsv_text_columns", self.tsv_text_columns or self.text_fields)
