@@ -55,8 +55,7 @@ class NoCalibration(ConfidenceCalibration):
 class Scaling(ConfidenceCalibration):
     """Scales the logits by numbers of each exit, which are fitted on the labelled samples."""
 
-    per_label: ClassVar[bool] = False
-    """Whether an exit has one number a label."""
+    per_label: ClassVar[bool] = False  # whether an exit has one number a label
 
     def fit_exit(self, logits: np.ndarray, labels: np.ndarray) -> tuple[Any, ...]:
         """The numbers of an exit, in the order of `fitted`."""

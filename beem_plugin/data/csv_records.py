@@ -20,8 +20,7 @@ _MUST_BE_QUOTED = re.compile(r'""|"[^"\r]*((""|\r)[^"\r]*)+"')
 
 _NUMBER = re.compile(r"[-+]?[0-9.]+([eE][-+]?[0-9]+)?")
 
-_LINES_AHEAD = 1000
-"""How many lines are looked at for the kind of line end."""
+_LINES_AHEAD = 1000  # how many lines are looked at for the kind of line end
 
 
 def whole_lines(lines: Iterator[str]) -> Iterator[str]:

@@ -22,8 +22,7 @@ from beem_plugin.data.vocabulary import LabelRules, Vocabulary
 
 logger = logging.getLogger(__name__)
 
-_CHUNK = 4096
-"""Rows that are tokenized together."""
+_CHUNK = 4096  # rows that are tokenized together
 
 
 class DatasetReader(Registrable):

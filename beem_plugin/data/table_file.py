@@ -29,8 +29,7 @@ SUFFIXES = {
     ".text": "text",
 }
 FORMATS = ("csv", "jsonl", "tsv", "text")
-TABLES = FORMATS[:3]
-"""Those that have columns, and so labels."""
+TABLES = FORMATS[:3]  # those that have columns, and so labels
 
 
 class TableRow(NamedTuple):

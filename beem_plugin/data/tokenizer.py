@@ -14,8 +14,7 @@ from beem_plugin.data.ragged_batch import TOKEN_FIELDS, RaggedBatch
 
 KEY = "model_name"
 
-_NO_LIMIT = 1_000_000
-"""transformers gives a tokenizer without a limit an integer of thirty digits."""
+_NO_LIMIT = 1_000_000  # transformers gives a tokenizer without a limit an integer of thirty digits
 
 
 class TextEncoder(FromParams):

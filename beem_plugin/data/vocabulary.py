@@ -20,8 +20,7 @@ logger = logging.getLogger(__name__)
 
 _LABELS_FILE = "labels.txt"
 _NAMESPACES_FILE = "non_padded_namespaces.txt"
-_MANY_LABELS = 10
-"""Fewer labels are never taken for scores."""
+_MANY_LABELS = 10  # fewer labels are never taken for scores
 
 _NEWLINE = "@@NEWLINE@@"  # AllenNLP's escape: one label a line
 

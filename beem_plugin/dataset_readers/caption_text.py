@@ -119,8 +119,7 @@ def _image_names(path: Path) -> list[str]:
         ) from None
 
 
-Caption = tuple[str, str, list[str] | None]
-"""The image's name, the caption, and its tokens where the file has them."""
+Caption = tuple[str, str, list[str] | None]  # the image's name, the caption, and its tokens where the file has them
 
 FORMS = "name.jpg#0<TAB>caption, a table with columns image and caption, COCO or Karpathy JSON, a caption a line"
 

@@ -25,8 +25,7 @@ logger = logging.getLogger(__name__)
 
 ON_BAD_IMAGE = ("error", "skip")
 CAPTION_FORMS = ("tokens", "raw")
-NAMED = 5
-"""So many bad images are named in one message."""
+NAMED = 5  # so many bad images are named in one message
 
 
 @dataclass

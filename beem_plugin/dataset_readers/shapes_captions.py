@@ -24,8 +24,7 @@ COLOURS = {
     "white": (245, 245, 245),
 }
 SHAPES = ("circle", "square", "triangle", "cross")
-SIZES = {"small": 0.11, "large": 0.2}
-"""Half the side of a shape, as a share of the image's."""
+SIZES = {"small": 0.11, "large": 0.2}  # half the side of a shape, as a share of the image's
 
 # Where the first shape is, seen from the second: the second's place, in shares of the image's sides.
 RELATIONS = {

@@ -12,8 +12,7 @@ LOG_TEMPERATURE_LIMIT = math.log(100)
 RIDGE = 1.0
 """Weight of the penalty towards no change, equal to one sample: it matters only where the data carry no information."""
 
-Objective = Callable[[np.ndarray], tuple[float, np.ndarray]]
-"""Parameters to the value and its gradient."""
+Objective = Callable[[np.ndarray], tuple[float, np.ndarray]]  # parameters to the value and its gradient
 
 
 def minimise(objective: Objective, start: np.ndarray, limits: list[tuple[float, float]], **options: Any) -> np.ndarray:

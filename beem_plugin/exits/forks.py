@@ -100,8 +100,7 @@ class ScaledFork(Fork):
         it and the blocks below.
     """
 
-    factors: Tensor
-    """`(2,)` of the exit and of the next block, in this step."""
+    factors: Tensor  # `(2,)` of the exit and of the next block, in this step
 
     def __init__(self, exit: Factor = 1.0, above: Factor = 1.0, exits: list[int] | None = None) -> None:
         super().__init__()
@@ -171,8 +170,7 @@ class GradNormFork(Fork):
         Limit of a / b and b / a, so that a reader whose gradient vanishes does not silence the other.
     """
 
-    log_ratio: Tensor
-    """`(exits - 1,)` ln(a / b)."""
+    log_ratio: Tensor  # `(exits - 1,)` ln(a / b)
 
     def __init__(self, share: float = 0.5, rate: float = 0.1, max_ratio: float = 10.0) -> None:
         super().__init__()

@@ -13,8 +13,7 @@ from beem_plugin.common.errors import ConfigurationError, check_choice, check_nu
 from beem_plugin.common.registry import Registrable, names_where, registered_name
 from beem_plugin.exits.score_table import ScoreTable
 
-NEVER = "never"
-"""The threshold that no sample passes, as configs and reports write it."""
+NEVER = "never"  # the threshold that no sample passes, as configs and reports write it
 
 
 @dataclass
@@ -27,11 +26,8 @@ class ThresholdFit:
 class ThresholdStrategy(Registrable):
     """Chooses a threshold for every exit but the last from a `ScoreTable`."""
 
-    serves_regression: bool = False
-    """Whether it works on values without counting which of them are wrong."""
-
-    tolerance: float | None = None
-    """In a regression, for strategies that count errors: a larger difference is an error."""
+    serves_regression: bool = False  # whether it works on values without counting which of them are wrong
+    tolerance: float | None = None  # in a regression, for strategies that count errors: a larger difference is an error
 
     def check_task(self, num_labels: int) -> None:
         """Raises a `ConfigurationError` if the strategy cannot be fitted to exits with this number of logits."""
@@ -126,8 +122,7 @@ def parse_grid(grid: Sequence[object], key: str) -> list[float | None]:
     return [parse_threshold(value, f"{key}.{index}") for index, value in enumerate(grid)]
 
 
-OBSERVED = "observed"
-"""The grid of all scores of the calibration data."""
+OBSERVED = "observed"  # the grid of all scores of the calibration data
 
 
 class ThresholdGrid:

@@ -11,8 +11,7 @@ from torch.nn import functional
 from beem_plugin.exits.outputs import ExitOutputs
 from beem_plugin.objectives.objective import Objective
 
-CHUNK_ELEMENTS = 2**24
-"""Logits in memory at a time: 64 MiB in float32, of which an objective makes about eight copies."""
+CHUNK_ELEMENTS = 2**24  # logits in memory at a time: 64 MiB in float32, of which an objective makes about eight copies
 
 
 @dataclass

@@ -23,12 +23,8 @@ class Objective(torch.nn.Module, Registrable):
     required_signals: tuple[str, ...] = ()
     """Signals beside the logits that the objective trains: the encoder must produce them."""
 
-    serves_regression: bool = False
-    """Whether it works for a regression, whose exits give one value."""
-
-    exit_layers: tuple[int, ...] | None = None
-    """The layers with an exit, once bound; `None`: every layer."""
-
+    serves_regression: bool = False  # whether it works for a regression, whose exits give one value
+    exit_layers: tuple[int, ...] | None = None  # the layers with an exit, once bound; `None`: every layer
     schedule: Tensor
     """`(2,)` steps done and planned, updated in place, so that a captured CUDA graph reads the current values."""
 

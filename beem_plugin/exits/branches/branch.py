@@ -29,8 +29,7 @@ class Branch(torch.nn.Module, Registrable):
 
     default_implementation = "transformer"
 
-    mixes_tokens: ClassVar[bool] = False
-    """Whether a token's output depends on other tokens."""
+    mixes_tokens: ClassVar[bool] = False  # whether a token's output depends on other tokens
 
     def __init__(self, hidden_size: int, width: int) -> None:
         super().__init__()

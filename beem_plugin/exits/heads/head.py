@@ -24,8 +24,7 @@ class ExitHead(torch.nn.Module):
     its cost in `mac_speedup` is measured by running it.
     """
 
-    remembers: ClassVar[tuple[str, ...]] = ()
-    """Names of the tensors that `memory_after` stores for the next exits."""
+    remembers: ClassVar[tuple[str, ...]] = ()  # names of the tensors that `memory_after` stores for the next exits
 
     @property
     def reads(self) -> str | None:
@@ -35,8 +34,7 @@ class ExitHead(torch.nn.Module):
         """
         return None
 
-    pooled_size: int
-    """The size of `HeadOutput.pooled`."""
+    pooled_size: int  # the size of `HeadOutput.pooled`
 
     def forward(
         self, hidden_states: Tensor, attention_mask: Tensor | None = None, memory: Mapping[str, Tensor] = NO_MEMORY

@@ -16,8 +16,7 @@ from beem_plugin.exits.threshold_strategy import Thresholds
 from beem_plugin.exits.trace_interface import Trace, require_labels
 
 UNIFORM, FIT, ADAM = "uniform", "fit", "adam"
-RIDGE = 1e-4
-"""Keeps the weights finite on calibration data that the exits classify without an error."""
+RIDGE = 1e-4  # keeps the weights finite on calibration data that the exits classify without an error
 
 
 @ExitPolicy.register("cascaded_ensemble")

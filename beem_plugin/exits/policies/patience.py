@@ -19,8 +19,7 @@ from beem_plugin.exits.trace_interface import Trace
 class CountingPolicy(ExitPolicy):
     """A sample exits after `patience` exits in a row at which `holds` is true."""
 
-    uncounted: ClassVar[int] = 0
-    """Exits before the first one that can count."""
+    uncounted: ClassVar[int] = 0  # exits before the first one that can count
 
     def __init__(self, patience: int) -> None:
         check_number("patience", patience, low=1)

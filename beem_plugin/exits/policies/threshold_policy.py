@@ -16,8 +16,7 @@ from beem_plugin.exits.state import ExitState
 from beem_plugin.exits.threshold_strategy import NEVER, FixedThresholds, Thresholds, ThresholdStrategy, as_strategy
 from beem_plugin.exits.trace_interface import Trace
 
-LIMITS = ("strategy", "values")
-"""The attributes of a `ThresholdPolicy` that its score does not depend on."""
+LIMITS = ("strategy", "values")  # the attributes of a `ThresholdPolicy` that its score does not depend on
 
 
 class ThresholdPolicy(ExitPolicy):
@@ -40,9 +39,7 @@ class ThresholdPolicy(ExitPolicy):
     higher_is_more_confident: ClassVar[bool] = True
     """Whether a larger score means more confidence (a probability) or less (an entropy). Alias: `higher_is_surer`."""
 
-    strict: ClassVar[bool] = False
-    """Whether a sample whose score equals the threshold does not exit."""
-
+    strict: ClassVar[bool] = False  # whether a sample whose score equals the threshold does not exit
     bounds: ClassVar[tuple[float, float] | None] = None
     """The smallest and the largest possible score, if they are the same at every exit; see `score_range`."""
 

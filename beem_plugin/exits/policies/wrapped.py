@@ -19,8 +19,7 @@ from beem_plugin.exits.signals import ExitSignals
 from beem_plugin.exits.state import ExitState
 from beem_plugin.exits.trace_interface import Trace
 
-SHARE = 0.9
-"""Share of a decaying threshold that remains at any position."""
+SHARE = 0.9  # share of a decaying threshold that remains at any position
 
 
 def method_of_inner(name: str) -> Any:

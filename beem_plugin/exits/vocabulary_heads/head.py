@@ -10,8 +10,7 @@ from beem_plugin.common.errors import check_number
 from beem_plugin.common.registry import Registrable
 from beem_plugin.exits.branches.branch import Branch
 
-Memory = Mapping[str, Tensor]
-"""Tensors `(tokens, ...)` that earlier exits store for later ones."""
+Memory = Mapping[str, Tensor]  # tensors `(tokens, ...)` that earlier exits store for later ones
 
 
 class VocabularyHead(torch.nn.Module, Registrable):
