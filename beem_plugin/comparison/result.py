@@ -76,6 +76,14 @@ def build(config: Mapping[str, Any], network: Any) -> ExitPolicy:
     return policy
 
 
+def fitted(config: Mapping[str, Any], trace: ExitTrace) -> ExitPolicy:
+    """The policy of `config`, its open numbers fitted on the trace."""
+    policy = build(config, trace)
+    if not policy.is_calibrated:
+        policy.calibrate(trace)
+    return policy
+
+
 def check_same_network(flag: str, path: str, trace: ExitTrace, other_path: str, network: Any) -> None:
     """Raises a `ConfigurationError` if a trace cannot come from a network, or that of another trace."""
     names = getattr(network, "meta", {}).get("label_names")

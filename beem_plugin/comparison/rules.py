@@ -12,9 +12,8 @@ import beem_plugin.calibration.thresholds
 import beem_plugin.exits.policies  # noqa: F401  registers what `RULES` names
 from beem_plugin.calibration.curves import SPEEDS, Curve, threshold_curve, vector_curve
 from beem_plugin.calibration.trace import ExitTrace
-from beem_plugin.comparison.result import build
+from beem_plugin.comparison.result import fitted
 from beem_plugin.evaluation.statistics import Difference, mean_and_error, over_tasks, paired_difference
-from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.score_table import ScoreTable
 from beem_plugin.rendering.tables import Column, Estimate, Table, text
 
@@ -44,13 +43,6 @@ RULES: dict[str, list[dict[str, Any]]] = {
     "patience": [{"type": "patience", "patience": 1}],
 }
 """The settings of each rule, of which one is chosen on calibration data."""
-
-
-def fitted(config: Mapping[str, Any], trace: ExitTrace) -> ExitPolicy:
-    policy = build(config, trace)
-    if not policy.is_calibrated:
-        policy.calibrate(trace)
-    return policy
 
 
 def rule_scores(settings: Sequence[Mapping[str, Any]], calibration: ExitTrace, trace: ExitTrace) -> ScoreTable:
@@ -131,10 +123,6 @@ class Records:
     def _by_seed(self, name: str, task: str, figure: str) -> dict[str, float]:
         own = (one for one in self.records if one[self.key] == name and one["task"] == task)
         return {one["seed"]: math.nan if one[figure] is None else one[figure] for one in own}
-
-    def finite(self) -> list[dict[str, Any]]:
-        """The records with `None` in place of NaN, for JSON."""
-        return [{key: None if value != value else value for key, value in one.items()} for one in self.records]
 
 
 def paired_tests(differences: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, Difference]:

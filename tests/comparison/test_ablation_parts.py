@@ -12,8 +12,9 @@ import pytest
 from beem_plugin.calibration.curves import Curve
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.comparison.ablation.rows import Row, compare_with_base, find_sweeps, keep_best, reference_of
-from beem_plugin.comparison.ablation.table import ablation_table, csv_record, markdown, notes, trade_off_figure
+from beem_plugin.comparison.ablation.table import ablation_table, csv_record, notes, trade_off_figure
 from beem_plugin.comparison.ablation.variant_files import differences, flat, in_one_line, read_variants
+from beem_plugin.comparison.report import markdown
 from beem_plugin.comparison.trainings.launcher import Job, Launcher, error_line, no_steps
 from beem_plugin.comparison.trainings.runs import Training, TrainingRun, seeded
 from beem_plugin.comparison.trainings.trainings import Trainings
@@ -226,7 +227,7 @@ def test_spread_is_median_smallest_and_largest(tmp_path: Path) -> None:
     assert line[2] == "71.00 [70.00, 90.00]" and line[4] == "2.00x" and len(line) == len(table.columns)
     curve = rows[1].curve()
     assert curve is not None and curve.at(3.0) == pytest.approx(0.61) and curve.at(1.0) == pytest.approx(0.71)
-    text = markdown(table, [])
+    text = markdown(table)
     assert "| a\\|b | trainer.num_epochs=1 |" in text and "train[holdout]" in text and "Median over 3 seeds" in text
     lines = [line for line in text.splitlines() if line.startswith("|")]
     assert len({line.replace("\\|", "").count("|") for line in lines}) == 1

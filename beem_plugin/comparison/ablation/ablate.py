@@ -11,15 +11,16 @@ from beem_plugin.common.files import write_json
 from beem_plugin.common.metrics import MAIN_SCORE
 from beem_plugin.common.params import evaluate_document, load_config_dict
 from beem_plugin.comparison.ablation.rows import Row, compare_with_base, find_sweeps, keep_best, reference_of
-from beem_plugin.comparison.ablation.table import ablation_table, csv_record, markdown, write_plots
+from beem_plugin.comparison.ablation.table import ablation_table, csv_record, figures_of
 from beem_plugin.comparison.ablation.variant_files import differences, read_variants
+from beem_plugin.comparison.report import write_report
 from beem_plugin.comparison.result import build
 from beem_plugin.comparison.trainings.launcher import Launcher
 from beem_plugin.comparison.trainings.runs import file_name, hash_of
 from beem_plugin.comparison.trainings.trained import TrainedRun, judge, judged, judging_steps
 from beem_plugin.comparison.trainings.trainings import Trainings, check_directory, say
 from beem_plugin.comparison.trainings.variants import Variant, check_variants
-from beem_plugin.rendering.tables import write_all
+from beem_plugin.rendering.plots import plots_available
 
 
 def ablate_from_args(args: argparse.Namespace) -> int:
@@ -38,7 +39,7 @@ def ablate_from_args(args: argparse.Namespace) -> int:
         shutil.rmtree(directory, ignore_errors=True)
     rows = ablate(Trainings(variants, directory, args.seeds), Launcher(args.jobs, args.include_package), args.measure)
     title = f"{Path(args.base).stem}: {Path(args.variants).stem}"
-    write_report(rows, directory, title, {"base": args.base, "variants": args.variants, "seeds": args.seeds})
+    report(rows, directory, title, {"base": args.base, "variants": args.variants, "seeds": args.seeds})
     return 1 if any(row.errors for row in rows) else 0
 
 
@@ -101,22 +102,20 @@ def add_seconds(row: Row, trainings: Trainings) -> None:
         result |= trained.measured_seconds(result["judged_on"], policy, row.variant.config)
 
 
-def write_report(rows: Sequence[Row], directory: Path, title: str, given: dict[str, Any]) -> None:
+def report(rows: Sequence[Row], directory: Path, title: str, given: dict[str, Any]) -> None:
     """`ablation.json`, `.csv`, `.md`, `.tex`, the plots, and the table on the terminal."""
-    sweeps, table, reference = find_sweeps(rows), ablation_table(rows, title), reference_of(rows)
-    plots = write_plots(rows, sweeps, directory, title)
+    sweeps, reference = find_sweeps(rows), reference_of(rows)
     content = {**given, "rows": [row.to_json() for row in rows]}
     content["sweeps"] = [
         {"key": s.key, "name": s.name, "values": s.values, "rows": [row.name for row in s.rows]} for s in sweeps
     ]
     content["reference"] = None if reference is None else reference.name
-    contents = {".md": markdown(table, plots), ".csv": [csv_record(row) for row in rows]}
-    written = write_all(directory / "ablation", contents | {".json": content, ".tex": table.to_latex()})
-    table.print(220)
     judged = [row for row in rows if row.results]
+    figures = figures_of(judged, sweeps, title) if judged and plots_available() else {}
+    lines = [csv_record(row) for row in rows]
+    write_report(directory / "ablation", ablation_table(rows, title), content, lines, figures)
     if judged:
         say(ship_command(max(judged, key=lambda row: row.results[0]["metrics"][row.main_metric]), directory))
-    say("wrote " + ", ".join(map(str, [*written, *(directory / name for name in plots)])))
 
 
 def ship_command(row: Row, directory: Path) -> str:

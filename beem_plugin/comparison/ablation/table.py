@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import cycle
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,8 +19,6 @@ from beem_plugin.rendering.plots import (
     Series,
     SpeedPanel,
     new_figure,
-    plots_available,
-    save_figure,
     speed_plot,
 )
 from beem_plugin.rendering.tables import Column, Estimate, Table, text
@@ -31,7 +28,6 @@ HEADS = {
     "mac_speedup_over_base": "MAC speed-up",
     "measured_speedup_over_base": "measured speed-up",
 }
-FORMATS = ("png", "svg")
 SPEED = "layer speed-up"
 FARTHEST = 3.0  # curves are drawn up to this speed-up, or to the fastest point if that is farther
 
@@ -115,14 +111,6 @@ def explanation(rows: Sequence[Row]) -> str:
     )
 
 
-def markdown(table: Table, plots: Sequence[str]) -> str:
-    """The table, what it means, notes, and links to the plots."""
-    lines = [f"# {table.title}", "", table.notes[0], "", table.to_markdown()]
-    lines += [*(f"- {line}" for line in table.notes[1:]), ""] if len(table.notes) > 1 else []
-    lines += [f"![{name}]({name})" for name in plots if name.endswith(".svg")]
-    return "\n".join(lines).rstrip() + "\n"
-
-
 def csv_record(row: Row) -> dict[str, Any]:
     """Every number in a column of its own: `accuracy`, `accuracy_min`, `accuracy_max`, ..."""
     line: dict[str, Any] = {"name": row.name, "diff": in_one_line(row.differences, whole_keys=True)}
@@ -138,37 +126,31 @@ def csv_record(row: Row) -> dict[str, Any]:
     return line
 
 
-def write_plots(rows: Sequence[Row], sweeps: Sequence[Sweep], directory: Path, title: str) -> list[str]:
-    """Writes `ablation.png` and `.svg`, and `ablation_KEY` of each number that was swept; their names."""
-    if not plots_available() or not any(row.results for row in rows):
-        return []
+def figures_of(rows: Sequence[Row], sweeps: Sequence[Sweep], title: str) -> dict[str, Any]:
+    """By file name: `ablation`, and `ablation_KEY` of each number that was swept; `rows` have results."""
     figures = {"ablation": trade_off_figure(rows, sweeps, title)}
     for key in dict.fromkeys(sweep.key for sweep in sweeps):
         name = f"ablation_{file_name('_'.join(key.split('.')[-2:]))}"
         figures[name] = sweep_figure([sweep for sweep in sweeps if sweep.key == key], key)
-    written = [
-        save_figure(figure, *(directory / f"{name}.{kind}" for kind in FORMATS)) for name, figure in figures.items()
-    ]
-    return [path.name for paths in written for path in paths]
+    return figures
 
 
 def trade_off_figure(rows: Sequence[Row], sweeps: Sequence[Sweep], title: str) -> Any:
     """Each variant as a point with bars from the smallest to the largest seed, and its rule's curve."""
-    judged = [row for row in rows if row.results]
-    looks = {name: look for look, name in enumerate(dict.fromkeys(row.variant.family for row in judged))}
-    farthest = max(FARTHEST, 1.08 * max(speed(row).ends[1] for row in judged))
-    panel = SpeedPanel(ylabel(judged[0]), quality(judged[0], "final_metrics").value, [], title, farthest)
+    looks = {name: look for look, name in enumerate(dict.fromkeys(row.variant.family for row in rows))}
+    farthest = max(FARTHEST, 1.08 * max(speed(row).ends[1] for row in rows))
+    panel = SpeedPanel(ylabel(rows[0]), quality(rows[0], "final_metrics").value, [], title, farthest)
     # The points of a sweep are joined, and plain networks by what they reach together; elsewhere a rule's own curve is.
     joined = [(sweep.rows[-1].variant.family, sweep.rows, False) for sweep in sweeps]
     for family in looks:
-        members = [row for row in judged if row.variant.family == family and row.variant.plain]
+        members = [row for row in rows if row.variant.family == family and row.variant.plain]
         joined += [(family, members, True)] if len(members) > 1 else []
     for family, members, as_mixture in joined:
         x, y = np.array(sorted((speed(row).value, quality(row).value) for row in members)).T
         x, y = Curve(y, x, [None] * len(x)).line() if as_mixture else (x, y)
         panel.series.append(Series(family, looks[family], (x.tolist(), y.tolist())))
     swept = {id(row) for sweep in sweeps for row in sweep.rows}
-    for row in judged:
+    for row in rows:
         x, y = speed(row), quality(row)
         series = Series(row.variant.family, looks[row.variant.family], dots=([x.value], [y.value]))
         series.bars = x.ends, y.ends

@@ -42,7 +42,6 @@ from beem_plugin.comparison.paper.tables import (
     paper_table,
     run_table,
     settings_table,
-    swept_records,
     write_swept,
     write_table,
 )
@@ -103,20 +102,18 @@ def run(args: argparse.Namespace) -> int:
         plans = {cell: given.trainings(*cell) for cell in given.cells()}
         return dry_run(plans, {one: depth_of(one) for one in given.backbones}, args, launcher.jobs, given.tasks)
     if args.figure:
-        return wrote(run_figure(args.figure, given, launcher))
+        say("wrote " + ", ".join(map(str, run_figure(args.figure, given, launcher))))
+        return 0
     layout = LAYOUTS[args.table]
     found = run_table(given, launcher)
     lines = [line for one in found for line in one.lines()]
     table = paper_table(layout, lines, given.backbones, given.methods)
     table.notes = notes(layout, found, args.seeds)
-    table.print(220)
     variants = [(row.variant, one.task, shown_encoder(one.backbone)) for one in found for row in one.rows]
-    written = write_table(args.output / f"table_{args.table}", table, lines, settings_table(variants))
+    write_table(args.output / f"table_{args.table}", table, lines, settings_table(variants))
     if args.table == "methods":
-        written += write_swept(swept_records(found), METHODS["beem-a"].row, args.output / "table_methods_swept")
+        write_swept(lines, METHODS["beem-a"].row, args.output / "table_methods_swept")
         export_traces(found, args.output / "traces")
-        written.append(args.output / "traces")
-    wrote(written)
     return int(any(row.errors for one in found for row in one.rows))
 
 
@@ -143,9 +140,8 @@ def caption_table(args: argparse.Namespace, choices: Choices, launcher: Launcher
         depths = {args.set: decoder_depth(variants[0].config)}
         return dry_run({(args.set, args.set): trainings}, depths, args, launcher.jobs)
     table, lines = run_caption_table(trainings, launcher, args.metrics, args.spice_jars)
-    table.print(200)
     settings = settings_table((variant, None, None) for variant in variants)
-    wrote(write_table(args.output / f"table_{CAPTION_TABLE}", table, lines, settings))
+    write_table(args.output / f"table_{CAPTION_TABLE}", table, lines, settings)
     return int(any(note.startswith("error:") for note in table.notes))
 
 
@@ -177,8 +173,3 @@ def json_object(flag: str, text: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ConfigurationError(f"{flag}: found {text}, allowed: a JSON object")
     return found
-
-
-def wrote(written: Sequence[Path]) -> int:
-    say("wrote " + ", ".join(map(str, written)))
-    return 0

@@ -1,6 +1,5 @@
 """Trains and judges a table's methods on its tasks, and lays the paper's tables out: medians over seeds with range."""
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +11,7 @@ from beem_plugin.calibration.curves import SPEEDS
 from beem_plugin.comparison.ablation.ablate import ablate
 from beem_plugin.comparison.ablation.rows import Row
 from beem_plugin.comparison.paper.methods import METHODS, Choices, Layout, settings_of, shown_encoder, variants_of
+from beem_plugin.comparison.report import markdown, write_report
 from beem_plugin.comparison.rules import Records, curve_record, differences_table
 from beem_plugin.comparison.trainings.launcher import Launcher
 from beem_plugin.comparison.trainings.runs import file_name
@@ -83,7 +83,9 @@ class TaskRows:
                 **{f"{name}_": own for name, own in result["parts"].items()},
             }.items():
                 line |= {f"{prefix}{key}": 100 * number for key, number in metrics.items()}
-            lines.append(line | {key: result[key] for key in ("training_seconds", "calibrated_on")})
+            last, curve = result["final_metrics"].get("accuracy"), curve_record(result["curve"])
+            line |= {"final": None if last is None else 100 * last, **curve}
+            lines.append(line | {key: result[key] for key in ("parameters", "training_seconds", "calibrated_on")})
         return lines
 
 
@@ -131,21 +133,11 @@ def export_traces(tables: Sequence[TaskRows], folder: Path) -> None:
                 run.trace(variant.judged_source(), 64).save(target / "validation.npz")
 
 
-def swept_records(tables: Sequence[TaskRows]) -> Records:
-    """Each method with one threshold for all exits, swept, or as a point; what its training takes beside."""
-    found = Records([], "method")
-    for table, row in [(one, row) for one in tables for row in one.rows]:
-        for result in row.results:
-            record: dict[str, Any] = {"method": row_name(row.name, table.backbone), "task": table.task}
-            record |= {"seed": str(result["seed"] - 1), **curve_record(result["curve"])}
-            record["final"] = 100 * result["final_metrics"].get("accuracy", math.nan)
-            record |= {"layer_speedup": table.speed(result)} if result["curve"] is None else {}
-            found.records.append(record | {key: result[key] for key in ("parameters", "training_seconds")})
-    return found
-
-
-def write_swept(found: Records, against: str, path: Path) -> list[Path]:
-    """`PATH.md`, `.json` and `.csv` (a line a seed): tables by task, and paired differences of areas."""
+def write_swept(lines: Lines, against: str, path: Path) -> None:
+    """
+    `PATH.md`: each method with one threshold for all exits, swept: tables by task, and paired differences of areas.
+    """
+    found = Records([{**line, "method": row_name(line["method"], line["encoder"])} for line in lines], "method")
     titles = {"final": "accuracy of the last exit", **{f"at_{speed}": f"accuracy at {speed}x" for speed in SPEEDS}}
     titles["area"] = "area under the accuracy-speed curve, 1x to 3x (mean ± standard error over seeds)"
     references = dict.fromkeys(found.tasks, against)
@@ -153,8 +145,7 @@ def write_swept(found: Records, against: str, path: Path) -> list[Path]:
     tables.append(differences_table(found.differences("area", references), references))
     for table in tables:
         table.print(200)
-    markdown = "\n".join(f"# {table.title}\n\n{table.to_markdown()}" for table in tables)
-    return write_all(path, {".md": markdown, ".json": found.finite(), ".csv": found.records})
+    write_all(path, {".md": "\n".join(map(markdown, tables))})
 
 
 def spread(lines: Iterable[Mapping[str, Any]], key: str) -> Estimate | None:
@@ -212,14 +203,8 @@ def notes(layout: Layout, found: Sequence[TaskRows], seeds: int) -> list[str]:
     return lines + [f"error: {task}, {row.name}: {error}" for task, row in rows for error in row.errors]
 
 
-def write_table(path: Path, table: Table, lines: Lines, settings: Table) -> list[Path]:
-    """`PATH.md`, `.tex`, `.csv` (a line a seed) and `.json`."""
-    listed = "".join(f"- {note}\n" for note in table.notes)
+def write_table(path: Path, table: Table, lines: Lines, settings: Table) -> None:
+    """Writes the table with `settings`, and a line a seed."""
     content = {"title": table.title, "rows": table.to_records(), "notes": table.notes}
-    contents = {
-        ".md": f"# {table.title}\n\n{table.to_markdown()}\n{listed}\n## Settings\n\n{settings.to_markdown()}",
-        ".tex": table.to_latex(),
-        ".csv": lines,
-        ".json": {**content, "settings": settings.to_records(), "runs": list(lines)},
-    }
-    return write_all(path, contents)
+    content |= {"settings": settings.to_records(), "runs": list(lines)}
+    write_report(path, table, content, lines, more=f"## Settings\n\n{settings.to_markdown()}")

@@ -15,7 +15,7 @@ from beem_plugin.calibration.thresholds.joint import BudgetThresholds
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.comparison.calibrate import has_thresholds, with_thresholds
 from beem_plugin.comparison.plain_networks import right_of_last_exit
-from beem_plugin.comparison.result import build
+from beem_plugin.comparison.result import build, fitted
 from beem_plugin.comparison.worth_it.networks import CASCADE_RULE, Alternative, Networks, Plain, Traces
 from beem_plugin.evaluation.statistics import Difference
 from beem_plugin.exits.policy import ExitPolicy
@@ -71,10 +71,7 @@ def best_rule(rules: Mapping[str, Rule], cost: float) -> str | None:
 
 def fit_parameters(config: Mapping[str, Any], trace: ExitTrace) -> dict[str, Any]:
     """The policy with weights, temperatures, ... fitted on `trace`; thresholds, if it has any, are open: "never"."""
-    policy = build(with_thresholds(dict(config), NEVER) if has_thresholds(config) else config, trace)
-    if not policy.is_calibrated:
-        policy.calibrate(trace)
-    return policy.to_config()
+    return fitted(with_thresholds(dict(config), NEVER) if has_thresholds(config) else config, trace).to_config()
 
 
 def decide(config: dict[str, Any], cost: float, fit_on: ExitTrace, trace: ExitTrace) -> Fitted:

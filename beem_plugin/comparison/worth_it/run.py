@@ -17,6 +17,7 @@ from beem_plugin.common.registry import Params
 from beem_plugin.comparison.exit_choice import choose_depth, choose_exits
 from beem_plugin.comparison.plain_networks import encoder_of, full_depth, plain_config, right_of_last_exit
 from beem_plugin.comparison.policy_files import errors_at, load_policies
+from beem_plugin.comparison.report import write_report
 from beem_plugin.comparison.trainings.launcher import Launcher
 from beem_plugin.comparison.trainings.runs import file_name
 from beem_plugin.comparison.trainings.trained import tracing_steps
@@ -29,8 +30,7 @@ from beem_plugin.comparison.worth_it.verdicts import LAYERS, Costs, Verdict, jud
 from beem_plugin.evaluation.benchmark import machine
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.models.model import Model
-from beem_plugin.rendering.plots import plots_available, save_figure
-from beem_plugin.rendering.tables import write_all
+from beem_plugin.rendering.plots import plots_available
 
 DEFAULT_RULES = ("max_probability", "expected_gain")
 CHOSEN_EXITS = 3
@@ -84,7 +84,7 @@ def worth_it_from_args(args: argparse.Namespace) -> int:
     first = {variant.name: trainings.trained(variant.name)[0] for variant in trainings.variants}
     result.training_seconds = {name: run.figures["training_seconds"] for name, run in first.items()}
     result.choice = chosen_on_held_out(networks)
-    write_report(result, networks, trainings)
+    report(result, networks, trainings)
     return 0
 
 
@@ -172,19 +172,13 @@ def chosen_on_held_out(networks: Networks) -> dict[str, Any]:
     return found
 
 
-def write_report(result: WorthIt, networks: Networks, trainings: Trainings) -> None:
+def report(result: WorthIt, networks: Networks, trainings: Trainings) -> None:
     """`worth_it.json`, `.md`, `.csv` and the plot, the policies, and on the terminal the table and how to ship."""
-    table, directory = result.table(), trainings.folder
-    ships = {f"{verdict.speed:g}x": ship_command(verdict, trainings) for verdict in result.verdicts}
-    lines = [f"# {result.headline}", "", table.to_markdown(), *(f"- {note}" for note in table.notes[:-1]), ""]
-    lines += ["![accuracy against speed](worth_it.svg)", ""] if plots_available() else []
-    contents = {".json": result.to_json() | {"ships": ships}, ".csv": table.to_records(), ".md": "\n".join(lines)}
-    written = write_all(directory / "worth_it", contents)
-    if plots_available():
-        written += save_figure(trade_off(result, networks), directory / "worth_it.svg", directory / "worth_it.png")
-    table.print(200)
+    table, ships = result.table(), {f"{one.speed:g}x": ship_command(one, trainings) for one in result.verdicts}
+    figures = {"worth_it": trade_off(result, networks)} if plots_available() else {}
+    content = result.to_json() | {"ships": ships}
+    write_report(trainings.folder / "worth_it", table, content, table.to_records(), figures)
     say("\n".join(f"for {speed}: {command}" for speed, command in ships.items()))
-    say("wrote " + ", ".join(map(str, written)))
 
 
 def ship_command(verdict: Verdict, trainings: Trainings) -> str:
