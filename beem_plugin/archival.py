@@ -223,7 +223,9 @@ def calibrate_if_open(model: Model, calibration: Calibration | None) -> str | No
 
 def with_calibration(archive_file: str | Path, output: str | Path, calibration: Calibration) -> Path:
     """Writes a copy of an archive under another calibration, whose policy its config names, and returns its path."""
-    with opened_archive(archive_file) as folder, scratch_folder() as changed:
+    found = archive_path(archive_file)
+    packed = found / ARCHIVE_NAME  # of a training run
+    with opened_archive(packed if packed.is_file() else found) as folder, scratch_folder() as changed:
         config = read_json_object(folder / CONFIG_NAME, CONFIG_NAME)
         if not isinstance(config.get("model"), dict):
             raise DataError(f"{CONFIG_NAME}: model: missing, allowed: a block {{...}}")
@@ -232,7 +234,7 @@ def with_calibration(archive_file: str | Path, output: str | Path, calibration: 
         calibration.save(changed / "calibration")
         members = {path.name: path for path in sorted(folder.iterdir()) if path.name != "calibration"}
         if WEIGHTS_NAME not in members:
-            raise DataError(f"{archive_file}: give the model.tar.gz, not the serialization directory")
+            raise DataError(f"{archive_file}: found no {WEIGHTS_NAME}, allowed: an archive, or a run that has ended")
         verify_digests(folder, read_meta(folder))
         members[CONFIG_NAME] = changed / CONFIG_NAME
         members["calibration"] = changed / "calibration"

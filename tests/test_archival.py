@@ -95,7 +95,7 @@ def test_with_calibration_replaces_policy_and_config(trained: Path, tmp_path: Pa
     changed = archive.calibration
     changed.policy, changed.config = report.policy, {"type": "max_probability", "thresholds": 0.8}
     changed.report = report.to_json()
-    new = with_calibration(trained / "model.tar.gz", tmp_path / "new.tar.gz", changed)
+    new = with_calibration(trained, tmp_path / "new.tar.gz", changed)  # of a run its archive
     again = load_archive(new)
     assert again.model.exit_policy.to_config() == report.policy
     assert again.config["model"]["exit_policy"]["type"] == "max_probability"

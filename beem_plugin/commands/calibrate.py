@@ -16,7 +16,8 @@ class Calibrate(Subcommand):
             "archive_file",
             nargs="?",
             metavar="ARCHIVE",
-            help="model.tar.gz; may be left out with --trace; alone, its own calibration trace is used",
+            help="model.tar.gz, or the directory of a run; may be left out with --trace; alone, its own calibration "
+            "trace is used",
         ),
         [
             Argument("--trace", metavar="T.npz", help="what `trace` or a training run stored"),
