@@ -172,7 +172,7 @@ def load_script(name: str) -> dict[str, Any]:
     try:
         loader.exec_module(module)
     finally:
-        del sys.modules[name]
+        del sys.modules[name]  # alone: a second copy of what the script imports would have other classes
     return vars(module)
 
 
