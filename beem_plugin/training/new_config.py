@@ -31,6 +31,8 @@ TOKENS_PER_WORD = 1.4
 HELD_OUT = 10
 """One in so many rows is held out by the config that is written."""
 FEW = 200
+SHALLOW = 6
+"""Encoders of fewer layers are not cut."""
 UNBALANCED = 3
 """From this ratio of the largest to the smallest class on, `macro_f1` is reported."""
 
@@ -150,7 +152,7 @@ def written_config(found: Columns, data: str, encoder: str, depth: int, width: i
     """The config's text."""
     rows, sizes = sum(found.labels.values()), found.labels.values()
     tokens = math.ceil(TOKENS_PER_WORD * float(np.quantile(found.words, 0.95))) + 3
-    layers = depth if depth < 12 else 2 * depth // 3
+    layers = depth if depth < SHALLOW else 2 * depth // 3
     exits = [max(layers * part // 4, 1) for part in (2, 3, 4)]
     page = render_page(
         "my_data.jinja",
@@ -167,6 +169,8 @@ def written_config(found: Columns, data: str, encoder: str, depth: int, width: i
         epochs=10 if rows < 3000 else 5 if rows < 30_000 else 3,
         depth=depth,
         layers=layers,
+        speed=f"{1.5 * depth / layers:.3g}",
+        twice=f"{math.ceil(200 * layers / depth) / 100:.3g}",
         exits=sorted(set(exits)),
         width=width // 2,
     )

@@ -80,6 +80,9 @@ def test_the_shipped_config_is_one_that_is_written() -> None:
     found = Columns(["title"], "category", labels, [30] * 100)
     shipped = CONFIGS / "my_data.jsonnet"
     assert shipped.read_text() == written_config(found, "tickets.csv", "microsoft/mpnet-base", 12, 768, shipped.name)
+    assert "recommended(layers=4, exits=[2, 3, 4], width=192)" in written_config(
+        found, "x", "minilm", 6, 384, "x.jsonnet"
+    )
     quoted = Columns(["it's"], "a\\b", labels, [3] * 100)
     assert '"it\'s"' in written_config(quoted, "x", "bert-base-uncased", 12, 768, "x.jsonnet")
 
