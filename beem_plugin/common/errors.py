@@ -47,8 +47,7 @@ def first_line(error: BaseException) -> str:
 def check_at_least(least: int, **options: int | None) -> None:
     """Raises a `ConfigurationError` for an option that is given and smaller."""
     for name, value in options.items():
-        if value is not None and value < least:
-            raise ConfigurationError(f"{name}: found {value}, allowed: {least} or more")
+        check_number(name, value, least)
 
 
 def check_choice(key: str, value: object, allowed: Iterable[object]) -> None:
@@ -58,10 +57,17 @@ def check_choice(key: str, value: object, allowed: Iterable[object]) -> None:
 
 
 def check_number(
-    key: str, value: float, low: float = 0.0, high: float = math.inf, open_low: bool = False, open_high: bool = False
+    key: str,
+    value: float | None,
+    low: float = 0,
+    high: float = math.inf,
+    open_low: bool = False,
+    open_high: bool = False,
 ) -> None:
-    """Raises a `ConfigurationError` that names the key unless the value is a finite number from `low` to `high`."""
-    is_number = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    """Raises a `ConfigurationError` unless the value is a finite number from `low` to `high`, or `None`, not given."""
+    if value is None:
+        return
+    is_number = isinstance(value, Real) and not isinstance(value, bool) and abs(value) < math.inf
     if is_number and (low < value if open_low else low <= value) and (value < high if open_high else value <= high):
         return
     allowed = f"{low:g} or more" if high == math.inf else f"{low:g} to {high:g}"

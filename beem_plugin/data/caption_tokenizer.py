@@ -35,8 +35,7 @@ class CaptionTokenizer(Registrable):
     default_implementation = "pretrained"
 
     def __init__(self, max_length: int | None = 32) -> None:
-        if max_length is not None:
-            check_number("tokenizer.max_length", max_length, 3)
+        check_number("tokenizer.max_length", max_length, 3)
         self.max_length = max_length
         self._tokenizer: Any = None
 

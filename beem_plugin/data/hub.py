@@ -128,11 +128,7 @@ def hub_folder(name: str, revision: str | None = None) -> Path:
     try:
         return Path(snapshot_download(name, revision=revision, **hub_options()))
     except Exception as error:  # of the connection, the repository, its revision, or the cache
-        if not hub_reachable():
-            why = "and it is not in the hub's cache; the hub cannot be reached"
-        else:
-            why = f"and it could not be loaded from the hub: {first_line(error)}"
-        raise DataError(f"{name}: no such file or folder, {why}") from None
+        raise DataError(f"{name}: no such file or folder, and it {_why_not(error)}") from None
 
 
 def archive_path(path: str | Path, revision: str | None = None) -> Path:
@@ -147,11 +143,14 @@ def archive_path(path: str | Path, revision: str | None = None) -> Path:
 def hub_error(key: str, name: str, error: BaseException) -> ConfigurationError:
     """One line for a model that could not be loaded from the hub: the key, the name, what to do."""
     folder = name.rstrip("/").rsplit("/", 1)[0]
-    hint = f" (no folder {name!r} here, though {folder!r} exists)" if os.path.isdir(folder) else ""
-    if not hub_reachable():
-        why = "is no local folder and not in the hub's cache, and the hub cannot be reached"
-    else:
-        why = f"could not be loaded from the hub: {first_line(error)}"
+    hint = f" (though {folder!r} exists)" if os.path.isdir(folder) else ""
     return ConfigurationError(
-        f"{key}: {name!r} {why}{hint}; allowed: a hub name, a local folder with the model's files, 'package:minilm'"
+        f"{key}: {name!r} is no local folder{hint}, and {_why_not(error)}; allowed: a hub name, a local folder with "
+        "the model's files, 'package:minilm'"
     )
+
+
+def _why_not(error: BaseException) -> str:
+    if hub_reachable():
+        return f"could not be loaded from the hub: {first_line(error)}"
+    return "is not in the hub's cache; the hub cannot be reached"

@@ -37,8 +37,8 @@ class CostStrategy(ThresholdStrategy):
     def __init__(
         self, speedup: float | None, cost: list[float] | None, budget: float | None, levels: int | None = None
     ) -> None:
-        check_number("thresholds.speedup", 1.0 if speedup is None else speedup, 1)
-        check_number("thresholds.budget", 1.0 if budget is None else budget, open_low=True)
+        check_number("thresholds.speedup", speedup, 1)
+        check_number("thresholds.budget", budget, open_low=True)
         if cost is not None and (not cost or min(cost) <= 0 or sorted(cost) != list(cost)):
             raise ConfigurationError(
                 f"thresholds.cost: found {cost}, allowed: rising numbers above 0, one for every exit"

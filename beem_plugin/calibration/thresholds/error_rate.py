@@ -70,8 +70,8 @@ class ErrorRate(ThresholdStrategy):
         check_choice("thresholds.constraint", self.constraint, CONSTRAINTS)
         check_choice("thresholds.statistic", self.statistic, STATISTICS)
         check_number("thresholds.min_support", self.min_support, 1)
-        check_number("thresholds.error", self.error or 0.0, high=1)
-        check_number("thresholds.tolerance", self.tolerance or 0.0)
+        check_number("thresholds.error", self.error, high=1)
+        check_number("thresholds.tolerance", self.tolerance)
         if self.error is not None and self.constraint != "final_error":
             raise ConfigurationError('thresholds.error: only with constraint "final_error"')
         self.candidates = ThresholdGrid(self.grid, "error_rate").candidates

@@ -53,7 +53,7 @@ class Joint(CostStrategy):
             raise ConfigurationError(
                 f"thresholds: found speedup {speedup}, budget {budget}, multiplier {multiplier}, allowed: exactly one"
             )
-        check_number("thresholds.multiplier", multiplier or 0.0)
+        check_number("thresholds.multiplier", multiplier)
         given = levels if isinstance(levels, list) else [] if levels is None else [levels]
         if levels == [] or any(one < 1 for one in given):
             raise ConfigurationError(f"thresholds.levels: found {levels}, allowed: integers from 1")

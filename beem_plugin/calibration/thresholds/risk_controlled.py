@@ -84,7 +84,7 @@ class RiskControlled(ThresholdStrategy):
         check_choice("thresholds.method", self.method, METHODS)
         check_choice("thresholds.bound", self.bound, UCB_BOUNDS)
         check_choice("thresholds.risk", self.risk, RISKS)
-        check_number("thresholds.tolerance", self.tolerance or 0.0)
+        check_number("thresholds.tolerance", self.tolerance)
         if not self.clip and self.risk != "accuracy_loss":
             raise ConfigurationError('thresholds.clip: false only with risk "accuracy_loss"; others are never negative')
         if not self.clip and self.method == "ltt_binomial":

@@ -73,7 +73,7 @@ class AttentionHeads(HeadFamily):
             raise ConfigurationError(
                 f"head.num_heads: found {num_heads} for head.size {size}, allowed: a number that divides the size"
             )
-        check_number("head.attention_dropout", attention_dropout or 0.0, high=1, open_high=True)
+        check_number("head.attention_dropout", attention_dropout, high=1, open_high=True)
         self.size = size
         self.num_heads = num_heads
         self.attention_dropout = attention_dropout

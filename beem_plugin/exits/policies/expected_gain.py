@@ -1,6 +1,5 @@
 """Exit when the expected gain in accuracy of further layers is below their cost."""
 
-import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -8,7 +7,7 @@ import torch
 from torch import Tensor
 
 from beem_plugin.common.errors import check_number
-from beem_plugin.exits.policies.expert_model import LOG_FLOOR, ExpertModel, fit_experts
+from beem_plugin.exits.policies.expert_model import LOG_FLOOR, ExpertModel, fit_experts, log_odds
 from beem_plugin.exits.policies.threshold_policy import ThresholdPolicy
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.exits.signals import ExitSignals
@@ -128,9 +127,3 @@ class ExpectedGain(ThresholdPolicy):
     def parameters(self) -> dict[str, Any]:
         assert self.model is not None, "calibrated before use"
         return {"model": self.model.to_config()}
-
-
-def log_odds(log_probabilities: Tensor, label: Tensor) -> Tensor:
-    """`(batch,)` the log-probability of `label`, `(batch, 1)`, over that of all other labels together."""
-    others = log_probabilities.scatter(1, label, -math.inf).logsumexp(-1)
-    return log_probabilities.gather(1, label).squeeze(1) - others

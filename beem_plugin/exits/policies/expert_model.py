@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.metrics import known_labels
@@ -64,7 +66,8 @@ def fit_experts(trace: Trace, ridge: float, label_share: float) -> ExpertModel:
     change, change_bias = [], []
     for column in range(trace.num_exits - 1):
         experts = (votes[:, column], distributions[:, column], distributions[:, max(column - 1, 0)])
-        evidence = np.stack([log_odds(expert, given[:, column]) for expert in experts], 1)
+        label = torch.from_numpy(given[:, [column]])
+        evidence = np.stack([log_odds(torch.from_numpy(expert), label).numpy() for expert in experts], 1)
         weights, offsets = fit_change(evidence, given[:, column], changes[:, column], trace.num_labels, ridge)
         change.append(weights.tolist())
         change_bias.append(offsets.tolist())
@@ -155,10 +158,7 @@ def clipped_log_probabilities(logits: np.ndarray) -> np.ndarray:
     return np.maximum(log_softmax(logits), LOG_FLOOR)
 
 
-def log_odds(log_probabilities: np.ndarray, label: np.ndarray) -> np.ndarray:
-    """`(samples,)` the log-probability of `label` over that of all other labels together, from clipped ones."""
-    own = np.take_along_axis(log_probabilities, label[:, None], 1)[:, 0]
-    others = log_probabilities.copy()
-    np.put_along_axis(others, label[:, None], -math.inf, 1)
-    top = others.max(axis=1)
-    return np.asarray(own - top - np.log(np.exp(others - top[:, None]).sum(axis=1)))
+def log_odds(log_probabilities: Tensor, label: Tensor) -> Tensor:
+    """`(batch,)` the log-probability of `label`, `(batch, 1)`, over that of all other labels together."""
+    others = log_probabilities.scatter(1, label, -math.inf).logsumexp(-1)
+    return log_probabilities.gather(1, label).squeeze(1) - others

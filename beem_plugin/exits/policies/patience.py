@@ -75,8 +75,7 @@ class Patience(CountingPolicy):
 
     def __init__(self, patience: int, tolerance: float | None = None) -> None:
         super().__init__(patience)
-        if tolerance is not None:
-            check_number("tolerance", tolerance, open_low=True)
+        check_number("tolerance", tolerance, open_low=True)
         self.tolerance = tolerance
 
     def bind(self, exit_layers: Sequence[int], num_labels: int) -> None:
