@@ -22,7 +22,7 @@ from beem_plugin.backbones.post_norm import (
 )
 from beem_plugin.backbones.transformer import TransformerBackbone
 from beem_plugin.kernels.add_norm import MAX_SIZE, add_norm, add_norm_reference
-from beem_plugin.kernels.attention import HEAD_SIZES, MAX_TOKENS, attention, attention_reference
+from beem_plugin.kernels.attention import HEAD_SIZES, MAX_TOKENS, attention
 from beem_plugin.kernels.launch import triton
 from beem_plugin.kernels.packed import Packed
 
@@ -73,18 +73,18 @@ class InferenceBackbone:
 
     def make_state(self, hidden_states: Tensor, attention_mask: Tensor | None = None) -> BackboneState:
         """See `Backbone.make_state`."""
+        tokens = hidden_states.shape[1]
         batched = {}
         if attention_mask is None:
             attention_mask = hidden_states.new_ones(hidden_states.shape[:2], dtype=torch.bool)
         else:
             attention_mask = attention_mask.bool()
             if masks.may_have_padding(attention_mask):
-                by_kernel = self.use_kernels and hidden_states.shape[1] <= MAX_TOKENS
+                by_kernel = self.use_kernels and tokens <= MAX_TOKENS
                 batched[KEY_MASK] = (
                     attention_mask[:, None, None] if by_kernel else masks.key_mask(attention_mask, hidden_states.dtype)
                 )
-        shared = self._shared(hidden_states.shape[1])
-        return BackboneState(hidden_states, attention_mask, batched, shared, self.token_dims)
+        return BackboneState(hidden_states, attention_mask, batched, self._shared(tokens), self.token_dims)
 
     def can_pack(self, longest: int) -> bool:
         """Whether samples of at most `longest` tokens can be packed."""
@@ -110,15 +110,29 @@ class InferenceBackbone:
     def layer(self, number: int, state: BackboneState) -> BackboneState:
         """See `Backbone.layer`."""
         block, hidden_states = self.blocks[number - 1], state.hidden_states
-        query, key, value = functional.linear(hidden_states, *block.query_key_value).chunk(3, dim=2)
-        bias, mask, attend = state.shared.get(POSITION_BIAS), state.batched.get(KEY_MASK), attention_reference
+        joined = functional.linear(hidden_states, *block.query_key_value)
         if state.packed is not None or (self.use_kernels and hidden_states.shape[1] <= MAX_TOKENS):
-            attend, mask = attention, None if mask is None else state.attention_mask.contiguous()
-        attended = attend(query, key, value, block.num_heads, bias, mask, state.packed)
+            attended = self._attend_by_kernel(joined, block.num_heads, state)
+        else:
+            attended = self._attend(joined, block.num_heads, state)
         attended = functional.linear(attended, *block.attention_output)
         attended = self.add_norm(attended, hidden_states, *block.attention_norm)
         output = functional.linear(block.activation(functional.linear(attended, *block.up)), *block.down)
         return state.advance(self.add_norm(output, attended, *block.output_norm))
+
+    def _attend_by_kernel(self, joined: Tensor, num_heads: int, state: BackboneState) -> Tensor:
+        query, key, value = joined.chunk(3, dim=2)
+        mask = state.attention_mask.contiguous() if KEY_MASK in state.batched else None
+        return attention(query, key, value, num_heads, state.shared.get(POSITION_BIAS), mask, state.packed)
+
+    def _attend(self, joined: Tensor, num_heads: int, state: BackboneState) -> Tensor:
+        batch, tokens, _ = joined.shape
+        query, key, value = joined.view(batch, tokens, 3, num_heads, -1).permute(2, 0, 3, 1, 4).unbind()
+        mask, bias = state.batched.get(KEY_MASK), state.shared.get(POSITION_BIAS)
+        if bias is not None:
+            mask = bias if mask is None else bias + mask
+        attended = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+        return attended.transpose(1, 2).reshape(batch, tokens, -1)
 
     def _shared(self, tokens: int) -> dict[str, Any]:
         # Positions are relative: the bias of few tokens is a corner of that of many.

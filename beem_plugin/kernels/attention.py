@@ -132,18 +132,15 @@ def attention_reference(
     attention_mask: Tensor | None = None,
     packed: Packed | None = None,
 ) -> Tensor:
-    """`attention` in torch operations; the mask may be additive, too: `(batch, 1, 1, tokens)`."""
+    """`attention` in torch operations."""
     if packed is not None:
         (query, attention_mask), (key, _), (value, _) = map(packed.padded, (query, key, value))
     batch, tokens, hidden = query.shape
     query, key, value = (part.reshape(batch, tokens, num_heads, -1).transpose(1, 2) for part in (query, key, value))
     mask = None if bias is None else bias[:, :, :tokens, :tokens]
     if attention_mask is not None:
-        added = attention_mask
-        if added.dtype == torch.bool:
-            lowest = torch.finfo(query.dtype).min
-            added = query.new_zeros(1, 1, 1, 1).masked_fill(~attention_mask[:, None, None, :], lowest)
-        mask = added if mask is None else mask + added
+        mask = query.new_zeros(1, 1, 1, 1) if mask is None else mask
+        mask = mask.masked_fill(~attention_mask[:, None, None, :], torch.finfo(query.dtype).min)
     output = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
     output = output.transpose(1, 2).reshape(batch, tokens, hidden)  # from (batch, heads, tokens, head size)
     return output if packed is None or attention_mask is None else output[attention_mask][None]
