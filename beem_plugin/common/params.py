@@ -48,7 +48,10 @@ def load_config_dict(
     path: str | Path, overrides: str | Mapping[str, Any] = "", ext_vars: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
     """Like `load_config`, as plain data."""
-    config = apply_overrides(evaluate_jsonnet(path, ext_vars), overrides, ext_vars)
+    config = evaluate_document(path, ext_vars)
+    if not isinstance(config, dict):
+        raise ConfigurationError(f"config {path}: found a {type(config).__name__}, expected an object {{...}}")
+    config = apply_overrides(config, overrides, ext_vars)
     check_numbers(config, f"config {path}: ")
     return config
 
@@ -68,14 +71,6 @@ def check_numbers(config: Any, what: str = "") -> None:
             raise ConfigurationError(
                 f"{what}{key}: found an integer of {len(str(abs(value)))} digits, allowed: 64 bits"
             )
-
-
-def evaluate_jsonnet(path: str | Path, ext_vars: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The object in a jsonnet, json or yaml file. `std.extVar` reads `ext_vars` and the environment."""
-    config = evaluate_document(path, ext_vars)
-    if not isinstance(config, dict):
-        raise ConfigurationError(f"config {path}: found a {type(config).__name__}, expected an object {{...}}")
-    return config
 
 
 def evaluate_document(path: str | Path, ext_vars: Mapping[str, str] | None = None) -> Any:

@@ -141,15 +141,12 @@ def is_number(text: str) -> bool:
     return True
 
 
-def config_for(found: Columns, data: str, encoder: str, name: str) -> str:
-    """The config's text for an encoder by hub name, folder or package."""
-    entries = read_config(resolve_model_name(encoder, "encoder"), "encoder")
-    shape = make_config(entries, "encoder")
-    return written_config(found, data, encoder, shape.num_hidden_layers, shape.hidden_size, name)
-
-
-def written_config(found: Columns, data: str, encoder: str, depth: int, width: int, name: str) -> str:
-    """The config's text."""
+def config_for(found: Columns, data: str, encoder: str, name: str, shape: tuple[int, int] | None = None) -> str:
+    """The config's text, for an encoder by hub name, folder or package; `shape` are its layers and width, if known."""
+    if shape is None:
+        config = make_config(read_config(resolve_model_name(encoder, "encoder"), "encoder"), "encoder")
+        shape = config.num_hidden_layers, config.hidden_size
+    depth, width = shape
     rows, sizes = sum(found.labels.values()), found.labels.values()
     tokens = math.ceil(TOKENS_PER_WORD * float(np.quantile(found.words, 0.95))) + 3
     layers = depth if depth < SHALLOW else 2 * depth // 3

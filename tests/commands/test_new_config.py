@@ -10,7 +10,7 @@ import pytest
 
 from beem_plugin.common.errors import ConfigurationError, DataError
 from beem_plugin.common.params import load_config_dict
-from beem_plugin.training.new_config import Columns, look_at, written_config
+from beem_plugin.training.new_config import Columns, config_for, look_at
 from tests.tiny_project import CONFIGS, run, write_tickets
 
 
@@ -79,18 +79,16 @@ def test_the_shipped_config_is_one_that_is_written() -> None:
     labels = Counter(billing=1200, login=900, delivery=700, other=250)
     found = Columns(["title"], "category", labels, [30] * 100)
     shipped = CONFIGS / "my_data.jsonnet"
-    assert shipped.read_text() == written_config(found, "tickets.csv", "microsoft/mpnet-base", 12, 768, shipped.name)
-    assert "recommended(layers=4, exits=[2, 3, 4], width=192)" in written_config(
-        found, "x", "minilm", 6, 384, "x.jsonnet"
-    )
+    assert shipped.read_text() == config_for(found, "tickets.csv", "microsoft/mpnet-base", shipped.name, (12, 768))
+    assert "recommended(layers=4, exits=[2, 3, 4], width=192)" in config_for(found, "x", "minilm", "x.jsonnet", (6, 384))
     quoted = Columns(["it's"], "a\\b", labels, [3] * 100)
-    assert '"it\'s"' in written_config(quoted, "x", "bert-base-uncased", 12, 768, "x.jsonnet")
+    assert '"it\'s"' in config_for(quoted, "x", "bert-base-uncased", "x.jsonnet", (12, 768))
 
 
 @pytest.mark.parametrize("name, pooling", [("bert-base-uncased", "cls"), ("microsoft/mpnet-base", "mean")])
 def test_the_encoder_chooses_what_exits_read(name: str, pooling: str, tmp_path: Path) -> None:
     found = Columns(["title"], "category", Counter(a=50, b=50), [30] * 100)
-    (tmp_path / "own.jsonnet").write_text(written_config(found, "x.csv", name, 12, 768, "own.jsonnet"))
+    (tmp_path / "own.jsonnet").write_text(config_for(found, "x.csv", name, "own.jsonnet", (12, 768)))
     config = load_config_dict(tmp_path / "own.jsonnet")
     assert config["model"]["encoder"]["pooler"] == {"type": "bert_pooler", "pooling": pooling}
     assert config["trainer"]["validation_metric"] == "+accuracy"

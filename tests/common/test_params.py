@@ -6,7 +6,7 @@ import os
 import pytest
 
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.common.params import ABSENT, apply_overrides, diff_configs, evaluate_jsonnet, load_config
+from beem_plugin.common.params import ABSENT, apply_overrides, diff_configs, load_config, load_config_dict
 
 
 def write(tmp_path, text, name="config.jsonnet"):
@@ -21,7 +21,7 @@ def test_imports_are_relative_to_the_file_and_the_environment_is_there(tmp_path,
     write(tmp_path, "{ scale: 0.1 }", "lib/weights.libsonnet")
     path = write(tmp_path, "{ n: std.parseInt(std.extVar('BEEM_TEST_EPOCHS')), w: import 'lib/weights.libsonnet' }")
     assert load_config(path).as_dict(quiet=True) == {"n": 3, "w": {"scale": 0.1}}
-    assert evaluate_jsonnet(path, {"BEEM_TEST_EPOCHS": "5"})["n"] == 5
+    assert load_config_dict(path, ext_vars={"BEEM_TEST_EPOCHS": "5"})["n"] == 5
 
 
 def test_a_missing_variable_is_named_with_its_place(tmp_path, monkeypatch):
@@ -38,7 +38,7 @@ def test_bytes_that_are_no_utf8_survive(tmp_path, monkeypatch):
     monkeypatch.setenv("BEEM_TEST_BYTES", os.fsdecode(b"/data/caf\xe9"))
     path = write(tmp_path, "{ dir: std.extVar('BEEM_TEST_BYTES') }")
     assert os.fsencode(load_config(path)["dir"]) == b"/data/caf\xe9"
-    archived = write(tmp_path, json.dumps(evaluate_jsonnet(path)), "config.json")
+    archived = write(tmp_path, json.dumps(load_config_dict(path)), "config.json")
     assert os.fsencode(load_config(archived)["dir"]) == b"/data/caf\xe9"
 
 
@@ -72,11 +72,11 @@ def test_a_missing_file(tmp_path):
 
 
 def test_yaml_and_json(tmp_path):
-    assert evaluate_jsonnet(write(tmp_path, "a: [1, 2.0]\n", "c.yaml")) == {"a": [1, 2.0]}
-    assert evaluate_jsonnet(write(tmp_path, '{"a": 1}', "c.json")) == {"a": 1}
-    assert evaluate_jsonnet(write(tmp_path, '{"a": 1, /* why */ }', "d.json")) == {"a": 1}
+    assert load_config_dict(write(tmp_path, "a: [1, 2.0]\n", "c.yaml")) == {"a": [1, 2.0]}
+    assert load_config_dict(write(tmp_path, '{"a": 1}', "c.json")) == {"a": 1}
+    assert load_config_dict(write(tmp_path, '{"a": 1, /* why */ }', "d.json")) == {"a": 1}
     with pytest.raises(ConfigurationError, match="e.yaml"):
-        evaluate_jsonnet(write(tmp_path, "a: [1", "e.yaml"))
+        load_config_dict(write(tmp_path, "a: [1", "e.yaml"))
 
 
 @pytest.mark.parametrize(
@@ -88,12 +88,12 @@ def test_yaml_and_json(tmp_path):
 )
 def test_a_key_that_stands_twice_is_not_dropped_silently(tmp_path, name, text, message):
     with pytest.raises(ConfigurationError, match=message):
-        evaluate_jsonnet(write(tmp_path, text, name))
+        load_config_dict(write(tmp_path, text, name))
 
 
 def test_yaml_may_merge_and_overwrite(tmp_path):
     path = write(tmp_path, "a: &a {x: 1, y: 2}\nb:\n  <<: *a\n  y: 3\n", "m.yaml")
-    assert evaluate_jsonnet(path)["b"] == {"x": 1, "y": 3}
+    assert load_config_dict(path)["b"] == {"x": 1, "y": 3}
 
 
 CONFIG = {"model": {"policy": {"type": "beem", "weights": "cost"}, "layers": [{"a": 1}, {"a": 2}]}, "epochs": 3}

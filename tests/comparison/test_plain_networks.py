@@ -11,7 +11,7 @@ import torch
 from beem_plugin.calibration.replay import replay
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.common.params import evaluate_jsonnet
+from beem_plugin.common.params import load_config_dict
 from beem_plugin.comparison.plain_networks import cascade_trace, distilled_config, full_depth, mixture, plain_config
 from beem_plugin.comparison.trainings.variants import Variant
 from beem_plugin.exits.policies import MaxProbability
@@ -21,7 +21,7 @@ BERT = {"config": {"model_type": "bert", "num_hidden_layers": 5}}
 
 
 def shipped(name: str) -> dict[str, Any]:
-    return evaluate_jsonnet(CONFIGS / f"{name}.jsonnet", {"GLUE_DIR": "data", "BEEM_BACKBONE": "a/model"})
+    return load_config_dict(CONFIGS / f"{name}.jsonnet", ext_vars={"GLUE_DIR": "data", "BEEM_BACKBONE": "a/model"})
 
 
 def test_it_is_the_network_that_the_preset_describes() -> None:

@@ -15,7 +15,7 @@ import tango.common
 
 import beem_plugin.components  # noqa: F401
 from beem_plugin.commands.subcommand import all_commands
-from beem_plugin.common.params import evaluate_jsonnet
+from beem_plugin.common.params import load_config_dict
 from tests.documentation.blocks import PAGES, README, Block, tables_of
 from tests.documentation.checks import PageRun, registry
 from tests.tiny_project import ROOT, sentences, write_backbone
@@ -93,7 +93,9 @@ def test_what_does_not_exist_is_found(
     language: str, code: str, options: dict[str, str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    config = evaluate_jsonnet(ROOT / "training_configs" / "rte_beem.jsonnet", {"BEEM_BACKBONE": "", "GLUE_DIR": ""})
+    config = load_config_dict(
+        ROOT / "training_configs" / "rte_beem.jsonnet", ext_vars={"BEEM_BACKBONE": "", "GLUE_DIR": ""}
+    )
     Path("base.json").write_text(json.dumps(config))
     with pytest.raises(AssertionError, match=message):
         PageRun(monkeypatch, []).check(Block(README, 1, language, code, options))
