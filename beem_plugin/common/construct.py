@@ -27,30 +27,21 @@ _LISTS = (list, tuple, set, frozenset, abc.Collection, abc.Iterable, abc.Mutable
 _MAPPINGS = (dict, abc.Mapping, abc.MutableMapping, OrderedDict)
 
 
-def construct(cls: type[T], params: Params | Mapping[str, Any] | str, **extras: Any) -> T:
+def construct(
+    cls: type[T],
+    params: Params | Mapping[str, Any] | str,
+    /,
+    constructor_to_call: Callable[..., Any] | None = None,
+    constructor_to_inspect: Callable[..., Any] | None = None,
+    entered: type | None = None,
+    **extras: Any,
+) -> T:
     """
     Builds any class from a config block, which is not consumed: a registered one by its `type`, a plain one by its
     constructor. A string is short for `{"type": string}`; `extras` are arguments from the program, of which those that
     the constructor does not take are dropped. Errors name the full path of the key, what was found and what is allowed.
+    Never calls `entered.from_params`, which may be the caller.
     """
-    return build(cls, params, extras)
-
-
-def check(cls: type, params: Mapping[str, Any], partial: bool = False) -> None:
-    """Raises what `construct` would raise about keys and types; with `partial`, further arguments are given later."""
-    recipe, block = resolve(cls, _plain(params), "")
-    _plan_block(recipe, block, "", {}, partial=partial)
-
-
-def build(
-    cls: type[T],
-    params: Params | Mapping[str, Any] | str,
-    extras: Mapping[str, Any],
-    constructor_to_call: Callable[..., Any] | None = None,
-    constructor_to_inspect: Callable[..., Any] | None = None,
-    entered: type | None = None,
-) -> T:
-    """`construct` with the arguments of `from_params`. Never calls `entered.from_params`, which may be the caller."""
     path = params.history.rstrip(".") if isinstance(params, Params) else ""
     block, type_path = _block_of(cls, params, path)
     if constructor_to_call is None:
@@ -58,6 +49,12 @@ def build(
     else:
         recipe = Recipe(cls.__name__, cls, constructor_to_inspect or constructor_of(cls), constructor_to_call)
     return typing.cast(T, _plan_block(recipe, block, path, extras, entered=entered)())
+
+
+def check(cls: type, params: Mapping[str, Any], partial: bool = False) -> None:
+    """Raises what `construct` would raise about keys and types; with `partial`, further arguments are given later."""
+    recipe, block = resolve(cls, _plain(params), "")
+    _plan_block(recipe, block, "", {}, partial=partial)
 
 
 def _plan_block(

@@ -20,7 +20,7 @@ from allennlp_light.nn.initializers import Initializer
 from allennlp_light.nn.regularizers import Regularizer
 from tango.common import Params
 
-from beem_plugin.common.construct import STANDARD_FROM_PARAMS, build, construct
+from beem_plugin.common.construct import STANDARD_FROM_PARAMS, construct
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.plugins import import_deferred
 from beem_plugin.common.recipes import REGISTRY_ROOTS
@@ -48,7 +48,7 @@ class FromParams(tango.common.FromParams):
         `construct`, for subclasses too that override this method and pass its arguments on. Extras are not passed to
         nested objects: annotate these as `Lazy[...]`.
         """
-        return build(cls, params_, extras, constructor_to_call, constructor_to_inspect, entered=cls)
+        return construct(cls, params_, constructor_to_call, constructor_to_inspect, entered=cls, **extras)
 
 
 class Registrable(FromParams, tango.common.Registrable):
