@@ -6,6 +6,7 @@ from typing import Any
 
 from beem_plugin.commands.subcommand import Argument, Subcommand
 from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.outputs import check_replaced
 
 logger = logging.getLogger(__name__)
 
@@ -49,8 +50,7 @@ class Export(Subcommand):
 
         folder = Path(args.folder).absolute()
         restore_folder(folder)
-        check_folder(folder, args.force)
-        check_inputs(folder, {"ARCHIVE": args.archive_file, "--weights-file": args.weights_file})
+        check_folder(folder, args.force, {"ARCHIVE": args.archive_file, "--weights-file": args.weights_file})
         archive = load_archive(args.archive_file, overrides=args.overrides, weights_file=args.weights_file)
         model = text_model(archive.model)
         reader = archive.validation_dataset_reader
@@ -79,24 +79,13 @@ class Export(Subcommand):
         return 0
 
 
-def check_folder(folder: Path, force: bool) -> None:
-    """Raises a `ConfigurationError` unless an export may go to the folder. Changes nothing."""
+def check_folder(folder: Path, force: bool, inputs: Mapping[str, str | None]) -> None:
+    """Raises a `ConfigurationError` unless an export may go to the folder, in which no input lies. Changes nothing."""
     from beem_plugin.execution.onnx.export import META_NAME
 
     if folder.exists() and not folder.is_dir():
         raise ConfigurationError(f"export: {folder} is a file, allowed: a folder")
-    if not folder.is_dir() or not any(folder.iterdir()):
-        return
-    if not force:
-        raise ConfigurationError(f"export: {folder} is not empty: --force deletes the export in it")
-    if not (folder / META_NAME).is_file():
-        raise ConfigurationError(
-            f"--force: {folder} does not look like an export (no {META_NAME} is in it), so it will not be deleted"
-        )
-
-
-def check_inputs(folder: Path, inputs: Mapping[str, str | None]) -> None:
-    """Raises a `ConfigurationError` if an input lies in the folder, whose content goes."""
+    check_replaced(folder, force, "export:", "--force deletes the export in it", "an export", [META_NAME])
     for name, path in inputs.items():
         if path is not None and Path(path).exists() and Path(path).resolve().is_relative_to(folder.resolve()):
             raise ConfigurationError(f"export: found {name} {path} in {folder}, allowed: a folder that holds no input")

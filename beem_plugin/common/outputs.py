@@ -64,6 +64,17 @@ def check_place(path: str | Path, name: str) -> Path | None:
     return folder
 
 
+def check_replaced(folder: Path, force: bool, name: str, advice: str, kind: str, marks: Sequence[str]) -> None:
+    """Raises a `ConfigurationError` unless a folder is empty, or has one of the `marks` of its kind with `force`."""
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return
+    if not force:
+        raise ConfigurationError(f"{name} {folder} is not empty: {advice}")
+    if not any((folder / mark).exists() for mark in marks):
+        missing = f"(no {', '.join(marks)} is in it)"
+        raise ConfigurationError(f"--force: {folder} does not look like {kind} {missing}, so it will not be deleted")
+
+
 def _files(source: str | None) -> Iterator[str]:
     """The real paths of the files in `source` that count as inputs."""
     if source is None or source == "-":

@@ -182,15 +182,12 @@ class Predictor(Registrable):
             good: list[Instance] = []
             for row in rows:
                 try:
-                    good.append(self._json_to_instance(row.values))
+                    good += self._batch_json_to_instances([row.values])
                 except DataError as error:
                     if good:
                         yield good
                     raise DataError(f"{row.place}: {error}" if row.place else str(error)) from None
             raise
-
-    def _json_to_instance(self, json_dict: JsonDict) -> Instance:
-        return self._batch_json_to_instances([json_dict])[0]
 
     def _untokenized(self, json_dicts: Sequence[JsonDict]) -> Sequence[Instance]:
         """`_batch_json_to_instances` for a predictor that tokenizes later."""

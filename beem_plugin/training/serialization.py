@@ -12,6 +12,7 @@ import transformers
 from beem_plugin.common.archive_files import CONFIG_NAME, META_NAME, package_version
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.files import locked, remove_leftovers, write_json
+from beem_plugin.common.outputs import check_replaced
 from beem_plugin.common.params import diff_configs
 
 METRICS_NAME = "metrics.json"
@@ -31,21 +32,13 @@ def check_serialization_dir(directory: Path, config: dict[str, Any], recover: bo
         with _locked_for_run(directory):
             _restore_replaced(directory)
     remove_leftovers(directory, CONFIG_NAME)  # a run that was killed at its start leaves nothing else
-    is_filled = directory.is_dir() and any(directory.iterdir())
-    if recover:
-        if not is_filled:
-            raise ConfigurationError(f"--recover: there is no run in {directory}")
-        _check_same_config(directory, config)
-    elif is_filled and not force:
-        raise ConfigurationError(
-            f"serialization directory {directory} is not empty: --recover goes on with the run in it, "
-            "--force deletes it"
-        )
-    elif is_filled and not any((directory / mark).exists() for mark in MARKS):
-        raise ConfigurationError(
-            f"--force: {directory} does not look like a training run (none of {', '.join(MARKS)} is in it), so "
-            "it will not be deleted"
-        )
+    if not recover:
+        advice = "--recover goes on with the run in it, --force deletes it"
+        check_replaced(directory, force, "serialization directory", advice, "a training run", MARKS)
+        return
+    if not directory.is_dir() or not any(directory.iterdir()):
+        raise ConfigurationError(f"--recover: there is no run in {directory}")
+    _check_same_config(directory, config)
 
 
 @contextmanager

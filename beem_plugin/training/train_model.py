@@ -22,7 +22,7 @@ from beem_plugin.training.epoch import write_metrics
 from beem_plugin.training.gradient_descent_trainer import GradientDescentTrainer  # noqa: F401  registers the default
 from beem_plugin.training.serialization import METRICS_NAME, VOCABULARY_DIR
 from beem_plugin.training.staged_trainer import StagedTrainer  # noqa: F401  registers "staged"
-from beem_plugin.training.trainer import Trainer, TrainingData, is_test, test_paths, with_means
+from beem_plugin.training.trainer import Trainer, TrainingData, test_paths, with_means
 
 logger = logging.getLogger(__name__)
 
@@ -175,7 +175,7 @@ class TrainModel(Registrable):
             split: make_loader(split, instances, (split != "train" and validation_data_loader) or data_loader)
             for split, instances in datasets.items()
         }
-        self.test_data_loaders = {split: loader for split, loader in loaders.items() if is_test(split)}
+        self.test_data_loaders = {split: loader for split, loader in loaders.items() if split.startswith("test")}
         self.trainer = trainer.construct(
             serialization_dir=directory,
             model=self.model,

@@ -120,11 +120,6 @@ def test_paths(test_data_path: str | dict[str, str] | None) -> dict[str, str]:
     return {} if test_data_path is None else {"test": test_data_path}
 
 
-def is_test(split: str) -> bool:
-    """Whether a split of `TrainingData` is test data."""
-    return split == "test" or split.startswith("test_")
-
-
 def with_means(metrics: Mapping[str, Mapping[str, Any]], prefix: str = "") -> dict[str, Any]:
     """The numbers of each test split as `<split>_<prefix><name>`; of several splits also their means, as `test_...`."""
     found = {f"{split}_{prefix}{name}": value for split, values in metrics.items() for name, value in values.items()}
