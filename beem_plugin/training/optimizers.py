@@ -1,4 +1,4 @@
-"""Optimizers of torch and transformers under AllenNLP's names."""
+"""Optimizers of torch and transformers under AllenNLP's names, and several of them at once."""
 
 import inspect
 from collections.abc import Callable
@@ -8,9 +8,9 @@ import torch
 from torch.nn import Parameter
 from transformers.optimization import Adafactor
 
-from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.errors import ConfigurationError, check_choice
 from beem_plugin.common.recipes import key_reference, with_keys_of
-from beem_plugin.common.registry import Registrable
+from beem_plugin.common.registry import Lazy, Registrable
 from beem_plugin.common.values import EMPTY
 from beem_plugin.training.parameter_groups import ParameterGroups, make_parameter_groups, with_rate_factors
 
@@ -115,20 +115,19 @@ class _DenseSparseAdam(torch.optim.SparseAdam):
         super().step()
 
 
-_ROWS: tuple[tuple[str, type, str, dict[str, Any]], ...] = (
-    ("adam", torch.optim.Adam, "Adam (Kingma and Ba, 2015), the default.", {}),
-    ("adamw", torch.optim.AdamW, "Adam with decoupled weight decay (Loshchilov and Hutter, 2019).", {}),
+_ROWS: tuple[tuple[Any, ...], ...] = (
+    ("adam", torch.optim.Adam, "Adam (Kingma and Ba, 2015), the default."),
+    ("adamw", torch.optim.AdamW, "Adam with decoupled weight decay (Loshchilov and Hutter, 2019)."),
     ("sgd", torch.optim.SGD, "Stochastic gradient descent, with optional momentum.", {"lr": EMPTY}),
-    ("rmsprop", torch.optim.RMSprop, "RMSprop (Hinton, 2012).", {}),
-    ("adagrad", torch.optim.Adagrad, "Adagrad (Duchi et al., 2011).", {}),
-    ("adadelta", torch.optim.Adadelta, "Adadelta (Zeiler, 2012).", {}),
-    ("adamax", torch.optim.Adamax, "Adamax (Kingma and Ba, 2015).", {}),
+    ("rmsprop", torch.optim.RMSprop, "RMSprop (Hinton, 2012)."),
+    ("adagrad", torch.optim.Adagrad, "Adagrad (Duchi et al., 2011)."),
+    ("adadelta", torch.optim.Adadelta, "Adadelta (Zeiler, 2012)."),
+    ("adamax", torch.optim.Adamax, "Adamax (Kingma and Ba, 2015)."),
     (
         "averaged_sgd",
         torch.optim.ASGD,
         "Averaged SGD (Polyak and Juditsky, 1992). As in AllenNLP, the averages stay in the optimizer's state: the "
         "weights that are evaluated and archived are not averaged.",
-        {},
     ),
     (
         "huggingface_adafactor",
@@ -142,17 +141,11 @@ _ROWS: tuple[tuple[str, type, str, dict[str, Any]], ...] = (
         _SparseAdam,
         "torch's SparseAdam: rows without a gradient keep their values and moments. All gradients must be sparse; for "
         'a model with dense gradients too, use "dense_sparse_adam" or "multi".',
-        {},
     ),
-    (
-        "dense_sparse_adam",
-        _DenseSparseAdam,
-        "Adam for parameters with dense gradients, SparseAdam for those with sparse ones.",
-        {},
-    ),
+    ("dense_sparse_adam", _DenseSparseAdam, "Adam for parameters with dense gradients, SparseAdam for sparse ones."),
 )
-for _name, _wrapped, _about, _options in _ROWS:
-    Optimizer.register(_name)(make_optimizer_class(_name, _wrapped, _about, **_options))
+for _name, _wrapped, _about, *_options in _ROWS:
+    Optimizer.register(_name)(make_optimizer_class(_name, _wrapped, _about, **dict(*_options)))
 
 _AdamW: Any = make_optimizer_class("huggingface_adamw", torch.optim.AdamW, "AdamW.", lr=1e-5, weight_decay=0.0)
 
@@ -174,3 +167,81 @@ class HuggingfaceAdamWOptimizer(_AdamW):
         if not correct_bias:
             raise ConfigurationError("correct_bias: found false, allowed: true")
         super().__init__(**options)
+
+
+@Optimizer.register("multi")
+class MultiOptimizer(Optimizer):
+    """
+    Optimizers by name; every parameter has one of them:
+
+        optimizer: {
+          type: 'multi',
+          optimizers: { default: { type: 'adamw', lr: 2e-5 }, exits: { type: 'sgd', lr: 0.1 } },
+          parameter_groups: [[['exits'], { optimizer_name: 'exits' }], [['bias'], { weight_decay: 0.0 }]],
+        }
+
+    Gradients are clipped together, and a learning rate scheduler sets the rates of all.
+
+    Registered as an `Optimizer` with name "multi".
+
+    # Parameters
+
+    optimizers : `dict[str, Optimizer]`
+        The one named "default" has the parameters that no group assigns to another; it is omitted if there are none.
+        Any other without a parameter is an error.
+    parameter_groups : `list[tuple[list[str], dict]]`
+        As for other optimizers; the option `optimizer_name` (or `name`) assigns the group to an optimizer.
+    """
+
+    def __init__(
+        self,
+        model_parameters: NamedParameters,
+        optimizers: dict[str, Lazy[Optimizer]],
+        parameter_groups: ParameterGroups,
+    ) -> None:
+        if "default" not in optimizers:
+            raise ConfigurationError(
+                f"optimizers: found {', '.join(optimizers) or 'none'}, allowed: one of them named 'default'"
+            )
+        groups_of: dict[str, list[dict[str, Any]]] = {name: [] for name in optimizers}
+        for _, options in parameter_groups:
+            name = options.get("optimizer_name", options.get("name", "default"))
+            check_choice("parameter_groups.optimizer_name", name, optimizers)
+        for group in make_parameter_groups(model_parameters, parameter_groups):
+            name = group.pop("name", "default")
+            groups_of[group.pop("optimizer_name", name)].append(group)
+        self.optimizers: dict[str, Optimizer] = {}
+        for name, optimizer in optimizers.items():
+            own = {parameter for group in groups_of[name] for parameter in group["params"]}
+            if own:
+                named = [(key, parameter) for key, parameter in model_parameters if parameter in own]
+                self.optimizers[name] = optimizer.construct(model_parameters=named, parameter_groups=groups_of[name])
+            elif name != "default":
+                raise ConfigurationError(
+                    f"optimizers.{name}: no trainable parameter is in a parameter group with optimizer_name {name!r}"
+                )
+        if not self.optimizers:
+            raise ConfigurationError("optimizer: there is no trainable parameter to optimize")
+        torch.optim.Optimizer.__init__(self, self._all_groups(), {})
+        self.param_groups = self._all_groups()
+
+    def _all_groups(self) -> list[dict[str, Any]]:
+        """The groups of the optimizers themselves, not copies: a rate that is set here is set there."""
+        return [group for optimizer in self.optimizers.values() for group in optimizer.param_groups]
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for optimizer in self.optimizers.values():
+            optimizer.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        if set(state_dict) != set(self.optimizers):
+            raise ConfigurationError(
+                f"the checkpoint's optimizers are {', '.join(state_dict)}, the config's {', '.join(self.optimizers)}"
+            )
+        for name, optimizer in self.optimizers.items():
+            optimizer.load_state_dict(state_dict[name])
+        # Loading replaces the dictionaries of the groups.
+        self.param_groups = self._all_groups()
