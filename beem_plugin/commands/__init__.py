@@ -2,11 +2,15 @@
 
 import os
 import re
+import signal
 import sys
+import threading
 import traceback
 from argparse import Namespace
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import NoReturn
 
 from beem_plugin.commands import (  # noqa: F401  importing them registers them
     ablate,
@@ -36,7 +40,6 @@ from beem_plugin.commands.subcommand import Subcommand, parse_args
 from beem_plugin.common.errors import BeemError
 from beem_plugin.common.logging import debugging, prepare_logging
 from beem_plugin.common.plugins import defer_import, import_package, import_plugins
-from beem_plugin.common.termination import SigTermReceived, sigterm_raises
 
 __all__ = ["Subcommand", "main"]
 
@@ -57,6 +60,27 @@ _TEXT_COMPONENTS = (
     "predictors.early_exit",
 )
 _NO_MEMORY = re.compile(r"can't allocate memory|DefaultCPUAllocator: not enough memory|std::bad_alloc")
+
+
+class SigTermReceived(KeyboardInterrupt):
+    """Handlers of Ctrl-C also apply."""
+
+
+@contextmanager
+def sigterm_raises() -> Iterator[None]:
+    """SIGTERM raises `SigTermReceived` within the block. No effect in other threads than the main one."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGTERM, _raise)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _raise(number: int, frame: FrameType | None) -> NoReturn:
+    raise SigTermReceived
 
 
 def main(prog: str | None = None, argv: Sequence[str] | None = None) -> int:

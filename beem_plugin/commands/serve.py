@@ -54,9 +54,9 @@ class Serve(Subcommand):
 
     def run(self, args: argparse.Namespace) -> Any:
         try:
-            from beem_plugin.serving import serve
+            from beem_plugin.serving.app import serve_from_args
         except ModuleNotFoundError as error:
             if (error.name or "").startswith("beem_plugin"):
                 raise
             raise ConfigurationError(f'serve: {error}; install the extra: pip install "beem_plugin[serve]"') from error
-        return serve.serve_from_args(args)
+        return serve_from_args(args)

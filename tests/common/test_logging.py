@@ -6,8 +6,8 @@ import signal
 
 import pytest
 
+from beem_plugin.commands import SigTermReceived, sigterm_raises
 from beem_plugin.common.logging import is_file_friendly, prepare_logging
-from beem_plugin.common.termination import SigTermReceived, sigterm_raises
 
 
 @pytest.fixture(autouse=True)
