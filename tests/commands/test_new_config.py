@@ -80,7 +80,9 @@ def test_the_shipped_config_is_one_that_is_written() -> None:
     found = Columns(["title"], "category", labels, [30] * 100)
     shipped = CONFIGS / "my_data.jsonnet"
     assert shipped.read_text() == config_for(found, "tickets.csv", "microsoft/mpnet-base", shipped.name, (12, 768))
-    assert "recommended(layers=4, exits=[2, 3, 4], width=192)" in config_for(found, "x", "minilm", "x.jsonnet", (6, 384))
+    assert "recommended(layers=4, exits=[2, 3, 4], width=192)" in config_for(
+        found, "x", "minilm", "x.jsonnet", (6, 384)
+    )
     quoted = Columns(["it's"], "a\\b", labels, [3] * 100)
     assert '"it\'s"' in config_for(quoted, "x", "bert-base-uncased", "x.jsonnet", (12, 768))
 
