@@ -182,6 +182,32 @@ def test_a_distilled_network_waits_for_its_teacher(tmp_path: Path) -> None:
     assert Launcher().train(run) == f"{teacher.directory.name}, seed 2, its teacher, is not trained"
 
 
+def test_a_student_follows_its_teacher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = base() | {"model": base()["model"] | {"objective": {"type": "final_exit"}}}
+    other = config | {"data_loader": {"batch_size": 2}}
+    variants = [Variant("taught", other, "taught", teacher="teacher"), Variant("alone", other, "alone")]
+    trainings = Trainings([Variant("teacher", config, "teacher"), *variants], tmp_path, seeds=2)
+    started: list[str] = []
+
+    def execute(self: Launcher, job: Job, log_path: Path) -> int:
+        started.append(name := f"{job.run.training.variants[0].name} {job.run.seed}")
+        log_path.write_text("error: no memory")
+        if name == "teacher 2":
+            return 1
+        job.run.serialization_dir.mkdir()
+        job.run.archive_path.touch()
+        job.run.record_path.write_text("{}")
+        return 0
+
+    monkeypatch.setattr(Launcher, "execute", execute)
+    errors = {str(run).partition("-")[0] + str(run)[-2:]: error for run, error in trainings.train(Launcher())}
+    # A student's place in the queue comes before those that are listed after it.
+    assert started == ["teacher 1", "teacher 2", "taught 1", "alone 1", "alone 2"]
+    failed = {name: str(error) for name, error in errors.items() if error is not None}
+    assert failed["teacher 2"].startswith("no memory (exit status 1") and "its teacher" in failed["taught 2"]
+    assert set(failed) == {"teacher 2", "taught 2"}
+
+
 def test_a_diff_shows_a_block_whose_type_changed_as_a_whole() -> None:
     changed = configs(
         {"a": {"model": {"exit_policy": {"weights": {"type": "cost", "scale": 0.2}}}, "trainer.num_epochs": 1}}

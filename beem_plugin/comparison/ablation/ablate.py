@@ -18,7 +18,7 @@ from beem_plugin.comparison.result import build
 from beem_plugin.comparison.trainings.launcher import Launcher
 from beem_plugin.comparison.trainings.runs import file_name, hash_of
 from beem_plugin.comparison.trainings.trained import TrainedRun, judge, judged, judging_steps
-from beem_plugin.comparison.trainings.trainings import Trainings, check_directory, say
+from beem_plugin.comparison.trainings.trainings import Trainings, check_directory, say, train_all
 from beem_plugin.comparison.trainings.variants import Variant, check_variants
 from beem_plugin.rendering.plots import plots_available
 
@@ -37,31 +37,45 @@ def ablate_from_args(args: argparse.Namespace) -> int:
     check_directory(directory, args.recover, args.force)
     if args.force:
         shutil.rmtree(directory, ignore_errors=True)
-    rows = ablate(Trainings(variants, directory, args.seeds), Launcher(args.jobs, args.include_package), args.measure)
+    trainings = Trainings(variants, directory, args.seeds)
+    (rows,) = ablate([trainings], Launcher(args.jobs, args.include_package), args.measure)
     title = f"{Path(args.base).stem}: {Path(args.variants).stem}"
     report(rows, directory, title, {"base": args.base, "variants": args.variants, "seeds": args.seeds})
     return 1 if any(row.errors for row in rows) else 0
 
 
-def ablate(trainings: Trainings, launcher: Launcher, with_seconds: bool = False) -> list[Row]:
+def ablate(plans: Sequence[Trainings], launcher: Launcher, with_seconds: bool = False) -> list[list[Row]]:
     """
-    Trains and judges the variants of `trainings`, the base first. `with_seconds` also times each variant on its engine,
-    once nothing else runs. The rows are in the variants' order, of a grid with `select` "best" the best setting only.
+    Trains and judges the variants of each of `plans`, its base first; their trainings share one queue. `with_seconds`
+    also times each variant on its engine, once nothing else runs. The rows are in the variants' order, of a grid with
+    `select` "best" the best setting only.
     """
-    base, directory = trainings.variants[0].config, trainings.folder
-    rows = {}
-    for variant in trainings.variants:
-        training = str(trainings.of[variant.name].directory.relative_to(directory))
-        rows[variant.name] = Row(variant, differences(base, variant.config), training)
-    for run, error in trainings.train(launcher, judging_steps):
+    rows = [rows_of(plan) for plan in plans]
+    owners = {run.serialization_dir: number for number, plan in enumerate(plans) for run in plan.runs}
+    for run, error in train_all(plans, launcher, judging_steps):
+        number = owners[run.serialization_dir]
         if error is None:
-            judge_all(TrainedRun(run), rows, directory)
+            judge_all(TrainedRun(run), rows[number], plans[number].folder)
             continue
         for variant in run.training.variants:
-            rows[variant.name].errors.append(f"seed {run.seed}: {error}")
-    for row in rows.values():
+            rows[number][variant.name].errors.append(f"seed {run.seed}: {error}")
+    return [finished(plan, list(own.values()), with_seconds) for plan, own in zip(plans, rows, strict=True)]
+
+
+def rows_of(trainings: Trainings) -> dict[str, Row]:
+    """The rows by name, without results."""
+    base, rows = trainings.variants[0].config, {}
+    for variant in trainings.variants:
+        training = str(trainings.of[variant.name].directory.relative_to(trainings.folder))
+        rows[variant.name] = Row(variant, differences(base, variant.config), training)
+    return rows
+
+
+def finished(trainings: Trainings, rows: Sequence[Row], with_seconds: bool) -> list[Row]:
+    """The judged rows that are kept, compared with the base."""
+    for row in rows:
         row.results.sort(key=lambda result: result["seed"])
-    kept = keep_best(list(rows.values()), lambda row: on_validation(row.variant, trainings.trained(row.name)))
+    kept = keep_best(rows, lambda row: on_validation(row.variant, trainings.trained(row.name)))
     for row in kept if with_seconds else ():
         add_seconds(row, trainings)
     compare_with_base(kept)

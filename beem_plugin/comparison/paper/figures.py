@@ -26,9 +26,10 @@ def run_figure(kind: str, given: Plan, launcher: Launcher) -> list[Path]:
     """Trains what is missing, and writes `figure_KIND.csv`, and with matplotlib `.svg` and `.png`."""
     lines: list[dict[str, Any]] = []
     panels = []
-    for backbone, task in given.cells():
-        variants = figure_variants(kind, given.variants(backbone, task), depth_of(backbone))
-        rows = ablate(given.trainings(backbone, task, variants), launcher)
+    cells = given.cells()
+    variants = [figure_variants(kind, given.variants(*cell), depth_of(cell[0])) for cell in cells]
+    plans = [given.trainings(*cell, own) for cell, own in zip(cells, variants, strict=True)]
+    for (backbone, task), rows in zip(cells, ablate(plans, launcher), strict=True):
         points = {family: points_of(family, rows) for family in dict.fromkeys(row.variant.family for row in rows)}
         for name, found in points.items():
             lines += [{"encoder": backbone, "task": task, "series": name, **point} for point in found]

@@ -101,8 +101,9 @@ def value_of(result: dict[str, Any]) -> float:
 
 def run_table(given: Plan, launcher: Launcher) -> list[TaskRows]:
     """Trains what is missing, and judges."""
-    plans = [(backbone, task, given.trainings(backbone, task)) for backbone, task in given.cells()]
-    return [TaskRows(*plan, ablate(plan[-1], launcher)) for plan in plans]
+    plans = [given.trainings(*cell) for cell in given.cells()]
+    found = ablate(plans, launcher)
+    return [TaskRows(*cell, plan, rows) for cell, plan, rows in zip(given.cells(), plans, found, strict=True)]
 
 
 def depth_of(encoder: str) -> int:

@@ -122,9 +122,9 @@ class Launcher:
             return None if run.is_finished else NOT_STARTED
         before = run.log_path.stat().st_size if run.log_path.exists() else 0
         status = self.execute(Job(run, steps, time.time()), run.log_path)
-        if status and not run.is_finished:
-            return f"{error_line(run.log_path, before)} (exit status {status}, {run.log_path})"
-        return None
+        if not status or run.is_finished:
+            return None
+        return f"{error_line(run.log_path, before)} (exit status {status}, {run.log_path})"
 
     def execute(self, job: Job, log_path: Path) -> int:
         """Runs a job in a process with its output in a file; the exit status."""

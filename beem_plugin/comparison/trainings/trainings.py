@@ -73,18 +73,8 @@ class Trainings:
         return [TrainedRun(run) for run in runs if run.is_finished]
 
     def train(self, launcher: Launcher, steps: Steps = no_steps) -> Iterator[tuple[TrainingRun, str | None]]:
-        """
-        Trains what is not done, and takes the `steps` of each run. Gives each run as it ends, or is found done, with
-        its error in one line or `None`.
-        """
-        self.remember()
-        runs = self.runs
-        done = sum(run.is_finished for run in runs)
-        size = f"{len(self.variants)} variants, {len(self.trainings)} trainings, {self.seeds} seeds"
-        say(f"{size}; {done} of {len(runs)} done")
-        for count, (run, error) in enumerate(launcher.run(runs, steps, say), 1):
-            say(f"[{count}/{len(runs)}] {run}: {error or 'trained'}")
-            yield run, error
+        """`train_all` of this comparison alone."""
+        return train_all([self], launcher, steps)
 
     def remember(self) -> None:
         """
@@ -107,6 +97,24 @@ class Trainings:
     def _directory(self, name: str, key: str) -> Path:
         folder = self.folder / "trainings"
         return next(iter(sorted(folder.glob(f"*-{key}"))), folder / f"{file_name(name)}-{key}")
+
+
+def train_all(
+    plans: Sequence[Trainings], launcher: Launcher, steps: Steps = no_steps
+) -> Iterator[tuple[TrainingRun, str | None]]:
+    """
+    Trains what is not done, the runs of several comparisons in one queue, and takes the `steps` of each run. Gives each
+    run as it ends, or is found done, with its error in one line or `None`.
+    """
+    for plan in plans:
+        plan.remember()
+    runs = [run for plan in plans for run in plan.runs]
+    variants, trainings = (sum(len(getattr(plan, name)) for plan in plans) for name in ("variants", "trainings"))
+    size = f"{variants} variants, {trainings} trainings, {plans[0].seeds} seeds"
+    say(f"{size}; {sum(run.is_finished for run in runs)} of {len(runs)} done")
+    for count, (run, error) in enumerate(launcher.run(runs, steps, say), 1):
+        say(f"[{count}/{len(runs)}] {run}: {error or 'trained'}")
+        yield run, error
 
 
 def check_directory(directory: Path, recover: bool, force: bool) -> None:
