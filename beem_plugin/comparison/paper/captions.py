@@ -1,5 +1,6 @@
 """Table 3: captioners under their own training, decoded under their published rules, and scored."""
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,12 +19,22 @@ COLUMNS = ("bleu_1", "bleu_4", "meteor", "cider", "spice", "rouge_l")
 
 
 def caption_variants(data: str, methods: Sequence[str], choices: Choices) -> list[Variant]:
-    """The methods on a task of `beem/captions.libsonnet`: `coco`, `shapes`."""
+    """
+    The methods on a task of `beem/captions.libsonnet`: `coco`, `shapes`, or one whose decoder is a language model that
+    was trained before, `flickr8k` and `flickr8k_large`; the image encoder of these stays as it came.
+    """
     more = {"evaluate_on_test": False} | ({} if choices.epochs is None else {"trainer.num_epochs": choices.epochs})
-    base = f"(import 'beem/captions.libsonnet').{data} + (import 'beem/captions.libsonnet')"
-    (final,) = choices.variants({"final": f"{base}.final"}, data, **more)
+    captions = "(import 'beem/captions.libsonnet')"
+    config = f"{captions}.{data} + {captions}.{{}}"
+    if data.startswith("flickr8k"):
+        config = f"{captions}.with_images_as_they_come({config})"
+    (final,) = choices.variants({"final": config.format("final")}, data, **more)
     layers = max(1, 3 * decoder_depth(final.config) // 4)
-    members = {key: f"{base}.{PRESETS.get(key, key).format(layers=layers)}" for key in methods}
+    members = {key: config.format(PRESETS.get(key, key).format(layers=layers)) for key in methods}
+    language_model = final.config["model"].get("initialize_from")
+    if language_model is not None and "reduced" in members:  # an exit of the same number is another exit there
+        blocks = {"archive": language_model, "include": [r"^decoder\.backbone\."]}
+        members["reduced"] += f" + {{ model+: {{ initialize_from: {json.dumps(blocks)} }} }}"
     return choices.variants(members, data, **more)
 
 

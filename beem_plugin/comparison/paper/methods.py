@@ -43,6 +43,7 @@ METHODS = {
     "past_future": Method("Global Past-Future", "past_future"),
     "mue": Method("MuE (text)", "mue"),
     "hashee": Method("HashEE", "hashee"),
+    "etfee": Method("ETFEE", "etfee"),
     "beem-a w/o fix": Method(
         "BEEM-A, one threshold", policy="beem-a", point={"thresholds": {"type": "best_on_validation"}}
     ),
