@@ -11,8 +11,8 @@ from beem_plugin.common.errors import ConfigurationError
 def checked_device(key: str, number: int) -> torch.device:
     """The CPU for -1, or a GPU; raises a `ConfigurationError` that names `key` if there is no such one."""
     if not -1 <= number < torch.cuda.device_count():
-        count = f"the count of GPUs, {torch.cuda.device_count()}"
-        raise ConfigurationError(f"{key}: found {number}, allowed: -1 (the CPU) or a number below {count}")
+        allowed = f"allowed: -1 (the CPU) or a number below the count of GPUs, {torch.cuda.device_count()}"
+        raise ConfigurationError(f"{key}: found {number}, {allowed}")
     return torch.device("cpu") if number == -1 else torch.device("cuda", number)
 
 

@@ -16,6 +16,7 @@ import beem_plugin.components  # noqa: F401
 from beem_plugin.calibration.curves import threshold_curve
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.comparison.paper import figures
+from beem_plugin.comparison.paper.captions import caption_variants
 from beem_plugin.comparison.paper.methods import CAPTION_METHODS, LAYOUTS, METHODS, Choices, shown_encoder, variants_of
 from beem_plugin.comparison.paper.paper_tables import parse, run
 from beem_plugin.comparison.paper.tables import depth_of
@@ -216,3 +217,15 @@ def test_layouts_name_known_methods_and_encoders() -> None:
 def test_wrong_arguments(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         run(parsed(*arguments, "--output", str(tmp_path)))
+
+
+def test_flickr8k_starts_from_its_language_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CAPTION_LM", "runs/words")
+    found = caption_variants("flickr8k", ["final", "reduced", "deebert"], Choices())
+    final, reduced, deebert = (variant.config for variant in found)
+    assert final["model"]["initialize_from"] == "runs/words"
+    # Exits of a network that is cut are not the language model's: only its blocks are taken over.
+    blocks = {"archive": "runs/words", "include": [r"^decoder\.backbone\."]}
+    assert reduced["model"]["initialize_from"] == blocks and reduced["model"]["decoder"]["exit_layers"] == [4]
+    frozen = final["trainer"]["no_grad"]
+    assert [set(frozen) <= set(stage["no_grad"]) for stage in deebert["trainer"]["stages"]] == [True, True]

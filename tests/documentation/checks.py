@@ -41,6 +41,14 @@ def registry(name: str) -> type:
     return next(base for base in tango.common.Registrable._registry if base.__name__ == name)
 
 
+def script_text(path: Path) -> str:
+    """A script, and the module of the package that its arguments are parsed in."""
+    text = path.read_text(encoding="utf-8")
+    for module in re.findall(r"^from (beem_plugin[.\w]*) import .*\bparse\b", text, re.MULTILINE):
+        text += (ROOT / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
+    return text
+
+
 class PageRun:
     """The blocks of one page, in order, in the working directory; commands in `done` have been run there before."""
 
@@ -86,7 +94,7 @@ class PageRun:
                 assert set(extra.split(",")) <= set(EXTRAS["options.extras_require"]), f"no extra {extra}"
         elif words[0] == "python" or "/" in words[0]:
             name, *arguments = words[1:] if words[0] == "python" else words
-            text = (ROOT / name).read_text(encoding="utf-8")
+            text = script_text(ROOT / name)
             for option in (word.partition("=")[0] for word in arguments if word.startswith("--")):
                 assert f'"{option}"' in text, f"{name} has no option {option}"
         else:

@@ -17,7 +17,7 @@ import beem_plugin.components  # noqa: F401
 from beem_plugin.commands.subcommand import all_commands
 from beem_plugin.common.params import load_config_dict
 from tests.documentation.blocks import PAGES, README, Block, tables_of
-from tests.documentation.checks import PageRun, registry
+from tests.documentation.checks import PageRun, registry, script_text
 from tests.tiny_project import ROOT, sentences, write_backbone
 
 # Without the quotes between the parts of a string.
@@ -116,7 +116,7 @@ def test_tables_name_what_exists(page: Path) -> None:
 def test_commands_and_options_in_the_text_exist(page: Path) -> None:
     commands = all_commands()
     options = {option for parser in commands.values() for option in parser._option_string_actions}
-    scripts = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "scripts").iterdir() if path.is_file())
+    scripts = "".join(script_text(path) for path in (ROOT / "scripts").iterdir() if path.is_file())
     options |= set(re.findall(r'"(--[a-z-]+)"', scripts)) | {"--strict", "--nproc_per_node", "--version"}
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     for code in re.findall(r"`([^`\n]+)`", text):

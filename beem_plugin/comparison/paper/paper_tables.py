@@ -9,7 +9,8 @@ without exits, with its layer speed-up; medians over seeds with their range.
 
 Tables and figures share trainings. What is done is kept: a second call goes on. Writes OUTPUT/table_N.md, .tex, .csv (a
 line a seed) and .json, which say which settings were run. Encoders and data come from the hub, or from the folders that
---backbone (or BEEM_BACKBONE) and GLUE_DIR name; COCO_FILE and --set are table 3's.
+--backbone (or BEEM_BACKBONE) and GLUE_DIR name. --set is table 3's, with COCO_FILE, or with FLICKR8K_FILE,
+IMAGE_ENCODER and CAPTION_LM, the folder of a language model that training_configs/captions/flickr8k_lm.jsonnet trained.
 
 The test sets of table 1 have no public labels: `allennlp glue-submission` writes what GLUE's site takes.
 """
@@ -49,6 +50,7 @@ from beem_plugin.comparison.trainings.launcher import Launcher
 from beem_plugin.comparison.trainings.trainings import Trainings, cost_table, say
 from beem_plugin.dataset_readers.glue_tasks import GLUE_TASKS, HUB_NAME
 
+SETS = ("coco", "flickr8k", "flickr8k_large", "shapes")
 SECONDS_A_LAYER = {"cpu": 4e-3, "gpu": 4e-5}
 """Of one sample in training: a layer of 768 with 40 tokens, one core or one H200."""
 
@@ -71,7 +73,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--tasks", nargs="+", choices=list(GLUE_TASKS), help="in place of the table's")
     parser.add_argument("--methods", nargs="+", metavar="M", help=f"in place of the table's: {', '.join(METHODS)}")
-    parser.add_argument("--set", choices=("coco", "shapes"), default="coco", help="of table 3: its images")
+    parser.add_argument("--set", choices=SETS, default="coco", help="of table 3: its images")
     parser.add_argument("--speedup", type=float, metavar="X", help="fit thresholds for this layer speed-up instead")
     parser.add_argument("--epochs", type=int, metavar="N", help="of every stage, in place of what the method publishes")
     parser.add_argument("--lr", type=float, metavar="X", help="in place of what the method publishes")
