@@ -17,7 +17,7 @@ from beem_plugin.calibration.curves import threshold_curve
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.comparison.paper import figures
 from beem_plugin.comparison.paper.captions import caption_variants
-from beem_plugin.comparison.paper.methods import CAPTION_METHODS, LAYOUTS, METHODS, Choices, shown_encoder, variants_of
+from beem_plugin.comparison.paper.methods import CAPTION_METHODS, LAYOUTS, METHODS, Choices, settings_of, shown_encoder, variants_of
 from beem_plugin.comparison.paper.paper_tables import parse, run
 from beem_plugin.comparison.paper.tables import depth_of
 from beem_plugin.comparison.rules import RULES, load_traces, rule_scores
@@ -229,3 +229,4 @@ def test_flickr8k_starts_from_its_language_model(monkeypatch: pytest.MonkeyPatch
     assert reduced["model"]["initialize_from"] == blocks and reduced["model"]["decoder"]["exit_layers"] == [4]
     frozen = final["trainer"]["no_grad"]
     assert [set(frozen) <= set(stage["no_grad"]) for stage in deebert["trainer"]["stages"]] == [True, True]
+    assert settings_of(found[0])["batch"] == "20"

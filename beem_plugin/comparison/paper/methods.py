@@ -192,10 +192,11 @@ def settings_of(variant: Variant) -> dict[str, str]:
     """What was run, for the table of settings: rates, batch, epochs by stage, the rule, and beams of captions."""
     trainer, decoding = variant.config["trainer"], variant.config["model"].get("decoding")
     stages = [{**trainer, **stage} for stage in trainer.get("stages") or [{}]]
+    loader = variant.config["data_loader"]
     found = {
         "rate": [f"{stage['optimizer']['lr']:g}" for stage in stages],
         "optimizer": [stage["optimizer"]["type"] for stage in stages],
-        "batch": [variant.config["data_loader"]["batch_size"]],
+        "batch": [loader["batch_size"] if "batch_size" in loader else loader["batch_sampler"]["batch_size"]],
         "epochs": [stage["num_epochs"] for stage in stages],
         "rule": [json.dumps(variant.policy)],
     }
