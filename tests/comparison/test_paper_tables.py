@@ -17,7 +17,15 @@ from beem_plugin.calibration.curves import threshold_curve
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.comparison.paper import figures
 from beem_plugin.comparison.paper.captions import caption_variants
-from beem_plugin.comparison.paper.methods import CAPTION_METHODS, LAYOUTS, METHODS, Choices, settings_of, shown_encoder, variants_of
+from beem_plugin.comparison.paper.methods import (
+    CAPTION_METHODS,
+    LAYOUTS,
+    METHODS,
+    Choices,
+    settings_of,
+    shown_encoder,
+    variants_of,
+)
 from beem_plugin.comparison.paper.paper_tables import parse, run
 from beem_plugin.comparison.paper.tables import depth_of
 from beem_plugin.comparison.rules import RULES, load_traces, rule_scores
