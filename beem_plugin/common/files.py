@@ -1,7 +1,5 @@
 """Atomic writes, temporary folders and locks."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

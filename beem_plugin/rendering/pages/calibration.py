@@ -17,6 +17,9 @@ ANSWERS = {True: "yes", False: "no", None: "-"}
 def calibration_page(evidence: dict[str, Any]) -> str:
     """HTML of `calibration_evidence`, or of what `report.json` holds; without matplotlib only tables."""
     report, rows, theory = evidence["calibration"], evidence["reliability"], evidence["theory"]
+    total = max(report["samples"], 1)
+    shares = [100 * count / total for count in report["exit_histogram"]]
+    wrong = None if report["error"] is None else [100 * one["errors"] / total for one in report["evidence"]]
     drawn, name = plots.plots_available(), policy_name(report["policy"])
     return render_page(
         "calibration.html",
@@ -27,7 +30,7 @@ def calibration_page(evidence: dict[str, Any]) -> str:
         fixed_exits=evidence["fixed_exits"],
         curve_image=data_uri(curve_figure(evidence)) if drawn and evidence["fixed_exits"] else None,
         curve_table=_curve_table(evidence["curve"]),
-        exits_image=data_uri(exits_figure(report)) if drawn else None,
+        exits_image=data_uri(plots.exits_plot(shares, wrong)) if drawn else None,
         exits_table=exits_table(report),
         recalibrated=bool(rows) and rows[0]["after"] is not None,
         reliability_image=data_uri(reliability_figure(rows)) if drawn and rows else None,
@@ -79,13 +82,6 @@ def curve_figure(evidence: dict[str, Any]) -> Any:
     last = 100 * (1 - report["final_error"])
     label = "accuracy on the calibration data (%)"
     return plots.speed_plot([plots.SpeedPanel(label, last, series, farthest=max(3.0, 1.25 * speed))])
-
-
-def exits_figure(report: dict[str, Any]) -> Any:
-    total = max(report["samples"], 1)
-    errors = [entry["errors"] for entry in report["evidence"]]
-    wrong = None if report["error"] is None else [100 * count / total for count in errors]
-    return plots.exits_plot([100 * count / total for count in report["exit_histogram"]], wrong)
 
 
 def reliability_figure(rows: Sequence[dict[str, Any]]) -> Any:
