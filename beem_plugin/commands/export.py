@@ -85,7 +85,7 @@ def check_folder(folder: Path, force: bool, inputs: Mapping[str, str | None]) ->
 
     if folder.exists() and not folder.is_dir():
         raise ConfigurationError(f"export: {folder} is a file, allowed: a folder")
-    check_replaced(folder, force, "export:", "--force deletes the export in it", "an export", [META_NAME])
+    check_replaced(folder, force, "export:", "is not empty: --force deletes the export in it", "an export", [META_NAME])
     for name, path in inputs.items():
         if path is not None and Path(path).exists() and Path(path).resolve().is_relative_to(folder.resolve()):
             raise ConfigurationError(f"export: found {name} {path} in {folder}, allowed: a folder that holds no input")

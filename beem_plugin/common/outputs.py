@@ -69,7 +69,7 @@ def check_replaced(folder: Path, force: bool, name: str, advice: str, kind: str,
     if not folder.is_dir() or not any(folder.iterdir()):
         return
     if not force:
-        raise ConfigurationError(f"{name} {folder} is not empty: {advice}")
+        raise ConfigurationError(f"{name} {folder} {advice}")
     if not any((folder / mark).exists() for mark in marks):
         missing = f"(no {', '.join(marks)} is in it)"
         raise ConfigurationError(f"--force: {folder} does not look like {kind} {missing}, so it will not be deleted")

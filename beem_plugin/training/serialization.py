@@ -33,7 +33,7 @@ def check_serialization_dir(directory: Path, config: dict[str, Any], recover: bo
             _restore_replaced(directory)
     remove_leftovers(directory, CONFIG_NAME)  # a run that was killed at its start leaves nothing else
     if not recover:
-        advice = "--recover goes on with the run in it, --force deletes it"
+        advice = "is not empty: --recover goes on with the run in it, --force deletes it"
         check_replaced(directory, force, "serialization directory", advice, "a training run", MARKS)
         return
     if not directory.is_dir() or not any(directory.iterdir()):
