@@ -26,12 +26,13 @@ from beem_plugin.comparison.paper.methods import (
     shown_encoder,
     variants_of,
 )
-from beem_plugin.comparison.paper.paper_tables import parse, run
+from beem_plugin.comparison.paper.paper_tables import run
 from beem_plugin.comparison.paper.tables import depth_of
 from beem_plugin.comparison.rules import RULES, load_traces, rule_scores
 from beem_plugin.rendering.plots import plots_available
 from tests.ablation_in_process import train_in_process
 from tests.tiny_caption_configs import DECODER, ENCODER
+from tests.tiny_project import load_script
 
 TINY = {"trainer.cuda_device": -1, "dataset_reader.max_instances": 24}
 IMAGES = {
@@ -50,7 +51,7 @@ Call = Callable[..., int]
 
 
 def parsed(*arguments: str) -> Any:
-    return parse(arguments)
+    return load_script("paper_tables")["parse"](arguments)
 
 
 @pytest.fixture(scope="module")

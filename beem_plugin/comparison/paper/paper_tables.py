@@ -1,19 +1,4 @@
-"""
-The paper's tables and figures, each from one command: trains every method as it was published, calibrates it on
-training data that were held out, and reports it at its own published operating point, as the difference to the network
-without exits, with its layer speed-up; medians over seeds with their range.
-
-    scripts/paper_tables --table 1 --seeds 5 --gpus 4 --per-gpu 3 --output runs/paper
-    scripts/paper_tables --figure alpha --gpus 4 --output runs/paper
-    scripts/paper_tables --table 1 --dry-run --output runs/paper
-
-Tables and figures share trainings. What is done is kept: a second call goes on. Writes OUTPUT/table_N.md, .tex, .csv (a
-line a seed) and .json, which say which settings were run. Encoders and data come from the hub, or from the folders that
---backbone (or BEEM_BACKBONE) and GLUE_DIR name. --set is table 3's, with COCO_FILE, or with FLICKR8K_FILE,
-IMAGE_ENCODER and CAPTION_LM, the folder of a language model that training_configs/captions/flickr8k_lm.jsonnet trained.
-
-The test sets of table 1 have no public labels: `allennlp glue-submission` writes what GLUE's site takes.
-"""
+"""`scripts/paper_tables`: the paper's tables and figures, each from one command."""
 
 import argparse
 import json
@@ -48,45 +33,10 @@ from beem_plugin.comparison.paper.tables import (
 )
 from beem_plugin.comparison.trainings.launcher import Launcher
 from beem_plugin.comparison.trainings.trainings import Trainings, cost_table, say
-from beem_plugin.dataset_readers.glue_tasks import GLUE_TASKS, HUB_NAME
+from beem_plugin.dataset_readers.glue_tasks import HUB_NAME
 
-SETS = ("coco", "flickr8k", "flickr8k_large", "shapes")
 SECONDS_A_LAYER = {"cpu": 4e-3, "gpu": 4e-5}
 """Of one sample in training: a layer of 768 with 40 tokens, one core or one H200."""
-
-
-def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument(
-        "--table",
-        choices=[*sorted([*(key for key in LAYOUTS if key.isdigit()), CAPTION_TABLE]), "methods"],
-        help="of the paper, or every method under its own training, swept as well, with traces for compare_policies",
-    )
-    what.add_argument("--figure", choices=list(FIGURES), help="accuracy and speed over alpha, or over lambda")
-    parser.add_argument(
-        "--output", type=Path, required=True, metavar="DIR", help="runs and tables; a second call goes on"
-    )
-    parser.add_argument("--seeds", type=int, default=5, metavar="N")
-    parser.add_argument(
-        "--backbone", nargs="+", metavar="NAME", help="encoders, in place of the table's: hub or folder"
-    )
-    parser.add_argument("--tasks", nargs="+", choices=list(GLUE_TASKS), help="in place of the table's")
-    parser.add_argument("--methods", nargs="+", metavar="M", help=f"in place of the table's: {', '.join(METHODS)}")
-    parser.add_argument("--set", choices=SETS, default="coco", help="of table 3: its images")
-    parser.add_argument("--speedup", type=float, metavar="X", help="fit thresholds for this layer speed-up instead")
-    parser.add_argument("--epochs", type=int, metavar="N", help="of every stage, in place of what the method publishes")
-    parser.add_argument("--lr", type=float, metavar="X", help="in place of what the method publishes")
-    parser.add_argument("--batch-size", type=int, metavar="N", help="in place of what the method publishes")
-    parser.add_argument("-o", "--overrides", default="{}", metavar="JSON", help="of every config")
-    parser.add_argument("--task-overrides", default="{}", metavar="JSON", help="by task, of every config on it")
-    parser.add_argument("--gpus", type=int, default=0, metavar="N", help="without, the CPU")
-    parser.add_argument("--per-gpu", type=int, default=1, metavar="N", help="trainings at a time on one GPU")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="trainings at a time without --gpus")
-    parser.add_argument("--metrics", nargs="+", default=["bleu", "meteor", "rouge_l", "cider"], help="of table 3")
-    parser.add_argument("--spice-jars", metavar="DIR", help="of table 3: CoreNLP 3.6.0 and its models")
-    parser.add_argument("--dry-run", action="store_true", help="print the runs, their time and what is downloaded")
-    return parser.parse_args(arguments)
 
 
 def run(args: argparse.Namespace) -> int:
