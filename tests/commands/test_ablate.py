@@ -99,7 +99,7 @@ def test_ablation_from_the_first_run_to_a_changed_config(
     assert second.returncode == 0, second.stderr
     assert "2 of 2 done" in second.stderr and weights.stat().st_mtime_ns == before
     again = {row["name"]: row for row in json.loads((out / "ablation.json").read_text())["rows"]}
-    assert again["patience"] == rows["patience"]
+    assert again["patience"] == rows["patience"] and again["base"] == rows["base"]
     assert again["confidence"]["layer_speedup"]["median"] >= 1
 
     # Another config under a name that is trained.

@@ -19,7 +19,7 @@ from beem_plugin.common.errors import ConfigurationError, DataError
 from beem_plugin.comparison.operating_curve import TraceJudge
 from beem_plugin.comparison.policy_files import NamedPolicy
 from beem_plugin.comparison.policy_grid import expand
-from beem_plugin.comparison.trainings.trained import judge
+from beem_plugin.comparison.trainings.judging import judge
 from beem_plugin.comparison.trainings.variants import Variant
 from beem_plugin.data import Instance, Vocabulary
 from beem_plugin.evaluation.trace import trace_archive

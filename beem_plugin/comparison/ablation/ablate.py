@@ -15,9 +15,10 @@ from beem_plugin.comparison.ablation.table import ablation_table, csv_record, fi
 from beem_plugin.comparison.ablation.variant_files import differences, read_variants
 from beem_plugin.comparison.report import write_report
 from beem_plugin.comparison.result import build
+from beem_plugin.comparison.trainings.judging import judge, judged, judging_steps
 from beem_plugin.comparison.trainings.launcher import Launcher
 from beem_plugin.comparison.trainings.runs import file_name, hash_of
-from beem_plugin.comparison.trainings.trained import TrainedRun, judge, judged, judging_steps
+from beem_plugin.comparison.trainings.trained import TrainedRun
 from beem_plugin.comparison.trainings.trainings import Trainings, check_directory, say, train_all
 from beem_plugin.comparison.trainings.variants import Variant, check_variants
 from beem_plugin.rendering.plots import plots_available

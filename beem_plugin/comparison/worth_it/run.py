@@ -18,9 +18,9 @@ from beem_plugin.comparison.exit_choice import choose_depth, choose_exits
 from beem_plugin.comparison.plain_networks import encoder_of, full_depth, plain_config, right_of_last_exit
 from beem_plugin.comparison.policy_files import errors_at, load_policies
 from beem_plugin.comparison.report import write_report
+from beem_plugin.comparison.trainings.judging import tracing_steps
 from beem_plugin.comparison.trainings.launcher import Launcher
 from beem_plugin.comparison.trainings.runs import file_name
-from beem_plugin.comparison.trainings.trained import tracing_steps
 from beem_plugin.comparison.trainings.trainings import Trainings, check_directory, cost_table, say
 from beem_plugin.comparison.trainings.variants import Variant, check_variants
 from beem_plugin.comparison.worth_it.networks import Networks, Plain, Traces
