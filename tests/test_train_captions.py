@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -113,10 +112,16 @@ def test_wrong_overrides_are_refused_in_one_line(
     assert words in str(stop.value) and "\n" not in str(stop.value)
 
 
-def test_an_unknown_key_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_an_unknown_key_is_refused_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """From another folder, where nothing but the script itself says where the package is."""
-    command = [sys.executable, str(ROOT / "scripts" / "train_captions"), "--set", "shapes", "--methods", "final"]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if Path(path).resolve() not in (ROOT, tmp_path)])
     given = ["--output", str(tmp_path), "--overrides", '{"model.decodng": 1}']
-    done = subprocess.run([*command, *given], capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 1 and "final 0: " in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    monkeypatch.setattr(sys, "argv", ["train_captions", "--set", "shapes", "--methods", "final", *given])
+    script = load_script("train_captions")
+    assert sys.path[0] == str(ROOT)
+    assert script["main"]() == 1
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert "final 0: " in line and "model.decodng" in line
