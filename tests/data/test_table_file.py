@@ -229,7 +229,7 @@ TABLES = st.lists(st.tuples(CELLS, CELLS), max_size=5).map(lambda table: [*table
 
 
 @given(table=TABLES, quoting=st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]), end=st.sampled_from(["\r\n", "\n"]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 def test_what_the_csv_module_writes_comes_back(
     table: list[tuple[str, str]], quoting: Any, end: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
