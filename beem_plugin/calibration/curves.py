@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,6 +73,10 @@ class Curve:
             return self
         return Curve(np.append(accuracy, self.accuracy), np.append(1.0, self.speedup), ["full depth", *self.settings])
 
+    def scaled(self, factor: float) -> Curve:
+        """With speeds relative to a network that is `factor` times as deep."""
+        return Curve(self.accuracy, factor * self.speedup, self.settings)
+
     def _knots(self) -> tuple[np.ndarray, np.ndarray]:
         """One point a speed: of several settings with the same speed, their mean accuracy."""
         speed, which, count = np.unique(self.speedup, return_inverse=True, return_counts=True)
@@ -93,6 +97,20 @@ class Curve:
     def summary(self) -> dict[str, Any]:
         """`area` between 1x and 3x in points, `accuracy_at` 1.5x, 2x, 2.5x; `None` where the curve does not reach."""
         return {"area": self.area(), "accuracy_at": {str(speed): self.at(speed) for speed in SPEEDS}}
+
+
+def joined(curves: Sequence[Curve | None], combine: Callable[..., np.ndarray], points: int = 60) -> Curve | None:
+    """
+    `combine` (mean, median) of curves, such as one a seed, at speeds that all reach; `None` where they share no two.
+    """
+    found = [curve for curve in curves if curve is not None and len(curve) > 1]
+    low, high = (end(curve.speedup[place] for curve in found) if found else 1 for end, place in ((max, 0), (min, -1)))
+    if len(found) < len(curves) or low >= high:
+        return None
+    # Even in the depth, not in the speed, which stretches the fast end.
+    speeds = (1 / np.linspace(1 / low, 1 / high, points)).clip(low, high)
+    values = np.array([between(*curve._knots(), speeds) for curve in found])
+    return Curve(combine(values, 0), speeds, [None] * points)
 
 
 def between(speed: np.ndarray, accuracy: np.ndarray, at: np.ndarray) -> np.ndarray:

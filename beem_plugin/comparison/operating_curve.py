@@ -99,8 +99,7 @@ class TraceJudge:
         report = None if self.calibration is None else policy.calibrate(self.calibration, *self.parameters)
         decisions = replay(policy, self.trace)
         outcome = outcome_of(decisions.exits, decisions.predictions, self.trace.labels, self.trace.num_exits)
-        measured = measure(self.trace, decisions.predictions, self.metrics)
-        result = self._result(name, policy, outcome, measured, report, bootstrap=bootstrap)
+        result = self._result(name, policy, outcome, report, bootstrap=bootstrap)
         result.right = right_of(self.trace, decisions)
         return Family(name, [result], policy), decisions
 
@@ -118,8 +117,7 @@ class TraceJudge:
         for place, outcome in replay_many([one for _, _, one, _ in fitted], self.trace):
             family, setting, one, report = fitted[place]
             name = f"{family.name}{', ' if setting.apart and setting.along else ' '}{describe(setting.along)}".rstrip()
-            measured = measure_outcome(self.trace, outcome, self.metrics)
-            results[place] = self._result(name, one, outcome, measured, report, setting.swept)
+            results[place] = self._result(name, one, outcome, report, setting.swept)
         for place, (family, *_) in enumerate(fitted):
             family.results.append(results[place])
         return families
@@ -151,12 +149,12 @@ class TraceJudge:
         name: str,
         policy: ExitPolicy,
         outcome: Outcome,
-        measured: dict[str, float],
         report: CalibrationReport | None,
         setting: dict[str, Any] | None = None,
         bootstrap: bool = False,
     ) -> PolicyResult:
         warnings = [] if report is None else list(report.warnings)
+        measured = measure_outcome(self.trace, outcome, self.metrics)
         return PolicyResult(
             name=name,
             n=len(self.trace),

@@ -106,7 +106,7 @@ def with_plain(found: TraceResult, path: str, plain: Sequence[str], metric: str)
     for one in found.families:
         one.results = [scaled(result, found.scale) for result in one.results]
         if one.curve is not None:
-            one.curve = replace(one.curve, speedup=found.scale * one.curve.speedup)
+            one.curve = one.curve.scaled(found.scale)
     curve = Curve(
         np.array([result.metrics[metric] for result in results]),
         np.array([result.layer_speedup for result in results]),

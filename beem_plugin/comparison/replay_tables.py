@@ -3,7 +3,6 @@
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from beem_plugin.calibration.curves import Curve
@@ -133,8 +132,7 @@ def speed_panels(traces: Sequence[TraceResult], metric: str) -> list[SpeedPanel]
     panels = []
     for trace in traces:
         last = 100 * trace.families[0].results[0].final_metrics[metric]
-        fixed = fixed_exits(trace.trace, metric)
-        fixed = replace(fixed, speedup=trace.scale * fixed.speedup)
+        fixed = fixed_exits(trace.trace, metric).scaled(trace.scale)
         dots = fixed.speedup.tolist(), (100 * fixed.accuracy).tolist()
         panel = SpeedPanel(f"{metric} (%)", last, [Series("all samples at one exit", -1, _line(fixed), dots)])
         panel.title = trace.name or ""

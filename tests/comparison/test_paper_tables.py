@@ -230,7 +230,7 @@ def test_wrong_arguments(tmp_path: Path, arguments: tuple[str, ...], message: st
 
 def test_flickr8k_starts_from_its_language_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CAPTION_LM", "runs/words")
-    found = caption_variants("flickr8k", ["final", "reduced", "deebert"], Choices())
+    found = caption_variants("flickr8k", {key: key for key in ("final", "reduced", "deebert")}, Choices())
     final, reduced, deebert = (variant.config for variant in found)
     assert final["model"]["initialize_from"] == "runs/words"
     # Exits of a network that is cut are not the language model's: only its blocks are taken over.

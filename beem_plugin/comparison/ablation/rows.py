@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from beem_plugin.calibration.curves import Curve
+from beem_plugin.calibration.curves import Curve, joined
 from beem_plugin.comparison.ablation.variant_files import Difference as ConfigDifference, at, flat, in_one_line, to_json
 from beem_plugin.comparison.trainings.variants import BASE, Variant
 from beem_plugin.evaluation.statistics import Difference, mcnemar, paired_difference
 from beem_plugin.rendering.tables import Estimate
 
-CURVE_POINTS = 60
 SPREADS = (
     "layer_speedup", "average_exit", "average_layer", "layer_speedup_over_base", "gmacs", "mac_speedup_over_base",
     "seconds", "measured_speedup_over_base", "training_seconds", "validation_score",
@@ -60,16 +59,7 @@ class Row:
 
     def curve(self) -> Curve | None:
         """The median accuracy over seeds at each speed that all of them reach."""
-        curves = [result["curve"] for result in self.results]
-        if not curves or any(curve is None or len(curve) < 2 for curve in curves):
-            return None
-        low, high = max(c.speedup[0] for c in curves), min(c.speedup[-1] for c in curves)
-        if low >= high:
-            return None
-        # Even in the depth, not in the speed, which stretches the fast end.
-        speeds = (1 / np.linspace(1 / low, 1 / high, CURVE_POINTS)).clip(low, high)
-        values = np.array([[curve.at(float(speed)) for speed in speeds] for curve in curves], dtype=float)
-        return Curve(np.median(values, 0), speeds, [None] * len(speeds))
+        return joined([result["curve"] for result in self.results], np.median)
 
     def figures(self) -> dict[str, Any]:
         """`SAME`, and the spreads of all numbers, those of a block as `metrics.accuracy`; empty without results."""

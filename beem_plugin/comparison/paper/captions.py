@@ -1,11 +1,12 @@
 """Table 3: captioners under their own training, decoded under their published rules, and scored."""
 
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from beem_plugin.comparison.caption_runs import caption_steps, captions_of
+from beem_plugin.common.params import apply_overrides
 from beem_plugin.comparison.caption_scores import METRIC_NAMES, score_rows
+from beem_plugin.comparison.caption_table import caption_steps, captions_of
 from beem_plugin.comparison.paper.methods import CAPTION_METHODS, Choices
 from beem_plugin.comparison.paper.tables import spread
 from beem_plugin.comparison.trainings.launcher import Launcher
@@ -13,29 +14,43 @@ from beem_plugin.comparison.trainings.trainings import Trainings
 from beem_plugin.comparison.trainings.variants import Variant
 from beem_plugin.rendering.tables import Column, Table, text
 
-PRESETS = {"reduced": "reduced({layers})", "mue": "mue()", "beem-a": "beem_a", "beem-c": "beem_c"}
+PRESETS = {"mue": "mue()", "beem-a": "beem_a", "beem-c": "beem_c"}
 """Members of `beem/captions.libsonnet` of another name."""
 COLUMNS = ("bleu_1", "bleu_4", "meteor", "cider", "spice", "rouge_l")
 
 
-def caption_variants(data: str, methods: Sequence[str], choices: Choices) -> list[Variant]:
+def caption_variants(
+    data: str, presets: Mapping[str, str], choices: Choices, layers: int | None = None, **more: Any
+) -> list[Variant]:
     """
-    The methods on a task of `beem/captions.libsonnet`: `coco`, `shapes`, or one whose decoder is a language model that
-    was trained before, `flickr8k` and `flickr8k_large`; the image encoder of these stays as it came.
+    The methods on a task of `beem/captions.libsonnet`: `coco`, `shapes`, or one with a language model. `presets` are
+    members of that file by method; "reduced" keeps `layers` blocks (default: three quarters). `more` are overrides.
     """
-    more = {"evaluate_on_test": False} | ({} if choices.epochs is None else {"trainer.num_epochs": choices.epochs})
+    more = {"evaluate_on_test": False, **more}
+    more |= {} if choices.epochs is None else {"trainer.num_epochs": choices.epochs}
     captions = "(import 'beem/captions.libsonnet')"
     config = f"{captions}.{data} + {captions}.{{}}"
-    if data.startswith("flickr8k"):
+    if has_language_model(data):  # the image encoder stays as it came
         config = f"{captions}.with_images_as_they_come({config})"
-    (final,) = choices.variants({"final": config.format("final")}, data, **more)
-    layers = max(1, 3 * decoder_depth(final.config) // 4)
-    members = {key: config.format(PRESETS.get(key, key).format(layers=layers)) for key in methods}
-    language_model = final.config["model"].get("initialize_from")
-    if language_model is not None and "reduced" in members:  # an exit of the same number is another exit there
-        blocks = {"archive": language_model, "include": [r"^decoder\.backbone\."]}
-        members["reduced"] += f" + {{ model+: {{ initialize_from: {json.dumps(blocks)} }} }}"
-    return choices.variants(members, data, **more)
+    members = {key: config.format(preset) for key, preset in presets.items()}
+    own: dict[str, Any] = {}  # of "reduced", whatever the others are given
+    if "reduced" in members:
+        (final,) = choices.variants({"final": config.format("final")}, data, **more)
+        layers = layers or max(1, 3 * decoder_depth(final.config) // 4)
+        members["reduced"] = config.format(f"reduced({layers})")
+        own["model.decoder.exit_layers"] = [layers]
+        if (trained := final.config["model"].get("initialize_from")) is not None:
+            # An exit of the same number is another exit there.
+            own["model.initialize_from"] = {"archive": trained, "include": [r"^decoder\.backbone\."]}
+    return [
+        replace(one, config=apply_overrides(one.config, own)) if one.name == "reduced" else one
+        for one in choices.variants(members, data, **more)
+    ]
+
+
+def has_language_model(data: str) -> bool:
+    """Whether the decoder of a task is a language model that was trained before."""
+    return data.startswith("flickr8k")
 
 
 def decoder_depth(config: dict[str, Any]) -> int:

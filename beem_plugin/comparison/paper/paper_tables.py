@@ -9,7 +9,7 @@ from typing import Any
 
 from beem_plugin.common.caption_metrics import check_metrics
 from beem_plugin.common.errors import ConfigurationError, check_choice, check_least
-from beem_plugin.comparison.paper.captions import caption_variants, decoder_depth, run_caption_table
+from beem_plugin.comparison.paper.captions import PRESETS, caption_variants, decoder_depth, run_caption_table
 from beem_plugin.comparison.paper.figures import run_figure
 from beem_plugin.comparison.paper.methods import (
     CAPTION_METHODS,
@@ -86,7 +86,7 @@ def caption_table(args: argparse.Namespace, choices: Choices, launcher: Launcher
     for method in methods:
         check_choice("--methods", method, CAPTION_METHODS)
     check_metrics(args.metrics, args.spice_jars)
-    variants = caption_variants(args.set, methods, choices)
+    variants = caption_variants(args.set, {key: PRESETS.get(key, key) for key in methods}, choices)
     trainings = Trainings(variants, args.output / "runs" / args.set, args.seeds)
     if args.dry_run:
         depths = {args.set: decoder_depth(variants[0].config)}

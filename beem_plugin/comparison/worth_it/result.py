@@ -1,11 +1,12 @@
 """The result of `worth-it` as data, as a table and as a plot."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from beem_plugin.comparison.worth_it.networks import Alternative, Networks, layers_text, right_at
+from beem_plugin.calibration.curves import Curve, joined, threshold_curve
+from beem_plugin.comparison.worth_it.networks import Alternative, Networks, layers_text
 from beem_plugin.comparison.worth_it.options import Option
 from beem_plugin.comparison.worth_it.verdicts import LAYERS, Verdict, headline
 from beem_plugin.evaluation.statistics import Difference, mean_and_error
@@ -15,7 +16,6 @@ from beem_plugin.rendering.tables import Column, Estimate, Table, text
 EXITS = "early exits"
 COSTS = {LAYERS: "layers", "single": "seconds one by one", "file": "seconds of a file"}
 FARTHEST = 3.5
-SPEEDS_SHOWN = np.linspace(1, FARTHEST, 60)
 
 
 @dataclass
@@ -104,29 +104,25 @@ def trade_off(result: WorthIt, networks: Networks) -> Any:
     )
     for look, family in enumerate(dict.fromkeys(one.family for one in result.options)):
         own = [one for one in result.options if one.family == family]
-        line = swept(own[0], networks) if own[0].fitted else mixed(family, networks)
+        line = swept(own[0], networks) if own[0].fitted else mixed(own if full in own else [full, *own])
         dots = [one.layer_speedup for one in own], [100 * one.accuracy for one in own]
         panel.series.append(Series(family, look, line, dots))
     return speed_plot([panel])
 
 
-def mixed(family: str, networks: Networks) -> tuple[list[float], list[float]]:
-    """The mean curve over seeds of plain networks that share the samples."""
-    alternative = next(one for one in networks.alternatives(()) if one.name == family)
-    fastest, slowest = (networks.depth / alternative.members[end].layers for end in (0, -1))
-    inside = [speed for speed in SPEEDS_SHOWN.tolist() if slowest <= speed <= fastest]
-    right = [networks.right_at(alternative, networks.depth / speed, "reported") for speed in inside]
-    return inside, [100 * float(values.mean()) for values in right]
-
-
 def swept(one: Option, networks: Networks) -> tuple[list[float], list[float]] | None:
     """The mean curve over seeds of a rule with a score, one threshold for all exits, between the speeds it reaches."""
+    if any(fitted.policy.score_key() is None for fitted in one.fitted):
+        return None
     seeds = networks.exits if one.kind == "exits" else networks.cascade(Alternative(one.members, is_cascade=True))
     pairs = [(fitted.policy, traces.reported) for fitted, traces in zip(one.fitted, seeds, strict=True)]
-    if any(policy.score_key() is None for policy, _ in pairs):
-        return None
-    found = [(policy.scores(trace), trace.costs_under(policy)) for policy, trace in pairs]
-    depth = networks.depth
-    inside = [speed for speed in SPEEDS_SHOWN.tolist() if all(own[0] <= depth / speed <= own[-1] for _, own in found)]
-    values = [[right_at(table, own, depth / speed).mean() for table, own in found] for speed in inside]
-    return inside, [100 * float(np.mean(each)) for each in values]
+    tables = [replace(policy.scores(trace), exit_costs=trace.costs_under(policy)) for policy, trace in pairs]
+    curve = joined([threshold_curve(table).scaled(networks.depth / table.full_cost) for table in tables], np.mean)
+    return None if curve is None else (curve.speedup.tolist(), (100 * curve.accuracy).tolist())
+
+
+def mixed(plain: list[Option]) -> tuple[list[float], list[float]]:
+    """The mean curve over seeds of plain networks, the deepest first, that share the samples."""
+    accuracy, speeds = (np.array([getattr(one, name) for one in plain]) for name in ("accuracy", "layer_speedup"))
+    x, y = Curve(accuracy, speeds, plain).line()
+    return x.tolist(), (100 * y).tolist()
