@@ -1,6 +1,7 @@
 """`python -m beem_plugin.training_process`: runs the pickled job of a `Launcher` that it reads from standard input."""
 
 import pickle
+import signal
 import sys
 from argparse import Namespace
 
@@ -14,6 +15,9 @@ class RunJob(Subcommand):
     arguments = ("--file-friendly-logging",)
 
     def run(self, args: Namespace) -> None:
+        # Ctrl-C reaches all processes of a terminal. The launcher answers it with one SIGTERM to each training: an
+        # interrupt before that would make it the second, which ends the archiving of the best epoch.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         pickle.load(sys.stdin.buffer)()
 
 

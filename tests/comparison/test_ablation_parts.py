@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import functools
+import io
 import json
+import pickle
+import signal
+from argparse import Namespace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from beem_plugin.calibration.curves import Curve
+from beem_plugin.commands import SigTermReceived, sigterm_raises
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.comparison.ablation.rows import Row, compare_with_base, find_sweeps, keep_best, reference_of
 from beem_plugin.comparison.ablation.table import ablation_table, csv_record, notes, trade_off_figure
@@ -21,6 +28,7 @@ from beem_plugin.comparison.trainings.trainings import Trainings
 from beem_plugin.comparison.trainings.variants import Variant
 from beem_plugin.rendering.plots import plots_available
 from beem_plugin.rendering.tables import write_csv
+from beem_plugin.training_process import RunJob
 
 
 def base() -> dict[str, Any]:
@@ -407,3 +415,21 @@ def test_every_training_gets_a_gpu_and_gives_it_back(tmp_path: Path, monkeypatch
     launcher.execute(job, tmp_path / "log")
     launcher.execute(job, tmp_path / "log")
     assert seen == ["0", "1", "1"] and launcher.jobs == 2
+
+
+def test_a_training_process_ends_by_the_launchers_signal_and_not_by_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C reaches it, too, and the launcher's SIGTERM after it would interrupt the archiving of the best epoch."""
+
+    def run_job_that_gets(number: signal.Signals) -> None:
+        job = io.BytesIO(pickle.dumps(functools.partial(signal.raise_signal, number)))
+        monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=job))
+        with sigterm_raises():
+            RunJob("run-job").run(Namespace())
+
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        run_job_that_gets(signal.SIGINT)
+        with pytest.raises(SigTermReceived):
+            run_job_that_gets(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGINT, before)
