@@ -160,6 +160,10 @@ def restore_checkpoint(trainer: RunningTrainer) -> None:
     """Restores the newest checkpoint, if there is one."""
     loaded = trainer.checkpointer.load()
     if loaded is None:
+        if any(trainer.serialization_dir.glob("metrics_epoch_*.json")):
+            logger.warning(
+                "%s has finished epochs but no checkpoint: they are trained again", trainer.serialization_dir
+            )
         return
     model_state, state = loaded
     processes, place = trainer.accelerator.num_processes, f"the checkpoint in {trainer.serialization_dir}"

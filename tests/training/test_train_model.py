@@ -6,6 +6,7 @@ import json
 import sys
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -137,6 +138,16 @@ def test_interrupt_after_an_epoch_archives_the_best_so_far(tmp_path: Path) -> No
     metrics = read_metrics(run)
     assert metrics["epoch"] == 0 and metrics["calibrated"] is True
     assert (run / "model.tar.gz").exists()
+
+
+def test_recovering_without_checkpoints_says_that_epochs_are_trained_again(tmp_path: Path, caplog: Any) -> None:
+    config = params(trainer__checkpointer={"save_completed_epochs": False})
+    train_model(config, tmp_path)
+    assert "trained again" not in caplog.text
+    before = read_metrics(tmp_path)
+    train_model(config, tmp_path, recover=True)
+    assert "has finished epochs but no checkpoint: they are trained again" in caplog.text
+    assert read_metrics(tmp_path) == before
 
 
 def test_interrupt_in_the_first_epoch_archives_nothing(tmp_path: Path) -> None:
