@@ -2,7 +2,11 @@
 
 import logging
 import re
+import signal
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,8 +27,28 @@ STATE_FILE = re.compile(r"training_state_e(\d+)_b(\d+)\.th$")
 
 def save_torch(obj: Any, path: Path) -> None:
     """`torch.save` under a temporary name, so that a killed process never leaves a partial file."""
-    with atomic_write(path, "wb") as file:
+    with interrupts_deferred(), atomic_write(path, "wb") as file:
         torch.save(obj, file)
+
+
+@contextmanager
+def interrupts_deferred() -> Iterator[None]:
+    """Ctrl-C and SIGTERM act at the end of the block: within `torch.save` their exception aborts the process."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    received: list[int] = []
+    previous = {
+        number: signal.signal(number, lambda number, frame: received.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+        for signal_number in received:  # until one raises
+            signal.raise_signal(signal_number)
 
 
 def load_torch(path: Path) -> Any:

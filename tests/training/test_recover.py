@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from beem_plugin.commands import SigTermReceived, sigterm_raises
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.training import checkpointer as checkpointer_module
 from beem_plugin.training.checkpointer import Checkpointer
@@ -130,3 +131,25 @@ def test_checkpoints_hold_no_code(tmp_path: Path) -> None:
     assert kinds == {"best.th", "model_state", "training_state"}
     newest = max((name for name in loaded if name.startswith("training_state")), key=lambda name: int(name[16]))
     assert loaded[newest]["learning_rate_scheduler"]["milestones"] == {1: 1, 2: 1}
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_signal_within_a_save_acts_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ignored: bool) -> None:
+    """An exception from within `torch.save`'s writing aborts the process; an ignored Ctrl-C hides no SIGTERM."""
+    saved = torch.save
+
+    def save(obj: object, file: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGTERM)
+        saved(obj, file)
+
+    monkeypatch.setattr(torch, "save", save)
+    before = signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, signal.SIG_IGN if ignored else signal.default_int_handler)
+    try:
+        with sigterm_raises(), pytest.raises(KeyboardInterrupt) as raised:
+            checkpointer_module.save_torch({"weight": torch.ones(2)}, tmp_path / "best.th")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert (raised.type is SigTermReceived) == ignored
+    assert torch.equal(checkpointer_module.load_torch(tmp_path / "best.th")["weight"], torch.ones(2))
