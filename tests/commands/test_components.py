@@ -8,8 +8,6 @@ import pytest
 
 from tests.forked import command
 
-from .test_main import python
-
 READER = """
     from beem_plugin.data.dataset_reader import DatasetReader
 
@@ -39,9 +37,7 @@ def project(tmp_path):
 
 
 def test_a_users_own_package_is_found(project):
-    result = python(
-        "-m", "beem_plugin", "count-instances", "config.jsonnet", "--include-package", "my-package", cwd=project
-    )
+    result = command("count-instances", "config.jsonnet", "--include-package", "my-package", folder=project)
     assert result.stdout == "Success! One epoch of training contains 6 instances.\n", result.stderr
     assert not (project / "mark").exists()
 
