@@ -44,7 +44,7 @@ def test_the_risk_exceeds_epsilon_with_probability_delta_at_most(
 
 @pytest.mark.parametrize("config", [{"method": "ltt_binomial"}, {"method": "crc"}])
 def test_one_threshold_an_exit(population: ScoreTable, config: dict[str, Any]) -> None:
-    draws = 60
+    draws = 40
     strategy = RiskControlled(epsilon=EPSILON, delta=DELTA, per_exit=True, **config)
     coverage = simulate_coverage(population, strategy, 600, draws)
     if config["method"] == "crc":
