@@ -24,6 +24,7 @@ from tests.tiny_captioner import GPT2, VIT, policy, settled, settled_images
 
 LENGTH = 5
 BEEM: dict[str, Any] = {"type": "beem", "weights": "cost", "thresholds": 0.3}
+FEW = [2, 4, 6]  # a policy's step is traced for each exit, which takes longer than the captions
 
 
 @pytest.fixture(autouse=True)
@@ -114,7 +115,7 @@ def test_a_learned_rule() -> None:
 
 
 def test_batches_of_all_sizes_and_lengths() -> None:
-    model = captioner()
+    model = captioner(exit_layers=FEW)
     for count in (1, 3, 2):
         same(*decode(model, BEEM, images(count)))
     assert len(model.decoding.compiled.decoders) == 2  # for 4 and 2 rows: a larger batch needs other buffers
@@ -227,7 +228,7 @@ CHANGES = [hooked_everywhere, halved, another_head, trained, moved, another_modu
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 def test_no_answer_is_stale_after_the_network_changes(change: Callable[[MultiExitCaptioner], None]) -> None:
-    model = captioner()
+    model = captioner(exit_layers=FEW)
     before, _ = decode(model, BEEM, images(2), max_length=3)
     assert is_compiled(model)
     change(model)
@@ -262,7 +263,7 @@ def test_no_answer_is_stale_after_the_policy_changes() -> None:
 
 
 def test_ways_to_fill_in_skipped_blocks_do_not_mix() -> None:
-    model = captioner()
+    model = captioner(exit_layers=FEW)
     for skipped in (*SKIPPED, "propagate"):
         model.decoding.skipped_blocks = SkippedBlocks.from_params({"type": skipped})
         same(*decode(model, BEEM))
@@ -270,7 +271,7 @@ def test_ways_to_fill_in_skipped_blocks_do_not_mix() -> None:
 
 
 def test_networks_in_turn_do_not_mix() -> None:
-    model, other = captioner(), captioner()
+    model, other = captioner(exit_layers=FEW), captioner(exit_layers=FEW)
     halved(other)
     other.decoding = model.decoding
     for one in (model, other, model):
@@ -278,7 +279,7 @@ def test_networks_in_turn_do_not_mix() -> None:
 
 
 def test_training_and_copies_drop_what_is_compiled() -> None:
-    model = captioner()
+    model = captioner(exit_layers=FEW)
     decode(model, BEEM)
     assert is_compiled(model) and not is_compiled(copy.deepcopy(model))
     model.train()
@@ -287,7 +288,7 @@ def test_training_and_copies_drop_what_is_compiled() -> None:
 
 def test_compiled_decoders_that_are_not_used_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled_captions, "MAX_DECODERS", 2)
-    model = captioner()
+    model = captioner(exit_layers=FEW)
     for threshold in (0.2, 0.4, 0.6):
         decode(model, {"type": "max_probability", "thresholds": threshold}, images(1), max_length=2)
     assert len(model.decoding.compiled.decoders) == 2
@@ -300,7 +301,7 @@ def test_what_fails_is_decoded_on_the_plain_path(
         raise RuntimeError("operation not permitted when stream is capturing\nand more")
 
     monkeypatch.setattr("beem_plugin.decoding.mixed_depths.mixed_greedy.advance", fails)
-    model = captioner()
+    model = captioner(exit_layers=FEW)
     same(*decode(model, BEEM))
     same(*decode(model, BEEM))
     reason = "captions are decoded on the plain path from now on: operation not permitted when stream is capturing"
