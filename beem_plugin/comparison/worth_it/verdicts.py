@@ -8,7 +8,7 @@ from typing import Any
 
 from beem_plugin.archival import Archive
 from beem_plugin.comparison.worth_it.networks import Alternative, Networks, Plain
-from beem_plugin.comparison.worth_it.options import REACHED, Option
+from beem_plugin.comparison.worth_it.options import REACHED, Option, best_alternative
 from beem_plugin.data.collate import ragged_parts
 from beem_plugin.data.instance import Instance
 from beem_plugin.evaluation.statistics import Difference, crossed_difference
@@ -143,7 +143,7 @@ def judge(
     """
     full = next(one for one in options if one.members == (networks.full,))
     of_rules = {one.key: one.cost for one in options if one.fitted}
-    layers = Costs({one.layers: one.layers for one in networks.plain}, of_rules)
+    units = {LAYERS: Costs({one.layers: one.layers for one in networks.plain}, of_rules), **seconds}
     for one in options:
         if one is not full:
             one.against_full = crossed_difference(one.right, full.right)
@@ -152,12 +152,20 @@ def judge(
     for speed, (exits, alternative) in chosen.items():
         difference = None
         if exits is not None:
-            for unit, costs in {LAYERS: layers, **seconds}.items():
+
+            def from_other(other: Alternative, unit: str, exits: Option = exits, speed: float = speed) -> Difference:
+                costs = units[unit]
                 # A rule above the requested speed is compared with networks at the requested speed.
                 cost = max(costs.of(exits), costs.of(full) / speed)
-                right = networks.right_at(alternative, cost, "reported", costs.plain)
-                exits.against_plain[unit] = crossed_difference(exits.right, right)
+                return crossed_difference(exits.right, networks.right_at(other, cost, "reported", costs.plain))
+
+            exits.against_plain = {unit: from_other(alternative, unit) for unit in units}
             difference = exits.against_plain[by]
+            if alternative.is_cascade and difference.within_noise:
+                plain = best_alternative(networks, networks.alternatives(()), networks.depth / speed)
+                from_plain = from_other(plain, by)
+                if from_plain.within_noise or from_plain.difference < 0:
+                    alternative, difference = plain, from_plain
         ships_exits = difference is not None and (
             alternative.is_cascade if difference.within_noise else difference.difference > 0
         )
@@ -170,7 +178,8 @@ def shipped(options: Sequence[Option], alternative: Alternative, speed: float) -
     """Of the options that reach the speed the cascade, or the deepest plain network; if none does, the fastest."""
     own = [one for one in options if one.kind == "plain" and one.members[0] in alternative.members]
     cascades = [one for one in options if one.kind == "cascade" and one.fitted_for == speed]
-    fast = [one for one in cascades or own if one.layer_speedup >= REACHED * speed]
+    candidates = (alternative.is_cascade and cascades) or own
+    fast = [one for one in candidates if one.layer_speedup >= REACHED * speed]
     return max(fast, key=lambda one: one.members[0].layers) if fast else max(own, key=lambda one: one.layer_speedup)
 
 
