@@ -51,6 +51,7 @@ def chunked_loss(
     shared = [*(leaf(weight, train) for weight in distinct), *trained]
     # Also without tokens: distributed training waits for a gradient of every parameter.
     grads = [torch.zeros_like(tensor) if train and tensor.requires_grad else None for tensor in tensors]
+    used = set(range(len(of_tokens)))
     total = features[0].new_zeros((), dtype=torch.float32)
     components: dict[str, Tensor] = {}
     predictions = [target.new_zeros(0, exits)]
@@ -78,11 +79,14 @@ def chunked_loss(
         if not train:
             continue
         spans: list[Any] = [*[rows] * len(parts), *[...] * len(shared)]
-        pairs = [(one, grad[span]) for one, grad, span in zip([*parts, *shared], grads, spans) if grad is not None]
-        found = torch.autograd.grad(loss, [tensor for tensor, _ in pairs], allow_unused=True)
-        for (_, grad), new in zip(pairs, found):
+        pairs = [(n, one) for n, (one, grad) in enumerate(zip([*parts, *shared], grads)) if grad is not None]
+        found = torch.autograd.grad(loss, [tensor for _, tensor in pairs], allow_unused=True)
+        for (number, _), new in zip(pairs, found):
             if new is not None:
-                grad += new
+                grads[number][spans[number]] += new  # type: ignore[index]
+                used.add(number)
+    if len(target):  # a weight that no loss uses gets none: an optimizer would decay it
+        grads = [grad if number in used else None for number, grad in enumerate(grads)]
     count = max(len(target), 1)
     mean = _WithGradients.apply(total / count, count, grads, *tensors) if train else total / count
     return ChunkedLoss(mean, components, torch.cat(predictions), torch.cat(likelihoods))

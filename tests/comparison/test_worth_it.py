@@ -100,29 +100,29 @@ def test_distilled_networks_and_cascades_are_alternatives() -> None:
     assert found[1].ship.name == "distilled network of 4 layers"
 
 
-def test_a_tie_with_a_cascade_is_one_for_exits() -> None:
+def tie_with(cascade: tuple[int, int], changed: int, skill: float) -> Verdict:
+    """What is judged at 2x of exits that are right where the cascade is; one plain network has another skill."""
     networks = networks_of([1.0, 1.6, 2.1])
-    # At half of the layers the cascade is better than plain networks.
-    networks.plain[Plain(6)] = [Traces(*(trace_of([0.5], [6], size, 90 + size) for size in (300, 800)))] * 2
-    options, chosen = choose_options(networks, RULES, (2.0,), cascades=[(4, 8)])
+    made = Traces(*(trace_of([skill], [changed], size, 90 + size) for size in (300, 800)))
+    networks.plain[Plain(changed)] = [made, made]
+    options, chosen = choose_options(networks, RULES, (2.0,), cascades=[cascade])
     exits, _ = chosen[2.0]
     assert exits is not None
-    cascade = Alternative((Plain(4), Plain(8)), is_cascade=True)
-    exits.right = np.round(networks.right_at(cascade, exits.cost, "reported"))
-    (verdict,) = judge(networks, options, {2.0: (exits, cascade)}, {})
+    rival = Alternative(tuple(map(Plain, cascade)), is_cascade=True)
+    exits.right = np.round(networks.right_at(rival, exits.cost, "reported"))
+    (verdict,) = judge(networks, options, {2.0: (exits, rival)}, {})
+    return verdict
+
+
+def test_a_tie_with_a_cascade_is_one_for_exits() -> None:
+    # With a poor network of six layers the cascade is better than plain networks.
+    verdict = tie_with((4, 8), 6, 0.5)
     assert verdict.is_tie and verdict.ships_exits and verdict.sentence.endswith("within noise and in one network")
     assert headline([verdict]) == "Early exit is as good as a cascade of networks at 2x."
 
 
 def test_exits_that_tie_with_plain_networks_are_not_shipped_for_a_cascade() -> None:
-    networks = networks_of([1.0, 1.6, 2.1])
-    networks.plain[Plain(8)] = [Traces(*(trace_of([1.6], [8], size, 90 + size) for size in (300, 800)))] * 2
-    options, chosen = choose_options(networks, RULES, (2.0,), cascades=[(6, 8)])
-    exits, _ = chosen[2.0]
-    assert exits is not None
-    cascade = Alternative((Plain(6), Plain(8)), is_cascade=True)
-    exits.right = np.round(networks.right_at(Alternative((Plain(6),)), 6, "reported"))
-    (verdict,) = judge(networks, options, {2.0: (exits, cascade)}, {})
+    verdict = tie_with((6, 8), 8, 1.6)
     assert verdict.is_tie and not verdict.ships_exits
     assert verdict.alternative.name == "plain networks" and verdict.ship.name == "plain network of 6 layers"
 

@@ -101,7 +101,7 @@ def test_token_types_are_carried_along(engine: Engine, world: World) -> None:
 def test_worlds_drawn_at_random() -> None:
     rng = random.Random(7)
     worlds = [World("bert", [1, 3, 4]), World("mpnet"), World("modernbert-local"), World("albert", num_labels=3)]
-    for case in range(30):
+    for case in range(60):
         batches = make_batches(rng.choice([1, 2, 5, 23]), rng.choice([1, 3, 8]), case, rng.choice([1, 6, 14]))
         check(random_engine(rng), rng.choice(worlds), Wanted(rng.choice([-9, -1, 0, 0, 0, 1, 9])), batches)
 

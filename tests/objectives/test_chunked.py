@@ -77,6 +77,7 @@ class Learned(Objective):
     def __init__(self) -> None:
         super().__init__()
         self.scale = torch.nn.Parameter(torch.tensor(0.3))
+        self.idle = torch.nn.Parameter(torch.tensor(0.3))
 
     def forward(self, logits: Tensor, label: Tensor) -> dict[str, Tensor]:
         return {"loss": self.scale * functional.cross_entropy(logits[:, -1], label)}
@@ -90,6 +91,7 @@ def test_an_objective_may_have_parameters_and_ignore_exits() -> None:
     expected = functional.cross_entropy(functional.linear(features[-1], weights[-1]), target)
     torch.testing.assert_close(objective.scale.grad, expected.detach())
     assert features[0].grad is None or not features[0].grad.any()
+    assert objective.idle.grad is None, "an optimizer would decay what the loss does not use"
 
 
 def test_without_gradient_and_without_tokens() -> None:

@@ -118,12 +118,14 @@ class BudgetThresholds(CostStrategy):
         search, share, warnings = self.search_of(table, "budget")
         assert share is not None, "one of speedup and budget is given"
         thresholds = search.shared(share)
-        loss, cost = search.means(thresholds)
         full = float(table.full_cost if self.cost is None else self.cost[-1])
+        exits = table.exits(thresholds.tolist()).numpy() - 1
+        # In the unit of `cost`, in which layers add up exactly.
+        mean_cost = float(np.array(self.cost or table.costs, dtype=np.float64)[exits].sum() / len(table))
         details = {
-            "mean_cost": cost * full,
-            "allowed_cost": share * full,
-            "calibration_loss": loss,
-            "calibration_speedup": 1 / cost,
+            "mean_cost": mean_cost,
+            "allowed_cost": full / self.speedup if self.speedup else self.budget,
+            "calibration_loss": search.means(thresholds)[0],
+            "calibration_speedup": full / mean_cost,
         }
         return ThresholdFit(thresholds.tolist(), warnings, details)

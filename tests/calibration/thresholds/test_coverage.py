@@ -14,8 +14,8 @@ from .tables import make_table
 
 simulate_coverage = load_script("coverage_simulation.py")["simulate_coverage"]
 
-DELTA, EPSILON, DRAWS = 0.1, 0.05, 500
-SLOW_DRAWS = 150
+DELTA, EPSILON, DRAWS = 0.1, 0.05, 1000
+SLOW_DRAWS = 300
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def test_the_risk_exceeds_epsilon_with_probability_delta_at_most(
 
 @pytest.mark.parametrize("config", [{"method": "ltt_binomial"}, {"method": "crc"}])
 def test_one_threshold_an_exit(population: ScoreTable, config: dict[str, Any]) -> None:
-    draws = 40
+    draws = 100
     strategy = RiskControlled(epsilon=EPSILON, delta=DELTA, per_exit=True, **config)
     coverage = simulate_coverage(population, strategy, 600, draws)
     if config["method"] == "crc":
