@@ -6,7 +6,7 @@ and a batch would be as slow as full depth. Instead, a caption whose token has e
 continue; kernels multiply each token by the weights of its own block. The policy's own `step` decides on the device.
 The host replays a graph of a few launches until all captions have ended.
 
-Full depth uses the same path: launches of whole blocks with cuBLAS were 13 % faster for one caption, which does not
+Full depth uses the same path. Launches of whole blocks with cuBLAS were 13 % faster for one caption, which does not
 justify a second path.
 """
 
@@ -33,7 +33,7 @@ from beem_plugin.execution.compiled.step_trace import UnsupportedStep
 from beem_plugin.exits.policy import ExitPolicy
 
 LAUNCHES = 4
-"""Launches of a graph: blocks between two checks of which captions have ended."""
+"""Launches of a graph where tokens exit early: blocks between two checks of which captions have ended."""
 
 
 class MixedGreedy:
@@ -83,8 +83,12 @@ class MixedGreedy:
         for number in exits:
             exit_of_block[self.exit_layers[number - 1] - 1] = number
         self.exit_of_block = exit_of_block.to(state.layers.device)
+        self.blocks = self.exit_layers[self.last_exit - 1]
+        # With one exit, captions are in the same block: a graph is one token, and only its last launch has an exit.
+        in_step = not self.policy_step.exits
+        self.has_exit = [*[False] * (self.blocks - 1), True] if in_step else [True] * LAUNCHES
         # If decisions do not depend on logits, heads are computed for exiting tokens only.
-        self.heads_first = self.policy_step.reads_logits
+        self.heads_first = in_step or self.policy_step.reads_logits
         head_macs = [network.head_macs(number) for number in range(1, network.num_exits + 1)]
         self.head_macs = np.array([0, *(macs if number in exits else 0 for number, macs in enumerate(head_macs, 1))])
         self.host_progress = recorder.pinned(*state.progress.shape, dtype=torch.int32)
@@ -95,7 +99,7 @@ class MixedGreedy:
         """Captions of up to `rows` images, from `(images, patches, hidden)`; adds the cost of decoding."""
         captions, state = len(image_states), self.state
         if state.patches:
-            for block in range(self.exit_layers[self.last_exit - 1]):
+            for block in range(self.blocks):
                 keys, values = self.decoder.cross_keys_values(block + 1, image_states)
                 state.image_keys[block, :captions], state.image_values[block, :captions] = keys, values
         state.reset(captions, self.exit_of_block[0])
@@ -116,7 +120,7 @@ class MixedGreedy:
 
     def _run_until_ended(self) -> None:
         """Starts the graph until all captions have ended; one start is queued while the host reads the last result."""
-        limit = self.state.max_tokens * self.state.num_layers // LAUNCHES + 2
+        limit = self.state.max_tokens * self.blocks // len(self.has_exit) + 2
         self.recorder.wait()  # an interrupted batch may still be queued
         progress = self.host_progress.numpy()
         progress[:] = 0
@@ -131,13 +135,13 @@ class MixedGreedy:
             raise RuntimeError(f"captions have not ended after {limit} starts")
 
     def _launches(self) -> None:
-        for _ in range(LAUNCHES):
-            self._launch()
+        for has_exit in self.has_exit:
+            self._launch(has_exit)
         self.state.launches.add_(1)
         self.host_progress.copy_(self.state.progress, non_blocking=True)
 
-    def _launch(self) -> None:
-        """One block for each caption, and the exit after it."""
+    def _launch(self, has_exit: bool) -> None:
+        """One block for each caption, and, if `has_exit`, the exit after it."""
         state, weights, rows = self.state, self.state.weights, self.rows
         hidden, query, attended, every = state.hidden, state.query, state.attention_output, self.recomputes
         fills = self.leaves_early and not self.copies
@@ -152,14 +156,19 @@ class MixedGreedy:
             mixed_linear(state, rows, "add", attended, weights.cross_out, hidden, every)
         mixed_linear(state, rows, "gelu", hidden, weights.mlp_in, state.inner, every)
         mixed_linear(state, rows, "add", state.inner, weights.mlp_out, hidden, every)
+        leaves = self._decide(before) if has_exit else self.policy_step.leaves
+        advance(state, rows, leaves, self.exit_of_block, self.eos, self.last_exit)
+
+    def _decide(self, before: Tensor | None) -> Tensor:
+        """`(rows,)` bool: the rows that exit, if at an exit; computes their tokens."""
         self._read_hidden(before)
-        exit_numbers = state.at_exit[:rows]
+        exit_numbers = self.state.at_exit[: self.rows]
         if self.heads_first:
             self._heads(exit_numbers)
         leaves = self.policy_step(exit_numbers)
         if not self.heads_first:
             self._heads(torch.where(leaves | (exit_numbers == self.last_exit), exit_numbers, 0))
-        advance(state, rows, leaves, self.exit_of_block, self.eos, self.last_exit)
+        return leaves
 
     def _read_hidden(self, before: Tensor | None) -> None:
         """Computes the signals of the tokens' hidden states; `before` are the inputs of their blocks."""

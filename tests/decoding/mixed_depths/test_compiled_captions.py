@@ -14,6 +14,7 @@ from torch import Tensor
 from beem_plugin.decoding import CaptionDecoding, Decoded, SkippedBlocks
 from beem_plugin.decoding.mixed_depths import compiled_captions
 from beem_plugin.decoding.mixed_depths.compiled_captions import CompiledCaptions
+from beem_plugin.decoding.mixed_depths.mixed_greedy import MixedGreedy
 from beem_plugin.decoding.mixed_depths.weights import DecoderWeights
 from beem_plugin.decoding.skipped_blocks import Propagate
 from beem_plugin.models import MultiExitCaptioner
@@ -132,6 +133,26 @@ def test_captions_share_launches_at_different_depths() -> None:
     assert alone <= 4 * int(state.launches) <= alone + 3 + 4
     together = sum(max(c.exits[p] for c in found.captions if p < len(c.exits)) for p in range(LENGTH))
     assert alone < together
+
+
+@pytest.mark.parametrize("rule", [{"type": "final"}, {"type": "fixed_exit", "exit": 3}], ids=str)
+def test_with_one_exit_heads_are_computed_once_a_token(rule: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    computed: list[bool] = []
+    heads = MixedGreedy._heads
+
+    def counted(self: MixedGreedy, exit_numbers: torch.Tensor) -> None:
+        computed.append(bool((exit_numbers > 0).any()))
+        heads(self, exit_numbers)
+
+    monkeypatch.setattr(MixedGreedy, "_heads", counted)
+    model = captioner()
+    found, expected = decode(model, rule)
+    same(found, expected)
+    state = model.decoding.compiled.state
+    assert state is not None
+    tokens, starts = max(len(caption.tokens) for caption in found.captions), int(state.launches)
+    # A start is a token; on a GPU one more is queued meanwhile.
+    assert tokens <= starts <= tokens + 1 and sum(computed[-starts:]) == tokens
 
 
 @pytest.mark.parametrize(
