@@ -13,6 +13,8 @@ import beem_plugin.exits.policies  # noqa: F401  registers what `RULES` names
 from beem_plugin.calibration.curves import SPEEDS, Curve, threshold_curve, vector_curve
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.comparison.result import fitted
+from beem_plugin.comparison.trainings.trained import TrainedRun
+from beem_plugin.comparison.trainings.variants import Variant
 from beem_plugin.evaluation.statistics import Difference, mean_and_error, over_tasks, paired_difference
 from beem_plugin.exits.score_table import ScoreTable
 from beem_plugin.rendering.tables import Column, Estimate, Table, text
@@ -63,6 +65,15 @@ def patience_curve(table: ScoreTable) -> Curve:
 def task_and_seed(folder: Path) -> dict[str, str]:
     task, _, seed = folder.name.rpartition("-")
     return {"task": task, "seed": seed}
+
+
+def save_traces(run: TrainedRun, variant: Variant, folder: Path) -> tuple[ExitTrace, ExitTrace]:
+    """Writes the traces of a training that `load_traces` reads, and returns them."""
+    calibration = run.trace(variant.calibration_source(), variant.batch_size, by_training_reader=True)
+    validation = run.trace(variant.judged_source(), variant.batch_size)
+    calibration.save(folder / "calibration.npz")
+    validation.save(folder / "validation.npz")
+    return calibration, validation
 
 
 def load_traces(folder: Path) -> tuple[ExitTrace, ExitTrace]:

@@ -12,7 +12,7 @@ from beem_plugin.comparison.ablation.ablate import ablate
 from beem_plugin.comparison.ablation.rows import Row
 from beem_plugin.comparison.paper.methods import METHODS, Choices, Layout, settings_of, shown_encoder, variants_of
 from beem_plugin.comparison.report import markdown, write_report
-from beem_plugin.comparison.rules import Records, curve_record, differences_table
+from beem_plugin.comparison.rules import Records, curve_record, differences_table, save_traces
 from beem_plugin.comparison.trainings.launcher import Launcher
 from beem_plugin.comparison.trainings.runs import file_name
 from beem_plugin.comparison.trainings.trainings import Trainings
@@ -129,9 +129,7 @@ def export_traces(tables: Sequence[TaskRows], folder: Path) -> None:
         if variant is table.trainings.of[row.name].variants[0]:
             name = "beem" if row.name.startswith("beem") else row.name
             for run in table.trainings.trained(row.name):
-                target = folder / name / f"{table.task}-{run.run.seed - 1}"
-                run.trace(variant.calibration_source(), 64, by_training_reader=True).save(target / "calibration.npz")
-                run.trace(variant.judged_source(), 64).save(target / "validation.npz")
+                save_traces(run, variant, folder / name / f"{table.task}-{run.run.seed - 1}")
 
 
 def write_swept(lines: Lines, against: str, path: Path) -> None:
