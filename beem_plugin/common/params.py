@@ -130,19 +130,23 @@ def apply_overrides(
         raise ConfigurationError(f"overrides {names}: one replaces what another reaches into") from error
 
 
-def diff_configs(a: Any, b: Any, key: str = "") -> list[tuple[str, Any, Any]]:
-    """`(key, value in a, value in b)` of each difference, `ABSENT` for a missing key; lists of blocks item by item."""
-    if a is ABSENT and isinstance(b, dict) and b:
+def diff_configs(a: Any, b: Any, key: str = "", whole_blocks: bool = False) -> list[tuple[str, Any, Any]]:
+    """
+    `(key, value in a, value in b)` of each difference, `ABSENT` for a missing key; lists of blocks item by item. With
+    `whole_blocks`, a block whose `type` differs, or that only one side has, is one difference: its keys mean other
+    things.
+    """
+    if a is ABSENT and isinstance(b, dict) and b and not whole_blocks:
         a = {}
-    if b is ABSENT and isinstance(a, dict) and a:
+    if b is ABSENT and isinstance(a, dict) and a and not whole_blocks:
         b = {}
     if _is_block_list(a) and _is_block_list(b):
         a, b = ({str(number): item for number, item in enumerate(items)} for items in (a, b))
-    if not (isinstance(a, dict) and isinstance(b, dict)):
+    if not (isinstance(a, dict) and isinstance(b, dict)) or (whole_blocks and a.get("type") != b.get("type")):
         return [] if _equal(a, b) else [(key, a, b)]
     prefix = f"{key}." if key else ""
     names = {**a, **b}
-    found = (diff_configs(a.get(name, ABSENT), b.get(name, ABSENT), f"{prefix}{name}") for name in names)
+    found = (diff_configs(a.get(name, ABSENT), b.get(name, ABSENT), prefix + name, whole_blocks) for name in names)
     return [difference for differences in found for difference in differences]
 
 

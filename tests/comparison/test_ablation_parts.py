@@ -18,17 +18,20 @@ import pytest
 from beem_plugin.calibration.curves import Curve
 from beem_plugin.commands import SigTermReceived, sigterm_raises
 from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.params import diff_configs
 from beem_plugin.comparison.ablation.rows import Row, compare_with_base, find_sweeps, keep_best, reference_of
 from beem_plugin.comparison.ablation.table import ablation_table, csv_record, notes, trade_off_figure
-from beem_plugin.comparison.ablation.variant_files import differences, flat, in_one_line, read_variants
+from beem_plugin.comparison.ablation.variant_files import flat, in_one_line, read_variants
 from beem_plugin.comparison.report import markdown
 from beem_plugin.comparison.trainings.launcher import Job, Launcher, error_line, no_steps
 from beem_plugin.comparison.trainings.runs import Training, TrainingRun, seeded
-from beem_plugin.comparison.trainings.trainings import Trainings
+from beem_plugin.comparison.trainings.trainings import Trainings, train_all
 from beem_plugin.comparison.trainings.variants import Variant
 from beem_plugin.rendering.plots import plots_available
 from beem_plugin.rendering.tables import write_csv
 from beem_plugin.training_process import RunJob
+
+differences = functools.partial(diff_configs, whole_blocks=True)
 
 
 def base() -> dict[str, Any]:
@@ -208,7 +211,7 @@ def test_a_student_follows_its_teacher(tmp_path: Path, monkeypatch: pytest.Monke
         return 0
 
     monkeypatch.setattr(Launcher, "execute", execute)
-    errors = {str(run).partition("-")[0] + str(run)[-2:]: error for run, error in trainings.train(Launcher())}
+    errors = {str(run).partition("-")[0] + str(run)[-2:]: error for run, error in train_all([trainings], Launcher())}
     # A student's place in the queue comes before those that are listed after it.
     assert started == ["teacher 1", "teacher 2", "taught 1", "alone 1", "alone 2"]
     failed = {name: str(error) for name, error in errors.items() if error is not None}

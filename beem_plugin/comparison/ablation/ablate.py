@@ -9,10 +9,10 @@ from typing import Any
 from beem_plugin.common.errors import BeemError, ConfigurationError, check_least
 from beem_plugin.common.files import write_json
 from beem_plugin.common.metrics import MAIN_SCORE
-from beem_plugin.common.params import evaluate_document, load_config_dict
+from beem_plugin.common.params import diff_configs, evaluate_document, load_config_dict
 from beem_plugin.comparison.ablation.rows import Row, compare_with_base, find_sweeps, keep_best, reference_of
 from beem_plugin.comparison.ablation.table import ablation_table, csv_record, figures_of
-from beem_plugin.comparison.ablation.variant_files import differences, read_variants
+from beem_plugin.comparison.ablation.variant_files import read_variants
 from beem_plugin.comparison.report import write_report
 from beem_plugin.comparison.result import build
 from beem_plugin.comparison.trainings.judging import judge, judged, judging_steps
@@ -68,7 +68,7 @@ def rows_of(trainings: Trainings) -> dict[str, Row]:
     base, rows = trainings.variants[0].config, {}
     for variant in trainings.variants:
         training = str(trainings.of[variant.name].directory.relative_to(trainings.folder))
-        rows[variant.name] = Row(variant, differences(base, variant.config), training)
+        rows[variant.name] = Row(variant, diff_configs(base, variant.config, whole_blocks=True), training)
     return rows
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from beem_plugin.calibration.curves import Curve, joined
-from beem_plugin.comparison.ablation.variant_files import Difference as ConfigDifference, at, flat, in_one_line, to_json
+from beem_plugin.comparison.ablation.variant_files import Change, flat, in_one_line, to_json, values_of
 from beem_plugin.comparison.trainings.variants import BASE, Variant
 from beem_plugin.evaluation.statistics import Difference, mcnemar, paired_difference
 from beem_plugin.rendering.tables import Estimate
@@ -33,7 +33,7 @@ class Row:
     """One line of the table; `differences` are from the base's config, `training` is a directory."""
 
     variant: Variant
-    differences: list[ConfigDifference]
+    differences: list[Change]
     training: str
     results: list[dict[str, Any]] = field(default_factory=list)
     """One a seed: what `trained.judge` gives, with `seed` and the training's figures."""
@@ -177,11 +177,12 @@ def find_sweeps(rows: Sequence[Row]) -> list[Sweep]:
     """Of three values or more, by whatever names the variants have; a base that fits in is among them."""
     changed = {row.name: flat(row.differences) for row in rows if row.results}
     keys = dict.fromkeys(key for values in changed.values() for key, value in values.items() if is_number(value))
+    configs = {row.name: values_of(row.variant.config) for row in rows}
     sweeps = []
     for key in keys:
         groups: dict[str, dict[float, Row]] = {}
         for row in rows:
-            value = at(row.variant.config, key)
+            value = configs[row.name].get(key)
             if row.results and is_number(value):
                 others = sorted((name, other) for name, other in changed[row.name].items() if name != key)
                 rest = in_one_line([(name, None, other) for name, other in others])

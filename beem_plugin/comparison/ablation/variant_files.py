@@ -15,7 +15,7 @@ from beem_plugin.comparison.trainings.variants import BASE, Variant
 
 SELECTIONS = ("best", "all")
 SPECIAL_KEYS = ("name", "diff", "overrides", "grid", "select", "plain")
-Difference = tuple[str, Any, Any]
+Change = tuple[str, Any, Any]
 
 
 def read_variants(base: dict[str, Any], document: Any) -> list[Variant]:
@@ -134,42 +134,20 @@ def shown_setting(setting: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={shown_value(value)}" for name, value in zip(names, setting.values(), strict=True))
 
 
-def differences(base: Any, config: Any, key: str = "") -> list[Difference]:
-    """As `diff_configs`; but where the `type` of a block differs, the block as a whole: its keys mean other things."""
-    old, new = inside(base), inside(config)
-    same = isinstance(base, dict) == isinstance(config, dict)
-    if old is None or new is None or not same or old.get("type") != new.get("type"):
-        return [(key, base, config)] if diff_configs(base, config) else []
-    prefix = f"{key}." if key else ""
-    parts = (differences(old.get(name, ABSENT), new.get(name, ABSENT), prefix + name) for name in {**old, **new})
-    return [found for part in parts for found in part]
+def values_of(block: Any, key: str = "") -> dict[str, Any]:
+    """Every value in a block at `key` by its whole key, blocks inside taken apart."""
+    return {name: value for name, _, value in diff_configs({}, block, key)}
 
 
-def inside(value: Any) -> dict[str, Any] | None:
-    """The items of a block or of a list of blocks, by key."""
-    if isinstance(value, list) and all(isinstance(item, dict) for item in value):
-        return {str(number): item for number, item in enumerate(value)}
-    return value if isinstance(value, dict) else None
-
-
-def at(config: Any, path: str) -> Any:
-    for part in path.split("."):
-        config = (inside(config) or {}).get(part, ABSENT)
-    return config
-
-
-def flat(found: list[Difference]) -> dict[str, Any]:
+def flat(found: list[Change]) -> dict[str, Any]:
     """Every changed value by its whole key, blocks taken apart; `None` for what is no longer there."""
     values: dict[str, Any] = {}
     for key, _, new in found:
-        if isinstance(new, dict):
-            values.update({name: value for name, _, value in diff_configs({}, new, key)})
-        else:
-            values[key] = None if new is ABSENT else new
+        values |= values_of(new, key) if isinstance(new, dict) else {key: None if new is ABSENT else new}
     return values
 
 
-def in_one_line(found: list[Difference], whole_keys: bool = False) -> str:
+def in_one_line(found: list[Change], whole_keys: bool = False) -> str:
     """`weights={type: cost, scale: 0.1}; optimizer.lr=5e-05`; `-key` for what is gone; or `nothing`."""
     parts = []
     for key, _, new in found:
@@ -187,7 +165,7 @@ def shown_block(value: Any) -> str:
     return shown_value(value)
 
 
-def to_json(found: list[Difference]) -> list[dict[str, Any]]:
+def to_json(found: list[Change]) -> list[dict[str, Any]]:
     """A list of `{"key", "base", "variant"}`; a side that lacks the key has no entry."""
     rows = []
     for key, old, new in found:

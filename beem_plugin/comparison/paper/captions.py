@@ -10,7 +10,7 @@ from beem_plugin.comparison.caption_table import caption_steps, captions_of
 from beem_plugin.comparison.paper.methods import CAPTION_METHODS, Choices
 from beem_plugin.comparison.paper.tables import spread
 from beem_plugin.comparison.trainings.launcher import Launcher
-from beem_plugin.comparison.trainings.trainings import Trainings
+from beem_plugin.comparison.trainings.trainings import Trainings, train_all
 from beem_plugin.comparison.trainings.variants import Variant
 from beem_plugin.rendering.tables import Column, Table, text
 
@@ -65,7 +65,7 @@ def run_caption_table(
     """The table, and one record a method and seed."""
     records: list[dict[str, Any]] = []
     errors = []
-    for run, error in trainings.train(launcher, caption_steps):
+    for run, error in train_all([trainings], launcher, caption_steps):
         if error is not None:
             errors.append(f"error: {run}: {error}")
             continue

@@ -74,10 +74,11 @@ class Launcher:
         self.jobs = len(devices) or max(jobs, 1)
         self.include_packages = list(include_packages)
         self.until = until
-        self._devices: Queue[str] = Queue()
+        self._free: Queue[dict[str, str]] = Queue()  # what the environment of each job's process names
         for device in devices:
-            self._devices.put(device)
-        self._has_devices = bool(devices)
+            self._free.put({"CUDA_VISIBLE_DEVICES": device})
+        for _ in range(self.jobs - len(devices)):
+            self._free.put({})
         self._processes: set[subprocess.Popen[bytes]] = set()
         self._lock = threading.Lock()
         self._is_stopping = False
@@ -131,14 +132,11 @@ class Launcher:
         # So that the package is found, too, where it is used from a checkout and not installed.
         root = str(Path(beem_plugin.__file__).resolve().parent.parent)
         paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-        if not self._has_devices:
-            return self._execute(job, log_path, environment)
-        device = self._devices.get()
+        place = self._free.get()
         try:
-            return self._execute(job, log_path, {**environment, "CUDA_VISIBLE_DEVICES": device})
+            return self._execute(job, log_path, {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **place})
         finally:
-            self._devices.put(device)
+            self._free.put(place)
 
     def _execute(self, job: Job, log_path: Path, environment: dict[str, str]) -> int:
         program = [sys.executable, "-m", "beem_plugin.training_process", "--file-friendly-logging"]

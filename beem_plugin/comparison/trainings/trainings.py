@@ -72,10 +72,6 @@ class Trainings:
         runs = [TrainingRun(self.of[name], seed) for seed in range(1, self.seeds + 1)]
         return [TrainedRun(run) for run in runs if run.is_finished]
 
-    def train(self, launcher: Launcher, steps: Steps = no_steps) -> Iterator[tuple[TrainingRun, str | None]]:
-        """`train_all` of this comparison alone."""
-        return train_all([self], launcher, steps)
-
     def remember(self) -> None:
         """
         Keeps in the folder which training each variant has, and each training's config. A variant that had a training

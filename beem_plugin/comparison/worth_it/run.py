@@ -21,7 +21,7 @@ from beem_plugin.comparison.report import write_report
 from beem_plugin.comparison.trainings.judging import tracing_steps
 from beem_plugin.comparison.trainings.launcher import Launcher
 from beem_plugin.comparison.trainings.runs import file_name
-from beem_plugin.comparison.trainings.trainings import Trainings, check_directory, cost_table, say
+from beem_plugin.comparison.trainings.trainings import Trainings, check_directory, cost_table, say, train_all
 from beem_plugin.comparison.trainings.variants import Variant, check_variants
 from beem_plugin.comparison.worth_it.networks import Networks, Plain, Traces
 from beem_plugin.comparison.worth_it.options import SPEEDS, choose_options
@@ -64,7 +64,7 @@ def worth_it_from_args(args: argparse.Namespace) -> int:
     if args.force:
         shutil.rmtree(directory, ignore_errors=True)
     steps = partial(tracing_steps, like=trainings.variants[0])
-    ended = trainings.train(Launcher(args.jobs, args.include_package), steps)
+    ended = train_all([trainings], Launcher(args.jobs, args.include_package), steps)
     errors = [f"error: {run}: {error}" for run, error in ended if error]
     if errors:
         say("\n".join([*errors, "not every network is trained; the same command goes on"]))
