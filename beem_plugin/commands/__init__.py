@@ -1,6 +1,8 @@
 """The `allennlp` command, one file a subcommand."""
 
+import importlib
 import os
+import pkgutil
 import re
 import signal
 import sys
@@ -12,36 +14,15 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
 
-from beem_plugin.commands import (  # noqa: F401  importing them registers them
-    ablate,
-    benchmark,
-    build_vocab,
-    cached_path,
-    calibrate,
-    count_instances,
-    diff,
-    diff_config,
-    evaluate,
-    export,
-    find_lr,
-    glue_submission,
-    new_config,
-    predict,
-    print_results,
-    push_to_hf,
-    replay,
-    serve,
-    test_install,
-    trace,
-    train,
-    worth_it,
-)
 from beem_plugin.commands.subcommand import Subcommand, parse_args
 from beem_plugin.common.errors import BeemError
 from beem_plugin.common.logging import debugging, prepare_logging
 from beem_plugin.common.plugins import defer_import, import_package, import_plugins
 
 __all__ = ["Subcommand", "main"]
+
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")  # registers its subcommand
 
 _INTERRUPTED, _TERMINATED, _BROKEN_PIPE = 130, 143, 141
 _MESSAGE_LIMIT = 4000
