@@ -182,7 +182,7 @@ def find_sweeps(rows: Sequence[Row]) -> list[Sweep]:
     for key in keys:
         groups: dict[str, dict[float, Row]] = {}
         for row in rows:
-            value = configs[row.name].get(key)
+            value: Any = configs[row.name].get(key)
             if row.results and is_number(value):
                 others = sorted((name, other) for name, other in changed[row.name].items() if name != key)
                 rest = in_one_line([(name, None, other) for name, other in others])

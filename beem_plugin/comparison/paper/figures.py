@@ -1,7 +1,7 @@
 """The figures: accuracy against speed over alpha, and BEEM-C over lambda. Methods are under their own training."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,9 @@ from beem_plugin.common.params import apply_overrides
 from beem_plugin.comparison.ablation.ablate import ablate
 from beem_plugin.comparison.ablation.rows import Row
 from beem_plugin.comparison.paper.methods import METHODS
-from beem_plugin.comparison.paper.tables import TASK_NAMES, Plan, depth_of
+from beem_plugin.comparison.paper.tables import TASK_NAMES
 from beem_plugin.comparison.trainings.launcher import Launcher
+from beem_plugin.comparison.trainings.trainings import Trainings
 from beem_plugin.comparison.trainings.variants import Variant
 from beem_plugin.rendering.plots import Series, SpeedPanel, plots_available, save_figure, speed_plot
 from beem_plugin.rendering.tables import write_csv
@@ -22,19 +23,18 @@ JOINT_SPEEDS = (1.25, 1.5, 1.75, 2.0, 2.5, 3.0)
 ALPHA = 1.5  # the threshold of the figure over lambda, the last of the paper's grid
 
 
-def run_figure(kind: str, given: Plan, launcher: Launcher) -> list[Path]:
-    """Trains what is missing, and writes `figure_KIND.csv`, and with matplotlib `.svg` and `.png`."""
+def run_figure(plans: Mapping[tuple[str, str], Trainings], launcher: Launcher, path: Path) -> list[Path]:
+    """
+    Trains what is missing of each encoder and task, whose variants are `figure_variants`, and writes `PATH.csv`, and
+    with matplotlib `.svg` and `.png`.
+    """
     lines: list[dict[str, Any]] = []
     panels = []
-    cells = given.cells()
-    variants = [figure_variants(kind, given.variants(*cell), depth_of(cell[0])) for cell in cells]
-    plans = [given.trainings(*cell, own) for cell, own in zip(cells, variants, strict=True)]
-    for (backbone, task), rows in zip(cells, ablate(plans, launcher), strict=True):
+    for (backbone, task), rows in zip(plans, ablate(list(plans.values()), launcher), strict=True):
         points = {family: points_of(family, rows) for family in dict.fromkeys(row.variant.family for row in rows)}
         for name, found in points.items():
             lines += [{"encoder": backbone, "task": task, "series": name, **point} for point in found]
         panels.append(panel(task, points, rows))
-    path = given.output / f"figure_{kind}"
     write_csv(path.with_suffix(".csv"), lines)
     written = [path.with_suffix(".csv")]
     if plots_available():

@@ -1,7 +1,7 @@
 """Trains and judges a table's methods on its tasks, and lays the paper's tables out: medians over seeds with range."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -10,11 +10,10 @@ from beem_plugin.backbones.loading import make_config, read_config
 from beem_plugin.calibration.curves import SPEEDS
 from beem_plugin.comparison.ablation.ablate import ablate
 from beem_plugin.comparison.ablation.rows import Row
-from beem_plugin.comparison.paper.methods import METHODS, Choices, Layout, settings_of, shown_encoder, variants_of
+from beem_plugin.comparison.paper.methods import METHODS, Layout, settings_of, shown_encoder
 from beem_plugin.comparison.report import markdown, write_report
 from beem_plugin.comparison.rules import Records, curve_record, differences_table, save_traces
 from beem_plugin.comparison.trainings.launcher import Launcher
-from beem_plugin.comparison.trainings.runs import file_name
 from beem_plugin.comparison.trainings.trainings import Trainings
 from beem_plugin.comparison.trainings.variants import Variant
 from beem_plugin.data.hub import resolve_model_name
@@ -28,30 +27,6 @@ METRICS = {"cola": "MCC", "stsb": "corr."}
 Lines = Sequence[Mapping[str, Any]]
 DEPTHS = {"large": 24}
 BASE_DEPTH = 12  # layers of an encoder in the hub, by a part of its name; a local one is looked at
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a table trains. Runs are in OUTPUT/runs/ENCODER/TASK."""
-
-    backbones: Sequence[str]
-    tasks: Sequence[str]
-    methods: Sequence[str]
-    output: Path
-    seeds: int
-    choices: Choices = field(default_factory=Choices)
-
-    def cells(self) -> list[tuple[str, str]]:
-        """Each backbone and task."""
-        return [(backbone, task) for backbone in self.backbones for task in self.tasks]
-
-    def variants(self, backbone: str, task: str) -> list[Variant]:
-        return variants_of(self.methods, task, backbone, three_quarters(backbone), self.choices)
-
-    def trainings(self, backbone: str, task: str, variants: Sequence[Variant] | None = None) -> Trainings:
-        """Of the methods, or of `variants` of them."""
-        folder = self.output / "runs" / file_name(shown_encoder(backbone)) / task
-        return Trainings(self.variants(backbone, task) if variants is None else variants, folder, self.seeds)
 
 
 @dataclass
@@ -99,11 +74,10 @@ def value_of(result: dict[str, Any]) -> float:
     return fmean(part[name] for part in result["parts"].values() or [metrics])
 
 
-def run_table(given: Plan, launcher: Launcher) -> list[TaskRows]:
-    """Trains what is missing, and judges."""
-    plans = [given.trainings(*cell) for cell in given.cells()]
-    found = ablate(plans, launcher)
-    return [TaskRows(*cell, plan, rows) for cell, plan, rows in zip(given.cells(), plans, found, strict=True)]
+def run_table(plans: Mapping[tuple[str, str], Trainings], launcher: Launcher) -> list[TaskRows]:
+    """Trains what is missing of each encoder and task, and judges."""
+    found = ablate(list(plans.values()), launcher)
+    return [TaskRows(*cell, plan, rows) for (cell, plan), rows in zip(plans.items(), found, strict=True)]
 
 
 def depth_of(encoder: str) -> int:
@@ -151,8 +125,8 @@ def spread(lines: Iterable[Mapping[str, Any]], key: str) -> Estimate | None:
     return Estimate.spread(line.get(key) for line in lines)
 
 
-def paper_table(layout: Layout, lines: Lines, backbones: Sequence[str], methods: Sequence[str]) -> Table:
-    """Of each encoder and method two columns a task: the metric in percent, and the layer speed-up."""
+def paper_table(layout: Layout, found: Sequence[TaskRows], lines: Lines) -> Table:
+    """A row an encoder and method, two columns a task: the metric in percent, and the layer speed-up."""
     tasks = list(dict.fromkeys(line["task"] for line in lines))
     table = Table(text("model"), title=layout.title)
     for task in tasks:
@@ -160,7 +134,7 @@ def paper_table(layout: Layout, lines: Lines, backbones: Sequence[str], methods:
         table.columns += [Column(head, digits=1, sign=layout.relative, better="up")]
         table.columns += [Column(f"{TASK_NAMES.get(task, task)} Spd", unit="x")]
     plain = Column("", digits=1)
-    for backbone, method in ((backbone, method) for backbone in backbones for method in methods):
+    for backbone, method in dict.fromkeys((one.backbone, row.name) for one in found for row in one.rows):
         cells: list[Any] = [row_name(method, backbone)]
         for task in tasks:
             cell = {"encoder": backbone, "task": task, "method": method}
