@@ -74,21 +74,22 @@ def crossed_difference(first: np.ndarray, second: np.ndarray) -> Difference:
     The mean difference of two rules, both with several seeds on the same samples: `(seeds, samples)`, 1 where a
     prediction is right, 0 where it is wrong, or the probability of being right. Seeds and samples count as drawn: the
     squared standard error is the sum of theirs less that of what is left, which both hold (two-way clustering, Cameron,
-    Gelbach and Miller 2011), and t has Satterthwaite's (1946) degrees of freedom. One seed tells of the samples only.
+    Gelbach and Miller 2011), and t has Satterthwaite's (1946) degrees of freedom. What is left is the least that either
+    counts: of two seeds that happen to be close, the errors would be too small. One seed tells of the samples only.
     """
     differences = np.asarray(first, dtype=np.float64) - np.asarray(second, dtype=np.float64)
     seeds, samples = differences.shape
     mean = float(differences.mean())
-    over_samples = float(differences.mean(0).var(ddof=1)) / samples if samples > 1 else 0.0
-    over_seeds, rest = 0.0, 0.0
+    parts = [(float(differences.mean(0).var(ddof=1)) / samples, samples - 1)] if samples > 1 else []
     if seeds > 1 and samples > 1:
-        over_seeds = float(differences.mean(1).var(ddof=1)) / seeds
+        parts.append((float(differences.mean(1).var(ddof=1)) / seeds, seeds - 1))
         left = differences - differences.mean(0) - differences.mean(1, keepdims=True) + mean
-        rest = float((left**2).sum()) / ((seeds - 1) * (samples - 1)) / (seeds * samples)
-    variance = max(over_seeds + over_samples - rest, over_seeds, over_samples)
-    spread = over_samples**2 / max(samples - 1, 1) + over_seeds**2 / max(seeds - 1, 1)
-    freedom = (over_samples + over_seeds) ** 2 / spread if spread else 1.0
-    return t_difference(mean, math.sqrt(variance), freedom, samples, "crossed_t")
+        freedom = (seeds - 1) * (samples - 1)
+        rest = float((left**2).sum()) / freedom / (seeds * samples)
+        parts = [*((max(variance, rest), own) for variance, own in parts), (-rest, freedom)]
+    variance = sum(part for part, _ in parts)
+    spread = sum(part**2 / freedom for part, freedom in parts)
+    return t_difference(mean, math.sqrt(variance), variance**2 / spread if spread else 1.0, samples, "crossed_t")
 
 
 def t_difference(mean: float, error: float, freedom: float, pairs: int, test: str) -> Difference:

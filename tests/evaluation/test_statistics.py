@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.special import stdtrit
 from scipy.stats import binomtest
 
 from beem_plugin.calibration.report import binomial_interval
@@ -83,6 +84,23 @@ def test_seeds_and_samples_count_as_drawn() -> None:
     assert both.interval is not None and seeds.interval is not None
     assert both.interval[1] - both.interval[0] > 0.3 and both.p_value is not None
     assert crossed_difference(first, first).p_value == 1.0
+
+
+def test_two_seeds_are_few() -> None:
+    # Two seeds that agree by chance tell no more than what is left allows.
+    found = crossed_difference(np.array([[1.0, 0, 1, 0], [0, 1, 1, 0]]), np.zeros((2, 4)))
+    # Mean squares over samples 1/6 / 4 and over seeds 0; what is left has the sum 1, over 3 degrees of freedom and 8.
+    rest = 1 / 3 / 8
+    variance, spread = rest, rest**2 / 3 + rest**2 / 1 + rest**2 / 3
+    half = stdtrit(variance**2 / spread, 0.975) * variance**0.5
+    assert found.interval == pytest.approx((0.5 - half, 0.5 + half))
+    rng = np.random.default_rng(0)
+    covered = 0
+    for _ in range(1000):
+        drawn = rng.normal(0, 0.03, (2, 1)) + rng.normal(0, 0.2, (1, 300)) + rng.normal(0, 0.25, (2, 300))
+        low, high = crossed_difference(drawn, np.zeros_like(drawn)).interval or (1.0, 0.0)
+        covered += low <= 0 <= high
+    assert covered >= 930
 
 
 def test_a_narrow_terminal_shows_a_row_in_a_line() -> None:
