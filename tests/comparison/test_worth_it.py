@@ -33,11 +33,11 @@ def trace_of(skill: list[float], layers: list[int], samples: int, seed: int) -> 
     return ExitTrace(signal + hard + own, labels, meta={"exit_layers": layers})
 
 
-def networks_of(skill: list[float], distilled: float | None = None) -> Networks:
+def networks_of(skill: list[float], distilled: float | None = None, count: int = 2) -> Networks:
     seeds = itertools.count(1)
 
     def traces(skill: list[float], layers: list[int]) -> list[Traces]:
-        return [Traces(*(trace_of(skill, layers, size, next(seeds)) for size in (300, 800))) for _ in range(2)]
+        return [Traces(*(trace_of(skill, layers, size, next(seeds)) for size in (300, 800))) for _ in range(count)]
 
     plain = {Plain(depth): traces([value], [depth]) for depth, value in PLAIN.items()}
     if distilled is not None:
@@ -128,7 +128,7 @@ def test_exits_that_tie_with_plain_networks_are_not_shipped_for_a_cascade() -> N
 
 
 def test_equal_seconds_can_decide_otherwise() -> None:
-    networks = networks_of([1.4, 1.9, 2.0])
+    networks = networks_of([1.4, 1.9, 2.0], count=3)
     options, chosen = choose_options(networks, RULES, (2.0,), cascades=[])
     plain = {depth: depth / 12 for depth in PLAIN}
     exits = next(one for one in options if one.kind == "exits")
