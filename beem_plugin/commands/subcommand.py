@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import re
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeVar
 
@@ -179,22 +180,20 @@ class ArgumentParserWithDefaults(argparse.ArgumentParser):
 def parse_args(prog: str | None = None, argv: Sequence[str] | None = None) -> argparse.Namespace | None:
     """
     The parsed arguments, `func` (what to run) and `subcommand` among them; `None` if there was no subcommand, and
-    help was printed. Plugins are only loaded if they can matter: for help, and for a subcommand that is not ours.
+    help was printed. Plugins are only loaded if they can matter: for help, and for a subcommand that is not ours. The
+    parser of a known subcommand is the only one that is built.
     """
     parser = ArgumentParserWithDefaults(
         prog=prog, description="Train, calibrate, evaluate and use early-exit transformers."
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
-    added: set[str] = set()
-    _add_subcommands(subparsers, added)
-    if argv is None:
-        import sys
-
-        argv = sys.argv[1:]
-    if not argv or argv[0] in ("-h", "--help") or (argv[0] not in added and argv[0] != "--version"):
+    argv = sys.argv[1:] if argv is None else argv
+    if argv and argv[0] in Subcommand.list_available():
+        _add_subcommands(subparsers, [argv[0]])
+    elif argv[:1] != ["--version"]:
         import_plugins()
-        _add_subcommands(subparsers, added)
+        _add_subcommands(subparsers, Subcommand.list_available())
     args = parser.parse_args(argv)
     if not hasattr(args, "func"):
         parser.print_help()
@@ -205,14 +204,12 @@ def parse_args(prog: str | None = None, argv: Sequence[str] | None = None) -> ar
 def all_commands() -> dict[str, argparse.ArgumentParser]:
     """The parsers of this package's subcommands by name."""
     subparsers = ArgumentParserWithDefaults(prog="allennlp").add_subparsers()
-    _add_subcommands(subparsers, set())
+    _add_subcommands(subparsers, Subcommand.list_available())
     return dict(subparsers.choices)
 
 
-def _add_subcommands(subparsers: argparse._SubParsersAction[Any], added: set[str]) -> None:
-    for name in Subcommand.list_available():
-        if name in added:
-            continue
+def _add_subcommands(subparsers: argparse._SubParsersAction[Any], names: Sequence[str]) -> None:
+    for name in names:
         subcommand = Subcommand.by_name(name)(name)
         subparser = subcommand.add_subparser(subparsers)
         subparser.set_defaults(subcommand=subcommand)
@@ -224,4 +221,3 @@ def _add_subcommands(subparsers: argparse._SubParsersAction[Any], added: set[str
                 metavar="NAME",
                 help="a package to import with all its submodules, for what it registers; repeatable",
             )
-        added.add(name)
