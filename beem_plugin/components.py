@@ -1,6 +1,6 @@
 """Importing this module imports every component, so that its name can be used in a config."""
 
-from beem_plugin.common.plugins import import_package
+from beem_plugin.common.plugins import import_submodules
 
 COMPONENT_PACKAGES = (
     "data",
@@ -18,4 +18,4 @@ COMPONENT_PACKAGES = (
 )
 
 for _package in COMPONENT_PACKAGES:
-    import_package(f"beem_plugin.{_package}")
+    import_submodules(f"beem_plugin.{_package}")

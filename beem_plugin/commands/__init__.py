@@ -1,5 +1,6 @@
 """The `allennlp` command, one file a subcommand."""
 
+import gc
 import importlib
 import os
 import pkgutil
@@ -17,7 +18,7 @@ from typing import NoReturn
 from beem_plugin.commands.subcommand import Subcommand, parse_args
 from beem_plugin.common.errors import BeemError
 from beem_plugin.common.logging import debugging, prepare_logging
-from beem_plugin.common.plugins import defer_import, import_package, import_plugins
+from beem_plugin.common.plugins import defer_import, import_package, import_plugins, import_submodules
 
 __all__ = ["Subcommand", "main"]
 
@@ -112,15 +113,23 @@ def _run(args: Namespace) -> int:
 
 def import_components(only_predicts: bool) -> None:
     """
-    Imports all components; to predict, those of text models, and the others when a name is not found among these.
+    Imports all components; to predict, those of text models, and the others when a name is not found among these. What
+    they import stays until the process ends: the garbage collector leaves it out then and at the exit, too.
     """
-    if not only_predicts:
-        import beem_plugin.components  # noqa: F401
-
+    if "beem_plugin.components" in sys.modules:
         return
-    for name in _TEXT_COMPONENTS:
-        import_package(f"beem_plugin.{name}")
-    defer_import("beem_plugin.components")
+    gc.disable()
+    try:
+        if not only_predicts:
+            import beem_plugin.components  # noqa: F401
+
+            return
+        for name in _TEXT_COMPONENTS:
+            import_submodules(f"beem_plugin.{name}")
+        defer_import("beem_plugin.components")
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def _discard_stdout() -> None:

@@ -48,13 +48,18 @@ def import_package(name: str) -> None:
     module_name = name.strip().rstrip("/").removesuffix(".py").removeprefix("./").replace("/", ".").replace("-", "_")
     if not module_name.replace(".", "_").isidentifier():
         raise ConfigurationError(f"--include-package: found {name!r}, expected the name of a package")
-    name, module = module_name, _import(module_name)
-    if name == _OWN:
+    if module_name == _OWN:
         defer_import(f"{_OWN}.components")  # its other modules may need packages that are not installed
         return
+    import_submodules(module_name)
+
+
+def import_submodules(name: str) -> None:
+    """Imports a module with its submodules as `import_package` does, where `sys.path` already finds it."""
+    module = _import(name)
     for submodule in pkgutil.iter_modules(getattr(module, "__path__", ())):
         if not submodule.name.startswith(("_", "test")):
-            import_package(f"{name}.{submodule.name}")
+            import_submodules(f"{name}.{submodule.name}")
 
 
 def defer_import(name: str) -> None:
