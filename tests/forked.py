@@ -1,20 +1,62 @@
-"""Commands in processes of their own, forked from one in which everything is imported: a new one imports for 9 s."""
+"""Commands in processes of their own, forked from one in which everything is imported: a new one imports for 8 s."""
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
+import pickle
 import socket
 import sys
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import accelerate  # noqa: F401
+import torch
+
+import beem_plugin.components  # noqa: F401
+from beem_plugin.commands import main
 from tests.tiny_project import Result
 
-CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["beem_plugin.components", "beem_plugin.commands", "accelerate", "tests.tiny_project"])
+FORK = multiprocessing.get_context("fork")
 TIMEOUT = 240
+_server: list[Connection] = []
+
+
+def start_server() -> None:
+    """
+    Forks the process from which the others are forked. Called before tests are collected, so that these have no threads
+    and find nothing registered but the package's components.
+    """
+    here, there = multiprocessing.Pipe()
+    if os.fork():
+        there.close()
+        _server.append(here)
+        return
+    try:
+        here.close()
+        gc.freeze()
+        gc.enable()
+        _serve(there)
+    finally:
+        os._exit(0)
+
+
+def _serve(caller: Connection) -> None:
+    """Until the caller ends, which raises an `EOFError`."""
+    while True:
+        count, work = caller.recv()
+        processes = [FORK.Process(target=_start, args=(work, number)) for number in range(count)]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join(TIMEOUT)
+            if process.exitcode is None:
+                process.kill()
+                process.join()
+        caller.send([process.exitcode for process in processes])
 
 
 def command(*arguments: str, folder: Path, path: Path | None = None, **variables: str) -> Result:
@@ -25,6 +67,11 @@ def command(*arguments: str, folder: Path, path: Path | None = None, **variables
 def train_twice(*arguments: str, folder: Path, path: Path | None = None) -> list[Result]:
     """`torchrun --nproc_per_node 2 -m beem_plugin train ARGUMENTS`."""
     return two_processes(_command, ("train", *arguments), folder=folder, path=path)
+
+
+def process(function: Callable[..., Any], *given: Any, folder: Path) -> Result:
+    """A function of a module in a process; what it returns is the exit status."""
+    return _run([{}], folder, None, function, *given)[0]
 
 
 def two_processes(function: Callable[..., Any], *given: Any, folder: Path, path: Path | None = None) -> list[Result]:
@@ -40,42 +87,32 @@ def two_processes(function: Callable[..., Any], *given: Any, folder: Path, path:
 
 def _run(variables: list[dict[str, str]], folder: Path, path: Path | None, *work: Any) -> list[Result]:
     """One process for each dictionary of environment variables."""
-    running = []
-    for number, more in enumerate(variables):
-        printed = [folder / f".{stream}_{number}" for stream in ("stdout", "stderr")]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", **more}
-        process = CONTEXT.Process(target=_start, args=(printed, folder, path, environment, *work))
-        process.start()
-        running.append((process, printed))
+    environments = [{**os.environ, "OMP_NUM_THREADS": "1", **more} for more in variables]
+    printed = [[folder / f".{stream}_{number}" for stream in ("stdout", "stderr")] for number in range(len(variables))]
+    (server,) = _server
+    server.send((len(variables), pickle.dumps((printed, folder, path, environments, work))))
     results = []
-    for process, printed in running:
-        process.join(TIMEOUT)
-        if process.exitcode is None:
-            process.kill()
-            process.join()
-        stdout, stderr = (file.read_text(encoding="utf-8") for file in printed)
-        for file in printed:
+    for status, files in zip(server.recv(), printed, strict=True):
+        results.append(Result(status, *(file.read_text(encoding="utf-8") for file in files)))
+        for file in files:
             file.unlink()
-        results.append(Result(process.exitcode or 0, stdout, stderr))
     return results
 
 
-def _start(
-    printed: list[Path], folder: Path, path: Path | None, environment: dict[str, str], function: Any, *given: Any
-) -> None:
-    for stream, file in enumerate(printed, 1):
+def _start(work: bytes, number: int) -> None:
+    printed, folder, path, environments, (function, *given) = pickle.loads(work)
+    for stream, file in enumerate(printed[number], 1):
         os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT), stream)
+    # In place of pytest's own; open until the process ends.
+    sys.stdin, sys.stdout = open(os.devnull), open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
     os.environ.clear()
-    os.environ.update(environment)
+    os.environ.update(environments[number])
     os.chdir(folder)
     sys.path[:0] = ["", *([str(path)] if path else [])]
     sys.exit(function(*given))
 
 
 def _command(arguments: tuple[str, ...]) -> int:
-    import torch
-
-    from beem_plugin.commands import main
-
     torch.set_num_threads(1)
     return main("python -m beem_plugin", arguments)
