@@ -14,7 +14,7 @@ from beem_plugin.comparison.calibrate import at_speed, policy_config, with_polic
 from beem_plugin.data.hub import archive_path
 from beem_plugin.data.table_file import TableRow
 from beem_plugin.evaluation.benchmark import benchmark
-from beem_plugin.execution.engine import file_engine
+from beem_plugin.execution.engine import REQUEST_ENGINE, unless_given
 from beem_plugin.execution.precision import cast_network
 from beem_plugin.models.multi_exit_model import MultiExitModel
 from beem_plugin.predictors.early_exit import Text, inputs_of, labelled_instances, row_of
@@ -36,7 +36,7 @@ class EarlyExitPipeline:
     archive : `Archive`
     batch_size : `int`, optional (default = `32`)
         As of `allennlp predict`.
-    engine : `str`, optional (default = the model's, or `"depth_pools"`)
+    engine : `str`, optional (default = the model's, or `"auto"`)
     dtype : `str`, optional (default = `"float32"`)
         Of the layers: `"float32"`, `"bfloat16"`, `"float16"`, or on the CPU `"int8"`, which needs thresholds
         of its own (`calibrate`).
@@ -49,7 +49,7 @@ class EarlyExitPipeline:
         check_precision(archive)
         self.archive = archive
         self.batch_size = batch_size
-        self.engine = {"type": engine} if engine else file_engine(archive.config.as_dict(quiet=True))
+        self.engine = {"type": engine} if engine else unless_given(REQUEST_ENGINE, archive.config.as_dict(quiet=True))
         self.dtype = dtype
         self._start()
 

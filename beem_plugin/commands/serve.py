@@ -20,7 +20,7 @@ class Serve(Subcommand):
         "archive_file",
         Argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 for all"),
         Argument("--port", type=int, default=8000, help="0 for any free port, which is printed"),
-        Argument("--engine", metavar="NAME", help="default: the archive's, or else depth_pools"),
+        Argument("--engine", metavar="NAME", help="default: the archive's, or else auto"),
         Argument(
             "--policy", metavar="P", help="another exit policy: a name, or a file; fitted on the calibration trace"
         ),

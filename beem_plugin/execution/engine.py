@@ -134,17 +134,20 @@ def place_in(pending: Sequence[_Pending], executed: ExecutedBatch) -> None:
 FILE_ENGINE = {"type": "depth_pools"}
 """The engine for files unless the config or a flag names another: it has the highest throughput."""
 
+REQUEST_ENGINE = {"type": "auto"}
+"""The engine for inputs of any size, as a server gets them, unless the config or a flag names another."""
 
-def file_engine(config: Mapping[str, Any]) -> dict[str, Any] | None:
-    """`FILE_ENGINE`, or `None` if an archive's config names the model's engine."""
+
+def unless_given(engine: dict[str, Any], config: Mapping[str, Any]) -> dict[str, Any] | None:
+    """`engine`, or `None` if an archive's config names the model's engine."""
     model = config.get("model")
     is_given = isinstance(model, Mapping) and model.get("engine") is not None
-    return None if is_given else dict(FILE_ENGINE)
+    return None if is_given else dict(engine)
 
 
 def build_file_engine(config: Mapping[str, Any]) -> Engine:
     """A new engine for whole files: that of an archive's config, or `FILE_ENGINE`."""
-    block = file_engine(config) or config["model"]["engine"]
+    block = unless_given(FILE_ENGINE, config) or config["model"]["engine"]
     return Engine.from_params({"type": block} if isinstance(block, str) else dict(block))
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.execution.engine import FILE_ENGINE, check_engine, file_engine
+from beem_plugin.execution.engine import FILE_ENGINE, check_engine, unless_given
 
 
 def test_the_config_wins() -> None:
-    assert file_engine({"model": {"type": "multi_exit_classifier"}}) == FILE_ENGINE
-    assert file_engine({"model": {"engine": None}}) == FILE_ENGINE
-    assert file_engine({"model": {"engine": {"type": "single"}}}) is None
-    assert file_engine({"model": {"engine": "single"}}) is None
+    assert unless_given(FILE_ENGINE, {"model": {"type": "multi_exit_classifier"}}) == FILE_ENGINE
+    assert unless_given(FILE_ENGINE, {"model": {"engine": None}}) == FILE_ENGINE
+    assert unless_given(FILE_ENGINE, {"model": {"engine": {"type": "single"}}}) is None
+    assert unless_given(FILE_ENGINE, {"model": {"engine": "single"}}) is None
 
 
 def test_an_unknown_engine_is_named_by_its_flag() -> None:
