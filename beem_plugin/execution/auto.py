@@ -11,7 +11,7 @@ from beem_plugin.execution.single import Single
 from beem_plugin.execution.stepped_network import SteppedNetwork, device_of
 from beem_plugin.exits.policy import ExitPolicy
 
-FEW = {"cuda": 32, "cpu": 1}
+FEW = {"cuda": 64, "cpu": 1}
 """Samples up to which running them one by one takes less time than together."""
 
 
@@ -26,7 +26,7 @@ class Auto(Engine):
 
     # Parameters
 
-    few : `int`, optional (default = 32 on a GPU, 1 on a CPU)
+    few : `int`, optional (default = 64 on a GPU, 1 on a CPU)
         The largest number of samples of an input that are run one by one.
     capture : `bool`, optional (default = `True`)
         See `Single`.
