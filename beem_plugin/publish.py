@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from beem_plugin.archival import Archive, load_archive, save_archive
+from beem_plugin.common.archive_files import ARCHIVE_NAME, BEST_WEIGHTS, CONFIG_NAME
 from beem_plugin.common.errors import ConfigurationError, DataError, first_line
 from beem_plugin.common.files import scratch_folder
+from beem_plugin.common.outputs import check_place
 from beem_plugin.comparison.calibrate import calibration_evidence, headline
 from beem_plugin.data.hub import hub_reachable
 from beem_plugin.execution.precision import INT8, dtype_of
@@ -20,6 +22,9 @@ def save_pretrained(archive: Archive, folder: Path) -> None:
     model = text_model(archive.model)
     if dtype_of(model.encoder) == INT8:
         raise ConfigurationError("save_pretrained: found int8 weights, allowed: a pipeline of another dtype")
+    check_place(folder / CONFIG_NAME, "save_pretrained")
+    if any((folder / name).exists() for name in (ARCHIVE_NAME, BEST_WEIGHTS)):
+        raise ConfigurationError(f"save_pretrained: {folder} holds a training run, allowed: another folder")
     save_archive(archive, folder)
     evidence, summary = None, ""
     trace = archive.calibration.trace if archive.calibration is not None else None

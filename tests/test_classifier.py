@@ -126,6 +126,8 @@ def test_fine_tune_keeps_what_it_did_and_leaves_the_program_as_it_was(
     assert load(tmp_path / "run")(pairs) == found(pairs)
     with pytest.raises(ConfigurationError, match="holds a run, allowed: a new folder"):
         fine_tune(pairs, ["yes", "no"] * 15, small.encoder, folder=tmp_path)
+    with pytest.raises(ConfigurationError, match="trainer.patience: found 'two'"):
+        fine_tune(pairs, ["yes", "no"] * 15, small.encoder, {"trainer.patience": "two"})
 
 
 def test_messages_do_not_name_a_file_that_is_deleted(

@@ -131,6 +131,8 @@ def test_another_operating_point_is_a_new_object(
         pipeline.with_policy("patience", speedup=2)
     with pytest.raises(ConfigurationError, match="policy.type: found 'no_policy'"):
         pipeline.with_policy("no_policy", speedup=2)
+    with pytest.raises(ConfigurationError, match="policy: found 5 .*allowed: a name, a file or a block"):
+        pipeline.with_policy(5)  # type: ignore[arg-type]
 
 
 def test_own_data_calibrate_and_trace(pipeline: EarlyExitPipeline) -> None:
@@ -159,6 +161,12 @@ def test_benchmark_measures_texts(pipeline: EarlyExitPipeline) -> None:
 
 def test_a_saved_pipeline_loads_and_has_a_model_card(pipeline: EarlyExitPipeline, tmp_path: Path) -> None:
     fast = pipeline.with_policy("max_probability", speedup=2)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "best.th").touch()
+    with pytest.raises(ConfigurationError, match="run holds a training run, allowed: another folder"):
+        fast.save_pretrained(tmp_path / "run")
+    with pytest.raises(ConfigurationError, match="best.th is a file, a directory is needed"):
+        fast.save_pretrained(tmp_path / "run" / "best.th")
     fast.save_pretrained(tmp_path / "saved")
     again = EarlyExitPipeline.from_pretrained(tmp_path / "saved")
     assert again.policy == fast.policy and again(TEXTS) == fast(TEXTS)

@@ -145,7 +145,7 @@ def replay(policy: ExitPolicy, trace: Trace) -> ExitDecisions:
     decided = policy.exits_on(trace)
     for exit_number in range(1, trace.num_exits + 1):
         signals = trace.exit_signals(exit_number)
-        leaves, state = policy.step(exit_number, signals, state)
+        leaves, state = policy.checked_step(exit_number, signals, state)
         if decided is not None:
             leaves = decided == exit_number
         if exit_number == trace.num_exits:

@@ -105,8 +105,8 @@ class TokenTrace(ExitTrace):
     @property
     def logits(self) -> Tensor:  # type: ignore[override]
         raise ConfigurationError(
-            "a trace of captions has no logits; allowed: policies that read the most probable token, its probability, "
-            "the margin or the entropy"
+            "a trace of captions or tags has no logits; allowed: policies that read the most probable token, its "
+            "probability, the margin or the entropy"
         )
 
     @property

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import torch
@@ -52,7 +53,7 @@ def opened_archive(path: str | Path) -> Iterator[Path]:
         yield path
         return
     if path.is_file() and path.suffix in (".json", ".jsonnet", ".yaml", ".yml"):
-        raise DataError(f"{path}: a config, {ALLOWED}, which `allennlp train {path}` makes")
+        raise DataError(f"{path}: a config, {ALLOWED}, which `allennlp train {quote(str(path))}` makes")
     with opened_folder(path) as folder:
         if not (folder / CONFIG_NAME).exists():
             raise DataError(f"{path}: not a model archive: it has no {CONFIG_NAME}")

@@ -120,7 +120,7 @@ def _plan(annotation: Any, value: Any, path: str, default: Any = EMPTY) -> Plan:
     if origin in (Union, types.UnionType):
         return _plan_union(args, value, path)
     if (value is None) != (annotation is NoneType):
-        raise Mismatch(path, value, describe_type(annotation))
+        raise Mismatch.at(path, value, describe_type(annotation))
     if value is None:
         return _constant(None)
     scalar = plan_scalar(annotation, value, path)
@@ -158,7 +158,7 @@ def _plan_union(members: tuple[Any, ...], value: Any, path: str) -> Plan:
             errors.append((member, error))
     inside = [pair for pair in errors if not (isinstance(pair[1], Mismatch) and pair[1].path == path)]
     if not inside:
-        raise Mismatch(path, value, " or ".join(describe_type(bare(member)) for member in members))
+        raise Mismatch.at(path, value, " or ".join(describe_type(bare(member)) for member in members))
     if len(inside) == 1:
         raise inside[0][1]
     causes = "; ".join(f"as {describe_type(member)}: {error}" for member, error in inside)
@@ -167,18 +167,18 @@ def _plan_union(members: tuple[Any, ...], value: Any, path: str) -> Plan:
 
 def _plan_items(value: Any, path: str, annotation: Any) -> list[Plan]:
     if not isinstance(value, (list, tuple, set, frozenset)):
-        raise Mismatch(path, value, describe_type(annotation))
+        raise Mismatch.at(path, value, describe_type(annotation))
     members = get_args(annotation) or (Any,)
     if get_origin(annotation) is not tuple or members[-1] is Ellipsis:
         members = members[:1] * len(value)
     elif len(members) != len(value):
-        raise Mismatch(path, value, f"a list of {len(members)} items")
+        raise Mismatch.at(path, value, f"a list of {len(members)} items")
     return [_plan(member, item, join(path, str(i))) for i, (member, item) in enumerate(zip(members, value))]
 
 
 def _plan_mapping(args: tuple[Any, ...], value: Any, path: str) -> Plan:
     if not isinstance(value, Mapping):
-        raise Mismatch(path, value, "a block {...}")
+        raise Mismatch.at(path, value, "a block {...}")
     if len(args) != 2:
         return _constant(value)
     kind, plans = bare(args[0]), {}
@@ -208,7 +208,7 @@ def _block_of(cls: Any, value: Any, path: str) -> tuple[dict[str, Any], str | No
         return {"type": value}, path
     if not isinstance(value, Mapping):
         names = ", ".join(sorted(all_registered_for(cls))) if is_registry else ""
-        raise Mismatch(path, value, f"{describe_type(cls)}{f' or one of the names {names}' if names else ''}")
+        raise Mismatch.at(path, value, f"{describe_type(cls)}{f' or one of the names {names}' if names else ''}")
     return _plain(value), None
 
 

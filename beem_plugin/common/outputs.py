@@ -18,6 +18,22 @@ IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".ti
 SLICE = re.compile(r"\[[^\[\]]*\]$")
 
 
+def listed(text: str) -> list[str]:
+    """Sources separated by commas. A comma in the name of an existing file, with a slice or without, separates none."""
+    parts, found = text.split(","), []
+    while parts:
+        sizes = range(len(parts), 1, -1)
+        size = next((size for size in sizes if _is_file(",".join(parts[:size]))), 1)
+        found.append(",".join(parts[:size]).strip())
+        del parts[:size]
+    return [source for source in found if source]
+
+
+def _is_file(source: str) -> bool:
+    path = os.path.expanduser(source.strip())
+    return os.path.exists(path) or os.path.exists(SLICE.sub("", path))
+
+
 def check_outputs(outputs: Mapping[str, str | None], inputs: Sequence[str | None]) -> None:
     """
     Raises a `ConfigurationError` if two outputs, by option, are one file, or one of them is an input, through any link:
@@ -116,7 +132,7 @@ def check_inputs(args: Namespace, names: tuple[str, ...]) -> None:
                 if not any(map(os.path.exists, found)) and not (_MISSING[name] is _ARCHIVE and HUB_ID.fullmatch(path)):
                     raise DataError(_MISSING[name].format(path))
                 continue
-            for source in path.split(","):
+            for source in listed(path):
                 file = SLICE.sub("", source)
-                if _TABLE.fullmatch(file) and not os.path.exists(os.path.expanduser(file)) and not os.path.exists(path):
+                if _TABLE.fullmatch(file) and not _is_file(source):
                     raise DataError(f"{file}: no such file")

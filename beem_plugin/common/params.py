@@ -24,7 +24,8 @@ ABSENT: Any = type("Absent", (), {"__repr__": lambda self: "(absent)", "__bool__
 # replaced by private characters for jsonnet.
 _SURROGATES = {0xDC80 + i: 0x10DC80 + i for i in range(128)}
 _BACK_TO_SURROGATES = {private: surrogate for surrogate, private in _SURROGATES.items()}
-_PLACE = re.compile(r"^\t?(?P<place>\S[^\t\n]*?:(?:\(\d+:\d+\)-\(\d+:\d+\)|\d+:\d+(?:-\d+)?))", re.MULTILINE)
+_POSITION = r"(?:\(\d+:\d+\)-\(\d+:\d+\)|\d+:\d+(?:-\d+)?)"
+_PLACE = re.compile(rf"^\t?(?P<place>(?!std\.jsonnet:)\S[^\t\n]*?:{_POSITION})", re.MULTILINE)
 _MISSING_VARIABLE = re.compile(r"undefined external variable: (?P<name>\S+)")
 
 PRESETS = Path(__file__).parent.parent / "presets"

@@ -142,7 +142,7 @@ def all_registered_for(cls: type) -> dict[str, tuple[Any, str | None]]:
 
 def _recipe(cls: type, name: Any, registered: dict[str, tuple[Any, str | None]], type_path: str) -> Recipe:
     if not isinstance(name, str):
-        raise Mismatch(type_path, name, f"a name, one of {', '.join(sorted(all_registered_for(cls)))}")
+        raise Mismatch.at(type_path, name, f"a name, one of {', '.join(sorted(all_registered_for(cls)))}")
     constructor = None
     if name not in registered:
         registered = all_registered_for(cls)

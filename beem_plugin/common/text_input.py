@@ -15,7 +15,7 @@ from beem_plugin.common.errors import ConfigurationError, DataError
 
 @contextmanager
 def open_bytes(path: str | Path) -> Iterator[IO[bytes]]:
-    """The bytes of a file or standard input (`-`), gzipped or not."""
+    """The bytes of a file or standard input (`-`), gzipped or not, which can be peeked at."""
     is_file = str(path) != "-"
     try:
         binary: Any = open(path, "rb") if is_file else sys.stdin.buffer  # noqa: SIM115
@@ -32,18 +32,25 @@ def open_bytes(path: str | Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def open_text(path: str | Path, encoding: str = "utf-8", newline: str | None = None) -> Iterator[IO[str]]:
-    """Text from a file or standard input (`-`), gzipped or not, without a byte order mark; `newline` is `open`'s."""
+    """
+    Text from a file or standard input (`-`), gzipped or not, without a byte order mark; `newline` is `open`'s. UTF-16
+    with a mark is read where UTF-8 is expected.
+    """
     if str(path) == "-" and not hasattr(sys.stdin, "buffer"):  # replaced by a program
         yield sys.stdin
         return
     with open_bytes(path) as raw:
         is_utf8 = codecs.lookup(encoding).name == "utf-8"
-        text = io.TextIOWrapper(raw, encoding="utf-8-sig" if is_utf8 else encoding, newline=newline)
+        text = io.TextIOWrapper(raw, encoding=encoding, newline=newline)
         try:
+            if is_utf8:
+                is_utf16 = raw.peek(2)[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # type: ignore[attr-defined]
+                encoding = "utf-16" if is_utf16 else "utf-8-sig"
+                text.reconfigure(encoding=encoding)
             yield text
         except UnicodeError as error:
-            line = _undecodable_line(path) if is_utf8 and str(path) != "-" else ""
-            raise DataError(f"{path}{line}: not {encoding.upper()} text: {error}") from error
+            line = _undecodable_line(path) if encoding == "utf-8-sig" and str(path) != "-" else ""
+            raise DataError(f"{path}{line}: not {encoding.removesuffix('-sig').upper()} text: {error}") from error
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise DataError(f"{path}: a damaged gzip file: {error}") from error
         finally:

@@ -75,13 +75,17 @@ _KINDS = {dict: "a block", list: "a list", int: "a number", float: "a number", b
 
 
 class Mismatch(LocatedError):
-    """The key at `path` does not take a value of this type; `expected` describes what is allowed."""
+    """A key does not take a value of this type. Its `path` is not kept when it is raised again with another message."""
 
-    def __init__(self, path: str, value: Any, expected: str) -> None:
-        self.path = path
-        super().__init__(
-            f"{path or 'the config'}: found {describe_value(value)}, expected {expected}{_hint(value, expected)}"
-        )
+    path: str | None = None
+
+    @classmethod
+    def at(cls, path: str, value: Any, expected: str) -> "Mismatch":
+        """`expected` describes what is allowed."""
+        hint = _hint(value, expected)
+        error = cls(f"{path or 'the config'}: found {describe_value(value)}, expected {expected}{hint}")
+        error.path = path
+        return error
 
 
 def describe_value(value: Any) -> str:
@@ -127,17 +131,17 @@ def plan_scalar(annotation: Any, value: Any, path: str) -> Callable[[], Any] | N
         choices = get_args(annotation)
         if not any(type(choice) is type(value) and choice == value for choice in choices):
             names = nearest_first(repr(value), [repr(choice) for choice in choices])
-            raise Mismatch(path, value, " or ".join(names))
+            raise Mismatch.at(path, value, " or ".join(names))
         return lambda: value
     if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
         for member in annotation:
             if value in (member, member.value, member.name):
                 return lambda: member
-        raise Mismatch(path, value, " or ".join(nearest_first(value, [member.value for member in annotation])))
+        raise Mismatch.at(path, value, " or ".join(nearest_first(value, [member.value for member in annotation])))
     if annotation not in _SCALARS:
         return None
     if not _SCALARS[annotation][2](value) or (isinstance(value, bool) and annotation is not bool):
-        raise Mismatch(path, value, describe_type(annotation))
+        raise Mismatch.at(path, value, describe_type(annotation))
     return lambda: Path(value) if annotation is os.PathLike else annotation(value)
 
 

@@ -18,6 +18,7 @@ from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.files import write_json
 from beem_plugin.common.outputs import check_outputs
 from beem_plugin.common.registry import Params
+from beem_plugin.common.values import describe_value
 from beem_plugin.comparison.operating_curve import CURVE_POINTS
 from beem_plugin.comparison.plain_networks import load_plain, right_of_last_exit
 from beem_plugin.comparison.policy_files import errors_at, policy_block
@@ -100,7 +101,11 @@ def trace_for(args: argparse.Namespace) -> ExitTrace:
 
 def policy_config(policy: str | dict[str, Any]) -> dict[str, Any]:
     """The config of a policy that is given by its name, its config, or a json or jsonnet file."""
-    return copy.deepcopy(policy) if isinstance(policy, dict) else policy_block(policy)
+    if isinstance(policy, dict):
+        return copy.deepcopy(policy)
+    if not isinstance(policy, str | Path):
+        raise ConfigurationError(f"policy: found {describe_value(policy)}, allowed: a name, a file or a block {{...}}")
+    return policy_block(str(policy))
 
 
 def at_speed(config: dict[str, Any], speedup: float) -> dict[str, Any]:

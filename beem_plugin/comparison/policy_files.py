@@ -1,5 +1,6 @@
 """The traces and policies that a command is given."""
 
+import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from beem_plugin.common.errors import BeemError, ConfigurationError, DataError, NotCalibratedError
-from beem_plugin.common.params import apply_overrides, evaluate_document, load_config_dict
+from beem_plugin.common.params import apply_overrides, evaluate_document, load_config_dict, parse_overrides
 from beem_plugin.common.values import describe_value
 from beem_plugin.comparison.policy_grid import Setting, expand
 from beem_plugin.exits.policy import ExitPolicy
@@ -29,8 +30,8 @@ class NamedPolicy:
 
 def load_policies(policies: Sequence[str], files: Sequence[str], overrides: str) -> list[NamedPolicy]:
     """
-    `policies` are registered names, or files with one policy block each, named by the file, with its folder where two
-    files have the same name; `files` hold several: `{name: block}`, or a list of blocks, named by their `type`.
+    `policies` are names, or files with one policy block each, named by the file, with its folder where two files have
+    the same name; `files` hold several: `{name: block}`, or a list of blocks, named by their `type`.
     `overrides` change every block.
     """
     found = []
@@ -48,11 +49,16 @@ def load_policies(policies: Sequence[str], files: Sequence[str], overrides: str)
 
 
 def policy_block(policy: str, overrides: str = "") -> dict[str, Any]:
-    """The block of a policy that is given by its registered name or by a file."""
-    is_file_name = bool(Path(policy).suffix) or Path(policy).exists()
-    if policy in ExitPolicy.list_available() or not is_file_name:
+    """The block of a policy that is given by its registered name, by a file, or as one of `policies.libsonnet`."""
+    if policy in ExitPolicy.list_available():
         return apply_overrides({"type": policy}, overrides)
-    return load_config_dict(policy, overrides)
+    if Path(policy).suffix or Path(policy).exists():
+        return load_config_dict(policy, overrides)
+    name = json.dumps(policy)
+    is_block = f"std.objectHasAll(policies, {name}) && std.isObject(policies[{name}])"
+    published = f"{{ [if {is_block} then 'block']: policies[{name}] }}"
+    found = parse_overrides(f"local policies = import 'beem/policies.libsonnet'; {published}")
+    return apply_overrides(found.get("block", {"type": policy}), overrides)
 
 
 def trace_paths(traces: Sequence[str], calibrations: Sequence[str]) -> tuple[list[str], list[str | None]]:

@@ -1,5 +1,6 @@
 """What a comparison leaves: a table as data, as text and as plots, and on the terminal."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -28,6 +29,12 @@ def write_report(
         written += save_figure(figure, *(path.with_name(f"{name}{ending}") for ending in (".png", ".svg")))
     table.print(220)
     say("wrote " + ", ".join(map(str, written)))
+
+
+def calibrate_command(archive: Path, trace: Path | str, policy: Path | str) -> str:
+    """The command, for a shell, that puts a fitted policy into the archive of its training."""
+    paths = ("allennlp", "calibrate", archive, "--trace", trace, "--policy", policy, "--output-archive", "NEW.tar.gz")
+    return shlex.join(map(str, paths))
 
 
 def markdown(table: Table, figures: Sequence[str] = (), more: str = "") -> str:

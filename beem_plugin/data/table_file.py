@@ -18,6 +18,7 @@ from beem_plugin.data.csv_records import SAY_QUOTING, csv_records, format_by_hea
 logger = logging.getLogger(__name__)
 
 _BETWEEN_ITEMS = re.compile(r"\s*[\[,]?\s*")
+_QUOTED = re.compile('"[^"]*"')
 
 SUFFIXES = {
     ".csv": "csv",
@@ -49,8 +50,8 @@ class TableFormat:
     format : `str`, optional (default: by the file's name)
         `"csv"`, `"tsv"`, `"jsonl"` (a JSON object a line, or one JSON array of objects) or `"text"` (a text a line).
     delimiter : `str`, optional (default: a tab for TSV, a comma for CSV)
-        One character. A CSV file whose header has no comma, but `;` or a tab, is split there. Given without
-        `format`, files with other names than the above are CSV.
+        One character. A CSV file whose header has more columns by `;` or by tabs than by commas is split there. Given
+        without `format`, files with other names than the above are CSV.
     quoting : `bool`, optional (default: `True` for CSV; for TSV see below)
         Whether `"` encloses cells. By default quotation marks in a TSV file are text, as in GLUE's files, except in
         cells that Python's csv module or pandas must have quoted: those with doubled marks inside, such as
@@ -142,8 +143,8 @@ def read_table(
 
 
 def _delimiter_of(header: str) -> str:
-    """Of a CSV file: a comma, or what spreadsheets write in its place in much of Europe."""
-    return next((mark for mark in ";\t" if mark in header and "," not in header), ",")
+    """Of a CSV file: a comma, or what spreadsheets write in its place in much of Europe if that gives more columns."""
+    return max(",;\t", key=_QUOTED.sub("", header).count)
 
 
 def first_cells(path: str | Path) -> list[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from beem_plugin.common.errors import ConfigurationError, DataError, check_choice, nearest_first
+from beem_plugin.common.outputs import listed
 from beem_plugin.common.strict_json import parse_json
 from beem_plugin.common.text_input import open_text
 from beem_plugin.data.caption_tokenizer import CaptionTokenizer
@@ -62,7 +63,7 @@ class CaptionTextReader(CaptionReader):
 
     def _read_images(self, source: str) -> Iterable[CaptionedImage]:
         lists = {path: set(map(_plain, _image_names(Path(path).expanduser()))) for path in self.exclude_images}
-        paths = [Path(part.strip()).expanduser() for part in source.split(",")]
+        paths = [Path(part).expanduser() for part in listed(source)]
         # Of a Karpathy split that is a source itself only the training part is read.
         unused = {name for name in lists if Path(name).expanduser() not in paths}
         is_used = len(unused) < len(lists)

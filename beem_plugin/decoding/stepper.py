@@ -67,7 +67,7 @@ class Stepper:
             signals = self._signals(exit_number, active, position)
             # At the last exit all tokens exit; the policy is stepped if its output depends on it.
             if not last or self.policy.needs_all_labels:
-                mask, active.state = self.policy.step(exit_number, signals, active.state)
+                mask, active.state = self.policy.checked_step(exit_number, signals, active.state)
             exiting = np.ones(len(active.host), dtype=bool) if last else mask.cpu().numpy()
             if not exiting.any():
                 self._remember(exit_number, active)

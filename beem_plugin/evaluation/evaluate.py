@@ -15,7 +15,7 @@ from beem_plugin.archival import Archive, archive_of
 from beem_plugin.calibration.report import binomial_interval
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.files import atomic_write, write_json
-from beem_plugin.common.outputs import check_outputs, check_writable
+from beem_plugin.common.outputs import check_outputs, check_writable, listed
 from beem_plugin.common.ranks import is_main, joined
 from beem_plugin.evaluation.statistics import (
     Difference,
@@ -39,7 +39,7 @@ def evaluate_from_args(args: argparse.Namespace) -> dict[str, Any]:
         raise ConfigurationError(
             "--extend-vocab, --embedding-sources-mapping, --batch-weight-key: allowed: none of them with this model"
         )
-    sources = [part.strip() for part in args.input_file.split(",") if part.strip()]
+    sources = listed(args.input_file)
     names = file_names(sources, args.auto_names in ("METRICS", "ALL"), args.output_file)
     prediction_names = file_names(
         sources, args.auto_names in ("PREDS", "ALL"), args.predictions_output_file, suffix=".preds"
@@ -104,9 +104,11 @@ def file_names(sources: list[str], automatic: bool, given: str | None, suffix: s
         return [f"{Path(source).name}{suffix}" for source in sources]
     if given is None:
         return [None] * len(sources)
+    if len(sources) == 1:
+        return [given]
     names: list[str | None] = [name.strip() for name in given.split(",")]
     if len(names) == 1:
-        return names * len(sources) if len(sources) == 1 else [f"{names[0]}.{Path(source).stem}" for source in sources]
+        return [f"{names[0]}.{Path(source).stem}" for source in sources]
     if len(names) != len(sources):
         raise ConfigurationError(
             f"found {len(sources)} input files and {len(names)} output files, allowed: as many, or 1"

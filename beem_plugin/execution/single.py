@@ -200,7 +200,7 @@ def run_sample(network: CompiledNetwork, runner: SampleRunner | None, sample: di
         if not network.needed[exit_number]:
             continue
         signals = network.exit_signals(exit_number, state)
-        exits, memory = policy.step(exit_number, signals, memory)
+        exits, memory = policy.checked_step(exit_number, signals, memory)
         if network.can_exit[exit_number] and exits.item():
             break
     score = policy.score(memory)

@@ -121,7 +121,20 @@ class ExitPolicy(SharedScores, Registrable):
 
     def step(self, exit_number: int, signals: ExitSignals, state: ExitState) -> tuple[Tensor, ExitState]:
         """`(batch,)` bool, whether each sample exits at this exit, and the state for the next exit."""
-        raise TypeError(f"{type(self).__name__} does not define step")
+        raise ConfigurationError(f"exit policy {self.registered_name}: found a class without `step`, which it needs")
+
+    def checked_step(self, exit_number: int, signals: ExitSignals, state: ExitState) -> tuple[Tensor, ExitState]:
+        """`step`, with an error for results of another form."""
+        found: Any = self.step(exit_number, signals, state)
+        leaves, after = found if isinstance(found, tuple) and len(found) == 2 else (found, None)
+        is_mask = isinstance(leaves, Tensor) and leaves.dtype == torch.bool and leaves.dim() == 1
+        if not is_mask or not isinstance(after, ExitState):
+            shown = f"a tensor {leaves.dtype}".replace("torch.", "") if isinstance(leaves, Tensor) else repr(leaves)
+            raise ConfigurationError(
+                f"exit policy {self.registered_name}: `step` returned {shown} and {type(after).__name__}, allowed: a "
+                "tensor (batch,) of bool, the samples that exit, and an ExitState"
+            )
+        return leaves, after
 
     def can_leave(self, exit_number: int) -> bool:
         """Whether a sample can exit here for any signals; if not, engines do not read the result of `step`."""
@@ -200,7 +213,7 @@ class ExitPolicy(SharedScores, Registrable):
         if self.needs_all_labels and not trace.has_logits:
             raise ConfigurationError(
                 f"{self.registered_name} needs the probabilities of all labels at every exit, {where} has only the "
-                "most probable one, its probability, the margin and the entropy, as all traces of captions"
+                "most probable one, its probability, the margin and the entropy, as all traces of captions and tags"
             )
         for name in self.probability_signals:
             outside = (trace.signals[name] < 0) | (trace.signals[name] > 1)

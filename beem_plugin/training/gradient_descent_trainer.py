@@ -168,7 +168,6 @@ class GradientDescentTrainer(RunningTrainer):
         """
         self.start_time = time.monotonic()
         separate_ranks(self.accelerator.process_index)
-        self.check_validation()
         restore_checkpoint(self)
         for callback in self.callbacks:
             callback.on_start(self, is_primary=self.is_primary)
@@ -192,6 +191,9 @@ class GradientDescentTrainer(RunningTrainer):
         self, data_loader: Any, description: str = "evaluation", max_rounds: int | None = None
     ) -> dict[str, float]:
         return evaluate(self.model, data_loader, self.accelerator, description, max_rounds, self.prepared_model)
+
+    def check(self) -> None:
+        self.check_validation()
 
     def check_validation(self) -> dict[str, float] | None:
         """Validates one batch to find an unknown metric or wrong shapes before training; returns its metrics."""

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -63,7 +64,7 @@ def new_config_from_args(args: argparse.Namespace) -> None:
             f"{FEW} both are uncertain",
             file=sys.stderr,
         )
-    print(f"{args.data}: {summary_of(found)}\nwrote {args.output}; next: allennlp train {args.output}")
+    print(f"{args.data}: {summary_of(found)}\nwrote {args.output}; next: allennlp train {quote(args.output)}")
 
 
 def look_at(path: str, text_fields: Sequence[str] | None = None, label_field: str | None = None) -> Columns:
@@ -154,7 +155,7 @@ def config_for(found: Columns, data: str, encoder: str, name: str, shape: tuple[
     page = render_page(
         "my_data.jinja",
         summary=summary_of(found),
-        name=name,
+        name=quote(name),
         data=quoted(data),
         encoder=quoted(encoder),
         text_fields=[quoted(field) for field in found.text_fields],

@@ -58,8 +58,6 @@ def train_model(
     else:
         with tempfile.TemporaryDirectory() as folder:
             with built_run(params, Path(folder) / "run", False, False, True, file_friendly_logging) as run:
-                if hasattr(run.trainer, "check_validation"):
-                    run.trainer.check_validation()
                 logger.info("Dry run: all components are built, nothing is trained.")
             prepare_logging(None, file_friendly_logging, launched_rank(), launched_processes())  # closes the log file
     return run.model if return_model else None
@@ -74,7 +72,7 @@ def built_run(
     dry_run: bool = False,
     file_friendly_logging: bool = False,
 ) -> Iterator[TrainModel]:
-    """All components of a training, whose directory is locked for the block."""
+    """All components of a training, checked; its directory is locked for the block."""
     config = params.as_dict(quiet=True)
     if config.get("distributed") is not None:
         raise ConfigurationError(
@@ -99,6 +97,7 @@ def built_run(
             processes.wait_for_everyone()
             prepare_logging(directory, file_friendly_logging, rank, launched_processes())
             run = TrainModel.from_params(params, serialization_dir=directory, invocation=invocation)
+            run.trainer.check()
         processes.wait_for_everyone()
         yield run
 

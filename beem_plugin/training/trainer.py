@@ -46,6 +46,9 @@ class Trainer(Registrable):
         self.final_metrics: dict[str, Any] | None = None
         """Set when at least one epoch is complete and the best weights are loaded, even if `train` then raises."""
 
+    def check(self) -> None:
+        """Raises an error that would end the training before its first step, while a former run can be restored."""
+
     def train(self) -> dict[str, Any]:
         """Trains from the newest checkpoint, if any, to the end; returns the metrics."""
         raise NotImplementedError

@@ -174,3 +174,24 @@ def test_metrics_of_counts_are_those_of_samples(metric: str) -> None:
         outcome = outcome_of(torch.ones(size, dtype=torch.int64), torch.from_numpy(predictions), known, 2)
         found = count_metrics(metric, outcome.labels, outcome.predictions, outcome.counts)
         assert found == pytest.approx(compute_metrics(metric, labels, predictions), abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    "found, message",
+    [
+        (lambda signals, state: (signals.confidence, state), "a tensor float64 and ExitState"),
+        (lambda signals, state: ((signals.confidence > 0)[:, None], state), "a tensor bool and ExitState"),
+        (lambda signals, state: (True, state), "True and ExitState"),
+        (lambda signals, state: (signals.confidence > 0, {}), "a tensor bool and dict"),
+        (lambda signals, state: None, "None and NoneType"),
+    ],
+)
+def test_a_step_of_another_form_is_named(found: Any, message: str) -> None:
+    class Own(ExitPolicy):
+        def step(self, exit_number: int, signals: ExitSignals, state: ExitState) -> Any:
+            return found(signals, state)
+
+    with pytest.raises(ConfigurationError, match=f"exit policy .*Own: `step` returned {message}, allowed: "):
+        replay(Own(), make_trace(5))
+    with pytest.raises(ConfigurationError, match="found a class without `step`, which it needs"):
+        replay(ExitPolicy(), make_trace(5))

@@ -206,6 +206,7 @@ def test_force_deletes_an_ablation_and_nothing_else(environment: None, tmp_path:
             {"a": {"trainer.callbacks": [{"type": "calibrate_exits", "bath_size": 8}]}},
             "variant 'a': trainer.callbacks.0.bath_size: unknown key of calibrate_exits",
         ),
+        ([], {"a": {"model.objectiv": "final_exit"}}, "variant 'a': model.objectiv: unknown key"),
         ([], {"a": {"train_data_path": "train"}}, "variant 'a': calibrate_exits.data: not given"),
         (
             [],

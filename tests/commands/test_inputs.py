@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from beem_plugin import commands
 from beem_plugin.commands import Subcommand, main
+from beem_plugin.common.outputs import listed
 
 NO_ARCHIVE, NO_CONFIG, NO_TRACE = (
     "gone.tar.gz: no such archive",
@@ -64,3 +67,10 @@ def test_what_may_exist_is_left_to_the_reader(source: str, monkeypatch: pytest.M
     for archive in (HERE, "owner/name"):
         with pytest.raises(AssertionError, match="components are imported"):
             main("allennlp", ["evaluate", archive, source])
+
+
+def test_a_comma_in_the_name_of_a_file_separates_no_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a, b, c.csv").touch()
+    assert listed("a, b, c.csv[test],dev, x.csv") == ["a, b, c.csv[test]", "dev", "x.csv"]
+    assert listed("dev,a, b, c.csv") == ["dev", "a, b, c.csv"]

@@ -24,6 +24,13 @@ def test_imports_are_relative_to_the_file_and_the_environment_is_there(tmp_path,
     assert load_config_dict(path, ext_vars={"BEEM_TEST_EPOCHS": "5"})["n"] == 5
 
 
+def test_an_error_in_the_standard_library_is_placed_in_the_config(tmp_path):
+    path = write(tmp_path, "{\n  a: std.parseInt('2x') }")
+    with pytest.raises(ConfigurationError) as info:
+        load_config(path)
+    assert str(info.value).startswith(f"{path}:2:6-24: 2x is not a base 10 integer")
+
+
 def test_a_missing_variable_is_named_with_its_place(tmp_path, monkeypatch):
     monkeypatch.delenv("BEEM_TEST_NONE", raising=False)
     path = write(tmp_path, "{\n  a: std.extVar('BEEM_TEST_NONE') }")

@@ -105,6 +105,8 @@ def test_files_of_variants(tmp_path: Path) -> None:
     assert [variant.is_sweep for variant in variants] == [False, True, False, False]
     changed = load_policies([], [str(listed)], '{"patience": 4}')
     assert [variant.settings[0].config["patience"] for variant in changed] == [4, 4]
+    (published,) = load_policies(["beem-a"], [], '{"thresholds": 2}')
+    assert published.settings[0].config == {"type": "beem", "weights": {"type": "accuracy"}, "thresholds": 2}
 
 
 def test_files_of_one_name_go_by_their_folders(tmp_path: Path) -> None:

@@ -152,8 +152,11 @@ def test_empty_cells_and_cells_of_any_size(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mark", [";", "\t"])
-def test_a_csv_file_is_split_where_its_header_without_commas_is(tmp_path: Path, mark: str) -> None:
+def test_a_csv_file_is_split_where_its_header_has_most_columns(tmp_path: Path, mark: str) -> None:
     path = tmp_path / "a.csv"
+    for header in (f"id{mark}text, short{mark}label", f'"id"{mark}"text, short"{mark}"label"'):
+        path.write_bytes(f"{header}\r\n1{mark}well, so, so{mark}x\r\n".encode("utf-16"))
+        assert rows(path) == [{"id": "1", "text, short": "well, so, so", "label": "x"}]
     path.write_text(f"\ufefftext{mark}label\nwell, so so{mark}x\n")
     assert rows(path) == [{"text": "well, so so", "label": "x"}]
     path.write_text(f"text,label\na{mark}b,x\n")

@@ -89,6 +89,8 @@ def test_force_keeps_the_old_run_when_the_new_one_cannot_be_constructed(tmp_path
         train_model(params(trainer__no_grad=["nothing"]), run, force=True)
     with pytest.raises(BeemError, match="num_epoch"):
         train_model(params(trainer__num_epoch=1), run, force=True)
+    with pytest.raises(ConfigurationError, match="trainer.validation_metric: found 'accuracies'"):
+        train_model(params(trainer__validation_metric="+accuracies"), run, force=True)
     assert (run / "metrics.json").read_text() == before
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 

@@ -13,7 +13,7 @@ from beem_plugin.common.params import diff_configs, evaluate_document, load_conf
 from beem_plugin.comparison.ablation.rows import Row, compare_with_base, find_sweeps, keep_best, reference_of
 from beem_plugin.comparison.ablation.table import ablation_table, csv_record, figures_of
 from beem_plugin.comparison.ablation.variant_files import read_variants
-from beem_plugin.comparison.report import write_report
+from beem_plugin.comparison.report import calibrate_command, write_report
 from beem_plugin.comparison.result import build
 from beem_plugin.comparison.trainings.judging import judge, judged, judging_steps
 from beem_plugin.comparison.trainings.launcher import Launcher
@@ -139,6 +139,5 @@ def ship_command(row: Row, directory: Path) -> str:
     archive = directory / row.training / f"seed_{result['seed']}" / "model.tar.gz"
     return (
         "trainings run at full depth; to use a row of the table, put its policy into the archive, as for "
-        f"{row.name!r}: allennlp calibrate {archive} --trace {result['trace_file']} --policy {result['policy_file']} "
-        "--output-archive NEW.tar.gz"
+        f"{row.name!r}: {calibrate_command(archive, result['trace_file'], result['policy_file'])}"
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from beem_plugin.archived_config import as_policy_config
+from beem_plugin.common.construct import check
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.registry import Params
 from beem_plugin.common.values import describe_value
@@ -14,6 +15,7 @@ from beem_plugin.execution import Engine
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.training.callbacks.calibrate_exits import held_out
 from beem_plugin.training.callbacks.callback import TrainerCallback
+from beem_plugin.training.train_model import TrainModel
 
 BASE = "base"
 CALIBRATION = "calibrate_exits"
@@ -110,7 +112,7 @@ class Variant:
         return None if policy.is_calibrated else policy
 
     def check(self) -> None:
-        """Builds exit policy, engine and calibration, which need no data, and looks for the data they will need."""
+        """Builds what needs no data (policy, engine, calibration), looks for their data, and checks all keys."""
         policy = self.open_policy()
         engine = block(self.config, "model").get("engine")
         if engine is not None:
@@ -123,6 +125,7 @@ class Variant:
         if policy is not None:
             policy.check_can_be_fitted()
             self.calibration_source()
+        check(TrainModel, self.config, partial=True)
 
 
 def check_variants(variants: Sequence[Variant]) -> None:

@@ -17,7 +17,7 @@ from beem_plugin.common.registry import Params
 from beem_plugin.comparison.exit_choice import choose_depth, choose_exits
 from beem_plugin.comparison.plain_networks import encoder_of, full_depth, plain_config, right_of_last_exit
 from beem_plugin.comparison.policy_files import errors_at, load_policies
-from beem_plugin.comparison.report import write_report
+from beem_plugin.comparison.report import calibrate_command, write_report
 from beem_plugin.comparison.trainings.judging import tracing_steps
 from beem_plugin.comparison.trainings.launcher import Launcher
 from beem_plugin.comparison.trainings.runs import file_name
@@ -189,5 +189,4 @@ def ship_command(verdict: Verdict, trainings: Trainings) -> str:
     run, policy = trainings.trained(EXITS)[0], trainings.folder / "policies" / file_name(ship.key) / "seed_1.json"
     write_json(policy, ship.fitted[0].policy.to_config())
     trace = run.trace_path(trainings.variants[0].calibration_source(), by_training_reader=True)
-    given = f"--trace {trace} --policy {policy} --output-archive NEW.tar.gz"
-    return f"allennlp calibrate {run.run.archive_path} {given}"
+    return calibrate_command(run.run.archive_path, trace, policy)

@@ -80,7 +80,7 @@ class Decider:
     def step(
         self, exit_number: int, signals: ExitSignals, memory: Any, out: Tensor | None = None
     ) -> tuple[Tensor, Any]:
-        exits, memory = self.policy.step(exit_number, signals, memory)
+        exits, memory = self.policy.checked_step(exit_number, signals, memory)
         score = self.policy.score(memory)
         self.has_score = score is not None
         shown = torch.zeros_like(exits, dtype=self.dtype) if score is None else score
