@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -101,16 +102,22 @@ class EarlyExitPipeline:
             A text, or a pair: returns a prediction. A list, an array, a frame with the text columns, a column of
             `datasets` or of pandas: returns a list. A generator: returns a generator that reads as far ahead as its
             queues hold. A mapping of text columns to lists, as `datasets.map(..., batched=True)` gives: returns one.
+            Of taggers a list of words is a text, too: `{"words": ["John", "lives"]}`, `[["John", "lives"]]`.
         """
         if isinstance(inputs, str | tuple):
             return next(self._predict([inputs]))
         if isinstance(inputs, Mapping):
-            names = self.archive.validation_dataset_reader.text_fields
-            if any(isinstance(inputs.get(name), str) for name in names):
+            reader = self.archive.validation_dataset_reader
+            names = reader.text_fields
+            if any(_is_one(inputs.get(name), reader.text_types) for name in names):
                 return next(self._predict([{name: inputs[name] for name in names if name in inputs}]))
             if missing := [name for name in names if name not in inputs]:
                 raise DataError(f"the input lacks {missing}; found {sorted(inputs)}")
-            found = list(self._predict(zip(*(inputs[name] for name in names), strict=True)))
+            columns = [list(inputs[name]) for name in names]
+            if len({len(column) for column in columns}) > 1:
+                lengths = ", ".join(f"{name} {len(column)}" for name, column in zip(names, columns, strict=True))
+                raise DataError(f"found columns of different lengths: {lengths}")
+            found = list(self._predict(zip(*columns, strict=True)))
             return {key: [one[key] for one in found] for key in (found[0] if found else ())}
         if not isinstance(inputs, Iterable) or isinstance(inputs, bytes):
             raise DataError(f"found an input of type {type(inputs).__name__}, allowed: a text, or an iterable of texts")
@@ -224,9 +231,10 @@ class EarlyExitPipeline:
 
     def _predict(self, inputs: Iterable[Any]) -> Iterator[dict[str, Any]]:
         self.model.exit_policy.check_calibrated()
-        names = self.archive.validation_dataset_reader.text_fields
-        numbered = enumerate(inputs_of(inputs, names))
-        rows = (TableRow(f"input {number}", row_of(item, names)) for number, item in numbered)
+        reader = self.archive.validation_dataset_reader
+        numbered = enumerate(inputs_of(inputs, reader.text_fields))
+        as_row = partial(row_of, names=reader.text_fields, types=reader.text_types)
+        rows = (TableRow(f"input {number}", as_row(item)) for number, item in numbered)
         try:
             predictor = self._idle.pop()
         except IndexError:
@@ -248,3 +256,9 @@ class EarlyExitPipeline:
         if "probabilities" in found:
             found["probabilities"] = dict(zip(self.model.vocab.labels, found["probabilities"], strict=True))
         return found
+
+
+def _is_one(value: Any, types: tuple[type, ...]) -> bool:
+    """Whether the value of a text column is one text, or the words of one, rather than a column of texts."""
+    is_words = list in types and isinstance(value, list) and all(isinstance(word, str) for word in value)
+    return isinstance(value, str) or (is_words and bool(value))

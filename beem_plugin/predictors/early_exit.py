@@ -174,10 +174,12 @@ def inputs_of(inputs: Iterable[Any], names: Sequence[str]) -> Iterable[Any]:
     return zip(*(inputs[name] for name in names), strict=True)  # type: ignore[index]
 
 
-def row_of(item: object, names: Sequence[str]) -> JsonDict:
-    """The texts of one input by the reader's columns."""
+def row_of(item: object, names: Sequence[str], types: tuple[type, ...] = (str,)) -> JsonDict:
+    """The texts of one input by the reader's columns; a list of words is a text where `types` has lists."""
     if isinstance(item, Mapping):
         return dict(item)
+    if isinstance(item, list) and list in types:
+        return {names[0]: item}
     texts = tuple(item) if isinstance(item, list | tuple) else (item,)
     if len(texts) != len(names):
         raise DataError(f"found {len(texts)} text(s) an input, allowed: {len(names)} ({', '.join(names)})")
@@ -205,8 +207,8 @@ def labelled_instances(
     reader: DatasetReader, inputs: Iterable[Any], labels: Iterable[Any] | None = None
 ) -> list[Instance]:
     """Tokenized inputs (see `row_of`); labels are names, positions among the model's labels, or values."""
-    names = reader.text_fields
-    rows = [texts_of(row_of(item, names), names) for item in inputs_of(inputs, names)]
+    names, types = reader.text_fields, reader.text_types
+    rows = [texts_of(row_of(item, names, types), names, types) for item in inputs_of(inputs, names)]
     if not rows:
         raise DataError("texts: found none, allowed: one or more")
     values: list[Any] = [None] * len(rows) if labels is None else list(labels)

@@ -40,7 +40,8 @@ PAGE_HEADERS = {
 def create_app(pipeline: EarlyExitPipeline, options: ServingOptions | None = None) -> FastAPI:
     """The application for any ASGI server; it starts and stops its worker thread with the server."""
     service = Service(pipeline, options or ServingOptions())
-    names = pipeline.archive.validation_dataset_reader.text_fields
+    reader = pipeline.archive.validation_dataset_reader
+    names = reader.text_fields
     answer = service.predictor.task.answer  # type: ignore[attr-defined]
 
     @asynccontextmanager
@@ -76,7 +77,7 @@ def create_app(pipeline: EarlyExitPipeline, options: ServingOptions | None = Non
     )
     async def predict(request: Request) -> Response:
         body = await read_body(request, service.options.max_body_bytes, service.options.timeout_s)
-        rows, is_batch = parse_body(body, names, service.options.max_batch)
+        rows, is_batch = parse_body(body, names, service.options.max_batch, reader.text_types)
         found = await service.predict(rows)
         return as_json({"predictions": found} if is_batch else found[0])
 

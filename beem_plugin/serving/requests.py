@@ -49,7 +49,9 @@ async def read_body(request: Request, max_bytes: int, timeout: float) -> bytes:
         raise RequestError(400, "body: the client disconnected before its end") from None
 
 
-def parse_body(body: bytes, names: Sequence[str], max_inputs: int) -> tuple[list[TableRow], bool]:
+def parse_body(
+    body: bytes, names: Sequence[str], max_inputs: int, types: tuple[type, ...] = (str,)
+) -> tuple[list[TableRow], bool]:
     """The inputs, and whether they are a batch: `{"inputs": [...]}` rather than one object with the columns `names`."""
     try:
         value: Any = JSON_DECODER.decode(body.decode("utf-8"))
@@ -73,7 +75,7 @@ def parse_body(body: bytes, names: Sequence[str], max_inputs: int) -> tuple[list
     rows = []
     for number, item in enumerate(inputs):
         try:
-            rows.append(TableRow(f"{BATCH_KEY}[{number}]", row_of(item, names)))
+            rows.append(TableRow(f"{BATCH_KEY}[{number}]", row_of(item, names, types)))
         except DataError as error:
             raise RequestError(422, f"{BATCH_KEY}[{number}]: {error}") from None
     return rows, True

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import beem_plugin.components  # noqa: F401
+from beem_plugin import load
 from beem_plugin.archival import load_archive
 from beem_plugin.calibration.replay import replay
 from beem_plugin.calibration.trace import ExitTrace
@@ -130,6 +131,15 @@ def test_predict_tags_lists_and_texts(tagger: Path, tmp_path: Path) -> None:
     page = ["--html", str(tmp_path / "page.html")]
     refused = run("predict", str(tagger / "run"), str(tmp_path / "in.jsonl"), *page, check=False)
     assert refused.returncode == 1 and "--html: found a model of tags" in refused.stderr
+
+
+def test_a_pipeline_takes_words_as_one_text(tagger: Path) -> None:
+    pipeline = load(tagger / "run")
+    words = ["the", "film", "is", "good"]
+    one = pipeline(" ".join(words))
+    assert len(one["tags"]) == 4 and pipeline({"words": words}) == one
+    assert pipeline([words]) == [one] and pipeline({"words": [words, "good"]})["tags"][0] == one["tags"]
+    assert len(pipeline.trace([words, "good"])) == 2
 
 
 def test_benchmark_calibrate_and_ablate_take_a_tagger(
