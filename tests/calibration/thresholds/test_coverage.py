@@ -3,19 +3,38 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
+import torch
 
 from beem_plugin.calibration.thresholds import RiskControlled, ScoreTable
-from tests.tiny_project import load_script
 
 from .tables import make_table
 
-simulate_coverage = load_script("coverage_simulation.py")["simulate_coverage"]
-
 DELTA, EPSILON, DRAWS = 0.1, 0.05, 1000
 SLOW_DRAWS = 300
+
+
+class Coverage(NamedTuple):
+    violation_rate: float  # of calibrations, with a true risk above epsilon
+    mean_risk: float  # of calibrations, true
+
+
+def simulate_coverage(population: ScoreTable, strategy: RiskControlled, samples: int, draws: int) -> Coverage:
+    """
+    Takes `population` as the whole population, in which every risk is known exactly, and calibrates `draws` times on
+    `samples` members drawn with replacement.
+    """
+    generator = np.random.default_rng(0)
+    losses = strategy.losses(population)
+    risks = []
+    for _ in range(draws):
+        drawn = torch.from_numpy(generator.integers(len(population), size=samples))
+        exits = population.exits(strategy.fit(population.select(drawn)).thresholds)
+        risks.append(float(losses[np.arange(len(population)), exits.numpy() - 1].mean()))
+    return Coverage(sum(risk > strategy.epsilon for risk in risks) / draws, float(np.mean(risks)))
 
 
 @pytest.fixture(scope="module")
