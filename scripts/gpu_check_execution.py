@@ -24,6 +24,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -107,14 +108,7 @@ Case = Callable[[], Iterable[Any]]
 
 
 class Subject:
-    """
-    The network that is measured, and its inputs.
-
-    # Parameters
-
-    shape : `str`
-    device : `torch.device`
-    """
+    """The network that is measured, and its inputs."""
 
     def __init__(self, shape: str, device: torch.device) -> None:
         self.device = device
@@ -272,14 +266,13 @@ def throughput(subject: Subject, dtype: str, samples: int, repeats: int, of_file
     policy, exits = subject.policy_and_exits(network, make_batches(lengths, 256))
     speedup = float(lengths.sum() * network.num_exits / (lengths * exits).sum())
     print(f"   counted layer speed-up, by tokens, {speedup:.3f}")
+    cases = {}
     if not of_file:
         made = engine_cases(network, policy, {"type": "compaction"}, make_batches(lengths, 64))
-        return measure(
-            {f"compaction 64, {name}": case for name, case in made.items()}, repeats, samples, subject.device
-        )
-    cases = {
-        f"transformers, batch {n}": plain_case(network, make_batches(lengths, n), subject.device) for n in (256, 1024)
-    }
+        cases = {f"compaction 64, {name}": case for name, case in made.items()}
+        return measure(cases, repeats, samples, subject.device)
+    for size in (256, 1024):
+        cases[f"transformers, batch {size}"] = plain_case(network, make_batches(lengths, size), subject.device)
     batches = make_batches(lengths, 256)
     for name, options in POOLS.items():
         made = engine_cases(network, policy, {"type": "depth_pools", **options}, batches)
@@ -325,23 +318,15 @@ def run_all(args: argparse.Namespace) -> None:
     device = torch.device(args.device)
     subject = Subject(args.shape, device)
     half = "float16" if device.type == "cuda" else "float32"
-    parts: dict[str, Callable[[], Any]] = {
-        f"equality, {dtype}": lambda dtype=dtype: check_equality(subject, dtype, args.checked)  # type: ignore[misc]
-        for dtype in (("float32", "float16", "bfloat16") if device.type == "cuda" else ("float32",))
-    }
+    parts: dict[str, Callable[[], Any]] = {}
+    for dtype in ("float32", "float16", "bfloat16") if device.type == "cuda" else ("float32",):
+        parts[f"equality, {dtype}"] = partial(check_equality, subject, dtype, args.checked)
     for tokens in (32, 128):
-        parts[f"batch 1, {tokens} tokens"] = lambda tokens=tokens: latency(  # type: ignore[misc]
-            subject, half, tokens, args.samples, args.repeats
-        )
+        parts[f"batch 1, {tokens} tokens"] = partial(latency, subject, half, tokens, args.samples, args.repeats)
     for title in ("batches of 64", "file"):
-        parts[title] = lambda title=title: throughput(  # type: ignore[misc]
-            subject, half, args.sentences, args.repeats, title == "file"
-        )
-    if device.type == "cuda":
-        for engine in ("single", "depth_pools"):
-            parts[f"GPU use, {engine}"] = lambda engine=engine: gpu_use(  # type: ignore[misc]
-                subject, half, engine, args.sentences
-            )
+        parts[title] = partial(throughput, subject, half, args.sentences, args.repeats, title == "file")
+    for engine in ("single", "depth_pools") if device.type == "cuda" else ():
+        parts[f"GPU use, {engine}"] = partial(gpu_use, subject, half, engine, args.sentences)
     chosen = {title: work for title, work in parts.items() if args.only in title}
     if not chosen:
         sys.exit(f"error: --only: found {args.only!r}, allowed: a part of one of {', '.join(parts)}")

@@ -1,10 +1,9 @@
 import argparse
 import os
 from pathlib import Path
-from typing import Any
 
 from beem_plugin.commands.subcommand import Argument, Subcommand
-from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.errors import ConfigurationError, is_number
 from beem_plugin.common.strict_json import read_json_object
 
 
@@ -29,12 +28,8 @@ class PrintResults(Subcommand):
         wanted = [file for file in files if os.path.basename(file) == args.metrics_filename]
         results = {file: read_json_object(Path(file)) for file in wanted}
         keys = args.keys or sorted(
-            {key for metrics in results.values() for key, value in metrics.items() if _is_number(value)}
+            {key for metrics in results.values() for key, value in metrics.items() if is_number(value)}
         )
         print(f"model_run, {', '.join(keys)}")
         for run, metrics in results.items():
             print(f"{run}, {', '.join(str(metrics.get(key, 'N/A')) for key in keys)}")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -56,6 +56,11 @@ def check_choice(key: str, value: object, allowed: Iterable[object]) -> None:
         raise ConfigurationError(not_allowed(key, value, allowed))
 
 
+def is_number(value: object) -> bool:
+    """Whether a config's value is a finite number: true and false are none."""
+    return isinstance(value, Real) and not isinstance(value, bool) and bool(abs(value) < math.inf)
+
+
 def check_number(
     key: str,
     value: float | None,
@@ -67,8 +72,8 @@ def check_number(
     """Raises a `ConfigurationError` unless the value is a finite number from `low` to `high`, or `None`, not given."""
     if value is None:
         return
-    is_number = isinstance(value, Real) and not isinstance(value, bool) and abs(value) < math.inf
-    if is_number and (low < value if open_low else low <= value) and (value < high if open_high else value <= high):
+    inside = is_number(value) and (low < value if open_low else low <= value)
+    if inside and (value < high if open_high else value <= high):
         return
     allowed = f"{low:g} or more" if high == math.inf else f"{low:g} to {high:g}"
     if open_low or open_high:

@@ -16,7 +16,6 @@ import enum
 import inspect
 import itertools
 import json
-import math
 import types
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -24,7 +23,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 import numpy as np
 
-from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.errors import ConfigurationError, is_number
 from beem_plugin.common.recipes import constructor_of, signature_of
 from beem_plugin.common.registry import Registrable
 from beem_plugin.common.values import bare, describe_value
@@ -127,7 +126,7 @@ def _swept_items(value: Any, annotation: Any, path: str) -> list[Any] | None:
             raise ConfigurationError(f"{path}.grid: found {describe_value(given)}, allowed: a list of values{hint}")
         return given
     if name == "linspace":
-        is_valid = isinstance(given, list) and len(given) == 3 and all(map(_is_number, given))
+        is_valid = isinstance(given, list) and len(given) == 3 and all(map(is_number, given))
         if not is_valid or given[2] != int(given[2]) or not 1 <= given[2] <= MAX_SETTINGS:
             raise ConfigurationError(f"{path}.linspace: found {describe_value(given)}, allowed: [from, to, count]")
         return list(np.linspace(given[0], given[1], int(given[2])).tolist())
@@ -143,10 +142,6 @@ def _swept_items(value: Any, annotation: Any, path: str) -> list[Any] | None:
             )
         return [Quantiles(given)]
     return None
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _members(annotation: Any) -> list[Any]:

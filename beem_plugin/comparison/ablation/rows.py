@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from beem_plugin.calibration.curves import Curve, joined
+from beem_plugin.common.errors import is_number
 from beem_plugin.comparison.ablation.variant_files import Change, flat, in_one_line, to_json, values_of
 from beem_plugin.comparison.trainings.variants import BASE, Variant
 from beem_plugin.evaluation.statistics import Difference, mcnemar, paired_difference
@@ -196,7 +197,3 @@ def find_sweeps(rows: Sequence[Row]) -> list[Sweep]:
             is_alone = sum(families[0] in {row.variant.family for row in m.values()} for m in found.values()) == 1
             sweeps.append(Sweep(key, ", ".join(families) if is_alone else rest, list(members), list(members.values())))
     return sweeps
-
-
-def is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
