@@ -56,7 +56,7 @@ def check_choice(key: str, value: object, allowed: Iterable[object]) -> None:
         raise ConfigurationError(not_allowed(key, value, allowed))
 
 
-def is_number(value: object) -> bool:
+def is_number(value: float | None) -> bool:
     """Whether a config's value is a finite number: true and false are none."""
     return isinstance(value, Real) and not isinstance(value, bool) and bool(abs(value) < math.inf)
 

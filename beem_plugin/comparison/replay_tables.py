@@ -5,12 +5,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from beem_plugin.calibration.curves import Curve
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.comparison.operating_curve import Family, TraceResult
 from beem_plugin.comparison.result import DEPTH, fixed_exits
 from beem_plugin.evaluation.statistics import mean_and_error
-from beem_plugin.rendering.plots import FARTHEST, Series, SpeedPanel
+from beem_plugin.rendering.plots import Series, SpeedPanel
 from beem_plugin.rendering.tables import Column, Estimate, Table, text
 
 MAX_ROWS = 40
@@ -131,18 +130,15 @@ def speed_panels(traces: Sequence[TraceResult], metric: str) -> list[SpeedPanel]
     looks = {name: look for look, name in enumerate(dict.fromkeys(f.name for trace in traces for f in trace.families))}
     panels = []
     for trace in traces:
-        last = 100 * trace.families[0].results[0].final_metrics[metric]
+        last = trace.families[0].results[0].final_metrics[metric]
         fixed = fixed_exits(trace.trace, metric).scaled(trace.scale)
-        dots = fixed.speedup.tolist(), (100 * fixed.accuracy).tolist()
-        panel = SpeedPanel(f"{metric} (%)", last, [Series("all samples at one exit", -1, _line(fixed), dots)])
-        panel.title = trace.name or ""
+        series = [Series("all samples at one exit", -1, fixed.line(), (fixed.speedup, fixed.accuracy))]
+        panel = SpeedPanel(f"{metric} (%)", last, series, trace.name or "")
         for family in trace.families:
-            series = Series(family.name, looks[family.name])
-            series.line = None if family.curve is None else _line(family.curve)
+            line, dots = None if family.curve is None else family.curve.line(), None
             if family.curve is None or len(family.results) <= MAX_DOTS:
-                points = [(one.layer_speedup, 100 * one.metrics[metric]) for one in family.results]
-                series.dots = [x for x, _ in points], [y for _, y in points]
-            panel.series.append(series)
+                dots = [one.layer_speedup for one in family.results], [one.metrics[metric] for one in family.results]
+            series.append(Series(family.name, looks[family.name], line, dots))
         panels.append(panel)
     return panels
 
@@ -150,13 +146,6 @@ def speed_panels(traces: Sequence[TraceResult], metric: str) -> list[SpeedPanel]
 def thinned(rows: list[Any], count: int) -> list[Any]:
     """At most `count` of the rows, evenly, both ends included."""
     return rows if len(rows) <= count else [rows[round(i * (len(rows) - 1) / (count - 1))] for i in range(count)]
-
-
-def _line(curve: Curve) -> tuple[list[float], list[float]]:
-    """A curve as it is interpolated, in percent, and no farther than panels go."""
-    speed, value = curve.line()
-    inside = speed <= FARTHEST
-    return speed[inside].tolist(), (100 * value[inside]).tolist()
 
 
 def _mean(values: Sequence[float | None]) -> Estimate | None:

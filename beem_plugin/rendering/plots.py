@@ -3,7 +3,7 @@
 import importlib.util
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,9 +32,7 @@ STYLE: dict[Any, Any] = {
     "svg.hashsalt": "beem_plugin",  # the same data give the same file
 }
 FARTHEST = 3.5  # panels end at this speed-up unless told otherwise
-
-
-Points = tuple[Sequence[float], Sequence[float]]  # speed-ups, and values in percent
+Points = tuple[Iterable[float], Iterable[float]]  # speed-ups, and values from 0 to 1
 
 
 @dataclass
@@ -51,7 +49,7 @@ class Series:
 
 @dataclass
 class SpeedPanel:
-    """Quality against speed-up up to `farthest`; `last_exit`, in percent, is a dashed line labelled `reference`."""
+    """Quality in percent against speed-up up to `farthest`; `last_exit` is a dashed line labelled `reference`."""
 
     ylabel: str
     last_exit: float
@@ -89,11 +87,11 @@ def speed_plot(panels: Sequence[SpeedPanel]) -> Any:
 
 
 def _draw(axes: Any, panel: SpeedPanel) -> None:
-    axes.axhline(panel.last_exit, color=GREY, linewidth=1, linestyle=(0, (4, 3)), label=panel.reference)
-    seen = [panel.last_exit]
+    seen = [100 * panel.last_exit]
+    axes.axhline(seen[0], color=GREY, linewidth=1, linestyle=(0, (4, 3)), label=panel.reference)
 
     def inside(points: Points) -> tuple[list[float], list[float]]:
-        kept = [(x, y) for x, y in zip(*points, strict=True) if x <= panel.farthest]
+        kept = [(x, 100 * y) for x, y in zip(*points, strict=True) if x <= panel.farthest]
         seen.extend(y for _, y in kept)
         return [x for x, _ in kept], [y for _, y in kept]
 
@@ -111,7 +109,7 @@ def _draw(axes: Any, panel: SpeedPanel) -> None:
             axes.plot(x, y, mark, color=colour, markersize=size, markeredgecolor="white", label=label, zorder=4)
             if x and series.bars is not None:
                 axes.plot(series.bars[0], [y[0], y[0]], color=colour, linewidth=1.2, zorder=3)
-                axes.plot([x[0], x[0]], series.bars[1], color=colour, linewidth=1.2, zorder=3)
+                axes.plot([x[0], x[0]], [100 * y for y in series.bars[1]], color=colour, linewidth=1.2, zorder=3)
             if x and series.note:
                 place = {"xytext": (8, 9), "textcoords": "offset points"}
                 axes.annotate(series.note, (x[0], y[0]), color=colour, fontweight="bold", **place)
@@ -123,14 +121,15 @@ def _draw(axes: Any, panel: SpeedPanel) -> None:
         axes.set_title(panel.title, fontsize=9.5, loc="left")
 
 
-def exits_plot(share: Sequence[float], wrong: Sequence[float] | None) -> Any:
-    """Bars of the share of samples in percent that leaves at each exit, the wrong ones apart if they are known."""
+def exits_plot(counts: Sequence[int], wrong: Sequence[int] | None, samples: int) -> Any:
+    """Bars of the share of `samples` that leaves at each exit, the wrong ones apart if they are known."""
     figure, (axes,) = new_figure(8.2, 2.9)
-    exits = list(range(1, len(share) + 1))
+    exits = list(range(1, len(counts) + 1))
+    share, wrong_share = ([100 * count / max(samples, 1) for count in given or ()] for given in (counts, wrong))
     bars = axes.bar(exits, share, color=BLUE, width=0.72, label="left here")
     axes.bar_label(bars, [f"{value:.1f}" if value > 0 else "" for value in share], padding=2, fontsize=8)
     if wrong is not None:
-        axes.bar(exits, wrong, color=ORANGE, width=0.72, hatch="//", edgecolor="white", label="of which wrong")
+        axes.bar(exits, wrong_share, color=ORANGE, width=0.72, hatch="//", edgecolor="white", label="of which wrong")
         axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2)
     axes.grid(axis="x", visible=False)
     axes.set(xticks=exits, ylim=(0, 1.18 * max([*share, 1])), xlabel="exit", ylabel="samples (%)")

@@ -13,14 +13,7 @@ from beem_plugin.comparison.ablation.rows import BLOCKS, Row, Sweep, reference_o
 from beem_plugin.comparison.ablation.variant_files import in_one_line
 from beem_plugin.comparison.trainings.runs import file_name
 from beem_plugin.comparison.trainings.variants import BASE
-from beem_plugin.rendering.plots import (
-    COLOURS,
-    MARKERS,
-    Series,
-    SpeedPanel,
-    new_figure,
-    speed_plot,
-)
+from beem_plugin.rendering.plots import COLOURS, MARKERS, Series, SpeedPanel, new_figure, speed_plot
 from beem_plugin.rendering.tables import Column, Estimate, Table, text
 
 HEADS = {
@@ -148,7 +141,7 @@ def trade_off_figure(rows: Sequence[Row], sweeps: Sequence[Sweep], title: str) -
     for family, members, as_mixture in joined:
         x, y = np.array(sorted((speed(row).value, quality(row).value) for row in members)).T
         x, y = Curve(y, x, [None] * len(x)).line() if as_mixture else (x, y)
-        panel.series.append(Series(family, looks[family], (x.tolist(), y.tolist())))
+        panel.series.append(Series(family, looks[family], (x, y)))
     swept = {id(row) for sweep in sweeps for row in sweep.rows}
     for row in rows:
         x, y = speed(row), quality(row)
@@ -157,7 +150,7 @@ def trade_off_figure(rows: Sequence[Row], sweeps: Sequence[Sweep], title: str) -
         curve = None if id(row) in swept else row.curve()
         if curve is not None:
             scale = row.results[0]["layer_speedup_over_base"] / row.results[0]["layer_speedup"]
-            series.line = (scale * curve.speedup).tolist(), (100 * curve.accuracy).tolist()
+            series.line = scale * curve.speedup, curve.accuracy
         panel.series.append(series)
     return speed_plot([panel])
 
@@ -171,11 +164,11 @@ def sweep_figure(sweeps: Sequence[Sweep], key: str) -> Any:
     for sweep, tint, mark in zip(sweeps, cycle(COLOURS), cycle(MARKERS)):
         look = {"color": tint, "markersize": 4.5}
         medians = []
-        for place, measure in zip(axes, (quality, speed)):
-            found = [measure(row) for row in sweep.rows]
-            medians.append([one.value for one in found])
-            place.plot(sweep.values, medians[-1], f"{mark}-", label=sweep.name, **look)
-            low, high = zip(*(one.ends for one in found), strict=True)
+        for place, measure, factor in zip(axes, (quality, speed), (100, 1)):
+            found = [(measure(row).value, *measure(row).ends) for row in sweep.rows]
+            median, low, high = factor * np.array(found).T
+            medians.append(median)
+            place.plot(sweep.values, median, f"{mark}-", label=sweep.name, **look)
             place.fill_between(sweep.values, low, high, color=tint, alpha=0.15, linewidth=0)
         axes[2].plot(*reversed(medians), f"{mark}-", **look)
         for end in (0, -1):
@@ -193,11 +186,10 @@ def speed(row: Row) -> Estimate:
 
 
 def quality(row: Row, block: str = "metrics") -> Estimate:
-    """Accuracy, or the task's metric where there is none, in percent."""
+    """Accuracy, or the task's metric where there is none."""
     spread = row.spread("accuracy", block) or row.spread(row.main_metric, block)
     assert spread is not None, "a row with results"
-    low, high = spread.ends
-    return Estimate(100 * spread.value, bounds=(100 * low, 100 * high))
+    return spread
 
 
 def ylabel(row: Row) -> str:

@@ -33,7 +33,8 @@ def run_figure(plans: Mapping[tuple[str, str], Trainings], launcher: Launcher, p
     for (backbone, task), rows in zip(plans, ablate(list(plans.values()), launcher), strict=True):
         points = {family: points_of(family, rows) for family in dict.fromkeys(row.variant.family for row in rows)}
         for name, found in points.items():
-            lines += [{"encoder": backbone, "task": task, "series": name, **point} for point in found]
+            cell = {"encoder": backbone, "task": task, "series": name}
+            lines += [{**cell, **point, "accuracy": 100 * point["accuracy"]} for point in found]
         panels.append(panel(task, points, rows))
     write_csv(path.with_suffix(".csv"), lines)
     written = [path.with_suffix(".csv")]
@@ -74,7 +75,7 @@ def points_of(family: str, rows: Sequence[Row]) -> list[dict[str, Any]]:
     curve = own[0].curve() if own and not found else None
     if curve is not None:
         found = [(None, *point) for point in zip(curve.accuracy.tolist(), curve.speedup.tolist(), strict=True)]
-    points = [{"setting": one, "accuracy": 100 * value, "layer_speedup": speed} for one, value, speed in found]
+    points = [{"setting": one, "accuracy": value, "layer_speedup": speed} for one, value, speed in found]
     return sorted(points, key=lambda point: point["layer_speedup"])
 
 
@@ -88,4 +89,4 @@ def panel(task: str, points: dict[str, list[dict[str, Any]]], rows: Sequence[Row
         )
         for look, (name, found) in enumerate(points.items())
     ]
-    return SpeedPanel("accuracy (%)", 100 * statistics.median(finals), series, TASK_NAMES.get(task, task))
+    return SpeedPanel("accuracy (%)", statistics.median(finals), series, TASK_NAMES.get(task, task))

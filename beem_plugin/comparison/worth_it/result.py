@@ -10,7 +10,7 @@ from beem_plugin.comparison.worth_it.networks import Alternative, Networks, laye
 from beem_plugin.comparison.worth_it.options import Option
 from beem_plugin.comparison.worth_it.verdicts import LAYERS, Verdict, headline
 from beem_plugin.evaluation.statistics import Difference, mean_and_error
-from beem_plugin.rendering.plots import Series, SpeedPanel, speed_plot
+from beem_plugin.rendering.plots import Points, Series, SpeedPanel, speed_plot
 from beem_plugin.rendering.tables import Column, Estimate, Table, text
 
 EXITS = "early exits"
@@ -99,18 +99,17 @@ def shown(found: Difference) -> str:
 def trade_off(result: WorthIt, networks: Networks) -> Any:
     """Accuracy against layer speed-up: plain networks joined by their mixtures, cascades and rules swept."""
     full = next(one for one in result.options if one.members == (networks.full,))
-    panel = SpeedPanel(
-        f"accuracy on {result.judged_on} (%)", 100 * full.accuracy, farthest=FARTHEST, reference=full.name
-    )
+    label = f"accuracy on {result.judged_on} (%)"
+    panel = SpeedPanel(label, full.accuracy, farthest=FARTHEST, reference=full.name)
     for look, family in enumerate(dict.fromkeys(one.family for one in result.options)):
         own = [one for one in result.options if one.family == family]
         line = swept(own[0], networks) if own[0].fitted else mixed(own if full in own else [full, *own])
-        dots = [one.layer_speedup for one in own], [100 * one.accuracy for one in own]
+        dots = [one.layer_speedup for one in own], [one.accuracy for one in own]
         panel.series.append(Series(family, look, line, dots))
     return speed_plot([panel])
 
 
-def swept(one: Option, networks: Networks) -> tuple[list[float], list[float]] | None:
+def swept(one: Option, networks: Networks) -> Points | None:
     """The mean curve over seeds of a rule with a score, one threshold for all exits, between the speeds it reaches."""
     if any(fitted.policy.score_key() is None for fitted in one.fitted):
         return None
@@ -118,11 +117,10 @@ def swept(one: Option, networks: Networks) -> tuple[list[float], list[float]] | 
     pairs = [(fitted.policy, traces.reported) for fitted, traces in zip(one.fitted, seeds, strict=True)]
     tables = [replace(policy.scores(trace), exit_costs=trace.costs_under(policy)) for policy, trace in pairs]
     curve = joined([threshold_curve(table).scaled(networks.depth / table.full_cost) for table in tables], np.mean)
-    return None if curve is None else (curve.speedup.tolist(), (100 * curve.accuracy).tolist())
+    return None if curve is None else (curve.speedup, curve.accuracy)
 
 
-def mixed(plain: list[Option]) -> tuple[list[float], list[float]]:
+def mixed(plain: list[Option]) -> Points:
     """The mean curve over seeds of plain networks, the deepest first, that share the samples."""
     accuracy, speeds = (np.array([getattr(one, name) for one in plain]) for name in ("accuracy", "layer_speedup"))
-    x, y = Curve(accuracy, speeds, plain).line()
-    return x.tolist(), (100 * y).tolist()
+    return Curve(accuracy, speeds, plain).line()

@@ -17,9 +17,7 @@ ANSWERS = {True: "yes", False: "no", None: "-"}
 def calibration_page(evidence: dict[str, Any]) -> str:
     """HTML of `calibration_evidence`, or of what `report.json` holds; without matplotlib only tables."""
     report, rows, theory = evidence["calibration"], evidence["reliability"], evidence["theory"]
-    total = max(report["samples"], 1)
-    shares = [100 * count / total for count in report["exit_histogram"]]
-    wrong = None if report["error"] is None else [100 * one["errors"] / total for one in report["evidence"]]
+    wrong = None if report["error"] is None else [one["errors"] for one in report["evidence"]]
     drawn, name = plots.plots_available(), policy_name(report["policy"])
     return render_page(
         "calibration.html",
@@ -30,7 +28,7 @@ def calibration_page(evidence: dict[str, Any]) -> str:
         fixed_exits=evidence["fixed_exits"],
         curve_image=data_uri(curve_figure(evidence)) if drawn and evidence["fixed_exits"] else None,
         curve_table=_curve_table(evidence["curve"]),
-        exits_image=data_uri(plots.exits_plot(shares, wrong)) if drawn else None,
+        exits_image=data_uri(plots.exits_plot(report["exit_histogram"], wrong, report["samples"])) if drawn else None,
         exits_table=exits_table(report),
         recalibrated=bool(rows) and rows[0]["after"] is not None,
         reliability_image=data_uri(reliability_figure(rows)) if drawn and rows else None,
@@ -69,18 +67,17 @@ def exits_table(report: dict[str, Any]) -> Table:
 def curve_figure(evidence: dict[str, Any]) -> Any:
     """The rule's curve, the fixed exits, the last exit, and the chosen point."""
     report, fixed, curve = evidence["calibration"], evidence["fixed_exits"], evidence["curve"]
-    speed, accuracy = report["layer_speedup"], 100 * (1 - report["error"])
-    fixed_points = fixed["speedup"], [100 * value for value in fixed["accuracy"]]
+    speed, accuracy = report["layer_speedup"], 1 - report["error"]
+    fixed_points = fixed["speedup"], fixed["accuracy"]
     series = [plots.Series("all samples at the same exit", -1, line=fixed_points, dots=fixed_points)]
     if curve is not None:
-        points = curve["speedup"], [100 * value for value in curve["accuracy"]]
-        series.append(plots.Series("this score, one threshold for all exits", 0, line=points))
+        line = curve["speedup"], curve["accuracy"]
+        series.append(plots.Series("this score, one threshold for all exits", 0, line=line))
     if (plain := evidence.get("plain")) is not None:
-        points = plain["speedup"], [100 * value for value in plain["accuracy"]]
-        series.append(plots.Series("plain networks", 2, dots=points))
-    series.append(plots.Series("chosen", 1, dots=([speed], [accuracy]), note=f"{speed:.2f}x, {accuracy:.1f} %"))
-    last = 100 * (1 - report["final_error"])
-    label = "accuracy on the calibration data (%)"
+        series.append(plots.Series("plain networks", 2, dots=(plain["speedup"], plain["accuracy"])))
+    note = f"{speed:.2f}x, {100 * accuracy:.1f} %"
+    series.append(plots.Series("chosen", 1, dots=([speed], [accuracy]), note=note))
+    label, last = "accuracy on the calibration data (%)", 1 - report["final_error"]
     return plots.speed_plot([plots.SpeedPanel(label, last, series, farthest=max(3.0, 1.25 * speed))])
 
 

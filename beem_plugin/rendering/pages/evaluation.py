@@ -12,7 +12,6 @@ from beem_plugin.rendering.tables import Column, Table
 def evaluation_page(archive: str, source: str, metrics: dict[str, Any], tables: Sequence[Table]) -> str:
     """The `metrics` of `evaluate_archive` on `source`, and the task's own tables."""
     histogram = metrics["exit_histogram"]
-    share = [100 * count / max(sum(histogram), 1) for count in histogram]
     plots = plots_available()
     return render_page(
         "evaluation.html",
@@ -22,7 +21,7 @@ def evaluation_page(archive: str, source: str, metrics: dict[str, Any], tables: 
         cards=_cards(metrics),
         warnings=metrics.get("warnings", []),
         plots=plots,
-        exits_image=data_uri(exits_plot(share, None)) if plots else None,
+        exits_image=data_uri(exits_plot(histogram, None, sum(histogram))) if plots else None,
         exits_table=exits_table(histogram),
         tables=tables,
         policy=json.dumps(metrics["exit_policy"], indent=2),
