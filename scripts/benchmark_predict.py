@@ -96,8 +96,8 @@ def even_thresholds(logits: torch.Tensor) -> list[float]:
     return thresholds
 
 
-def make_archive(folder: Path, shape: dict[str, Any], labelled: Path) -> Path:
-    """An untrained archive by whose policy equally many of the sentences in `labelled` exit at each exit."""
+def make_archive(folder: Path, shape: dict[str, Any], sentences: Path) -> Path:
+    """An untrained archive by whose policy equally many of the sentences in a file exit at each exit."""
     run = folder / "run"
     run.mkdir()
     config: dict[str, Any] = {
@@ -107,7 +107,7 @@ def make_archive(folder: Path, shape: dict[str, Any], labelled: Path) -> Path:
             "label_names": ["no", "yes"],
             "label_field": None,
         },
-        "train_data_path": str(labelled),
+        "train_data_path": str(sentences),
         "model": {
             "type": "multi_exit_classifier",
             "encoder": {"backbone": {"config": {"model_type": "bert", **shape}}},
@@ -126,7 +126,7 @@ def make_archive(folder: Path, shape: dict[str, Any], labelled: Path) -> Path:
     save_resources(run, model, reader)
     vocab.save_to_files(run / "vocabulary")
     write_json(run / CONFIG_NAME, config)
-    trace = trace_archive(load_archive(run), str(labelled))
+    trace = trace_archive(load_archive(run), str(sentences))
     config["model"]["exit_policy"] = {"type": "max_probability", "thresholds": even_thresholds(trace.logits)}
     write_json(run / CONFIG_NAME, config)
     return archive_model(run)
@@ -176,13 +176,11 @@ def run(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     folder.mkdir(parents=True, exist_ok=True)
     rng = random.Random(0)
     stems, suffixes = make_words(rng, STEMS, 9), make_words(rng, SUFFIXES, 3)
-    whole, part, labelled = folder / "whole.txt", folder / "part.txt", folder / "calibration.jsonl"
+    whole, part, calibration = (folder / f"{name}.txt" for name in ("whole", "part", "calibration"))
     fewer = max(1, args.sentences // 10)
     write_sentences(whole, args.sentences, stems, suffixes, 1)
     write_sentences(part, fewer, stems, suffixes, 2)
-    write_sentences(folder / "calibration.txt", CALIBRATION_SENTENCES, stems, suffixes, 3)
-    lines = (folder / "calibration.txt").read_text(encoding="utf-8").splitlines()
-    labelled.write_text("".join(json.dumps({"text": line}) + "\n" for line in lines), encoding="utf-8")
+    write_sentences(calibration, CALIBRATION_SENTENCES, stems, suffixes, 3)
     shape = {
         "vocab_size": write_tokenizer(folder / "tokenizer", stems, suffixes),
         "hidden_size": args.hidden_size,
@@ -190,7 +188,7 @@ def run(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "num_attention_heads": args.heads,
         "intermediate_size": 4 * args.hidden_size,
     }
-    archive = make_archive(folder, shape, labelled)
+    archive = make_archive(folder, shape, calibration)
     options = ["--cuda-device", str(args.cuda_device), "--dtype", args.dtype]
     output = folder / "predictions.jsonl"
     timed_command(archive, part, output, options)  # fills the caches of the disk and of compiled kernels

@@ -10,7 +10,7 @@ import numpy as np
 
 import beem_plugin.calibration.thresholds
 import beem_plugin.exits.policies  # noqa: F401  registers what `RULES` names
-from beem_plugin.calibration.curves import SPEEDS, Curve, threshold_curve, vector_curve
+from beem_plugin.calibration.curves import SPEEDS, Curve, threshold_curve
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.comparison.result import fitted
 from beem_plugin.comparison.trainings.trained import TrainedRun
@@ -55,16 +55,6 @@ def rule_scores(settings: Sequence[Mapping[str, Any]], calibration: ExitTrace, t
     best = policies[found.index(max(found))]
     best.bind(trace.exit_layers, trace.num_labels)
     return best.scores(trace)
-
-
-def patience_curve(table: ScoreTable) -> Curve:
-    """One point for each number of exits in a row."""
-    return vector_curve(table, [[count] * (table.num_exits - 1) for count in range(1, table.num_exits + 1)])
-
-
-def task_and_seed(folder: Path) -> dict[str, str]:
-    task, _, seed = folder.name.rpartition("-")
-    return {"task": task, "seed": seed}
 
 
 def save_traces(run: TrainedRun, variant: Variant, folder: Path) -> tuple[ExitTrace, ExitTrace]:

@@ -10,7 +10,7 @@ from typing import Any
 from beem_plugin.common.errors import ConfigurationError, check_choice
 from beem_plugin.common.params import ABSENT, apply_overrides, diff_configs
 from beem_plugin.comparison.plain_networks import plain_config
-from beem_plugin.comparison.policy_grid import shown_value
+from beem_plugin.comparison.policy_grid import describe, shown_value
 from beem_plugin.comparison.trainings.variants import BASE, Variant
 
 SELECTIONS = ("best", "all")
@@ -131,7 +131,7 @@ def shown_setting(setting: Mapping[str, Any]) -> str:
     """`batch_size=8, lr=2e-05`: the last word of each key, or the whole keys where these are the same."""
     words = [key.rsplit(".", 1)[-1] for key in setting]
     names = words if len(set(words)) == len(words) else list(setting)
-    return ", ".join(f"{name}={shown_value(value)}" for name, value in zip(names, setting.values(), strict=True))
+    return describe(dict(zip(names, setting.values(), strict=True)))
 
 
 def values_of(block: Any, key: str = "") -> dict[str, Any]:

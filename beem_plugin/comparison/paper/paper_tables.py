@@ -9,6 +9,7 @@ from typing import Any
 
 from beem_plugin.common.caption_metrics import check_metrics
 from beem_plugin.common.errors import ConfigurationError, check_choice, check_least
+from beem_plugin.comparison.ablation.ablate import ablate
 from beem_plugin.comparison.paper import tables
 from beem_plugin.comparison.paper.captions import PRESETS, caption_variants, decoder_depth, run_caption_table
 from beem_plugin.comparison.paper.figures import figure_variants, run_figure
@@ -53,7 +54,8 @@ def run(args: argparse.Namespace) -> int:
         table, lines = run_caption_table(trainings, launcher, args.metrics, args.spice_jars)
         settings = tables.settings_table((variant, None, None) for variant in trainings.variants)
     else:
-        found, layout = tables.run_table(plans, launcher), LAYOUTS[args.table]
+        rows, layout = ablate(list(plans.values()), launcher), LAYOUTS[args.table]
+        found = [tables.TaskRows(*cell, plan, own) for (cell, plan), own in zip(plans.items(), rows, strict=True)]
         lines = [line for one in found for line in one.lines()]
         table = tables.paper_table(layout, found, lines)
         table.notes = tables.notes(layout, found, args.seeds)

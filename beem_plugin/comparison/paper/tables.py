@@ -8,12 +8,10 @@ from typing import Any
 
 from beem_plugin.backbones.loading import make_config, read_config
 from beem_plugin.calibration.curves import SPEEDS
-from beem_plugin.comparison.ablation.ablate import ablate
 from beem_plugin.comparison.ablation.rows import Row
 from beem_plugin.comparison.paper.methods import METHODS, Layout, settings_of, shown_encoder
 from beem_plugin.comparison.report import markdown, write_report
 from beem_plugin.comparison.rules import Records, curve_record, differences_table, save_traces
-from beem_plugin.comparison.trainings.launcher import Launcher
 from beem_plugin.comparison.trainings.trainings import Trainings
 from beem_plugin.comparison.trainings.variants import Variant
 from beem_plugin.data.hub import resolve_model_name
@@ -72,12 +70,6 @@ def value_of(result: dict[str, Any]) -> float:
     metrics, main = result["metrics"], result["main_metric"]
     name = main if "accuracy" not in metrics or "matthews" in metrics else "accuracy"
     return fmean(part[name] for part in result["parts"].values() or [metrics])
-
-
-def run_table(plans: Mapping[tuple[str, str], Trainings], launcher: Launcher) -> list[TaskRows]:
-    """Trains what is missing of each encoder and task, and judges."""
-    found = ablate(list(plans.values()), launcher)
-    return [TaskRows(*cell, plan, rows) for (cell, plan), rows in zip(plans.items(), found, strict=True)]
 
 
 def depth_of(encoder: str) -> int:
