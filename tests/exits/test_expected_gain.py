@@ -15,8 +15,9 @@ from beem_plugin.calibration.replay import replay
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError, NotCalibratedError
 from beem_plugin.common.registry import Params
+from beem_plugin.exits.fitting import fit_temperature
 from beem_plugin.exits.policies import ExitPolicy
-from beem_plugin.exits.policies.expert_model import fit_change, fit_vote, gains
+from beem_plugin.exits.policies.expert_model import fit_change, fit_vote, gains, target_of
 
 
 def build(**config) -> ExitPolicy:
@@ -103,22 +104,22 @@ def test_scores_are_non_negative_and_at_most_the_gain():
 
 def test_the_vote_is_the_optimum_of_its_loss():
     generator = np.random.default_rng(0)
-    heard = np.log(generator.dirichlet([1.0, 1.0, 1.0], size=(80, 2)))
-    judge = generator.dirichlet([1.0, 1.0, 1.0], size=80)
+    heard = 3 * np.log(generator.dirichlet([1.0, 1.0, 1.0], size=(80, 2)))
+    judge = 0.5 * generator.dirichlet([1.0, 1.0, 1.0], size=80) + 0.5 * np.eye(3)[heard[:, 1].argmax(1)]
 
-    def loss(weights, offsets):
-        logits = np.einsum("k,nkc->nc", weights, heard) + offsets
+    def loss(parameters):
+        logits = np.einsum("k,nkc->nc", parameters[:2], heard) + parameters[2:]
         logits = logits - np.log(np.exp(logits).sum(1, keepdims=True))
         centred = heard - heard.mean(2, keepdims=True)
         spread = np.square(centred - centred.mean(0)).sum(2).mean(0)
-        return -(judge * logits).sum() + (spread * weights**2).sum() / 2 + 0.1 * (offsets**2).sum() / 2
+        penalty = (2.0 * spread * parameters[:2] ** 2).sum() + 0.1 * (parameters[2:] ** 2).sum()
+        return -(judge * logits).sum() + penalty / 2
 
-    weights, offsets = fit_vote(heard, judge, ridge=1.0)
-    assert (weights >= 0).all()
-    best = loss(weights, offsets)
-    for _ in range(200):
-        moved = np.maximum(weights + 0.05 * generator.normal(size=2), 0)
-        assert loss(moved, offsets + 0.05 * generator.normal(size=3)) > best - 1e-6
+    found = np.concatenate(fit_vote(heard, judge, ridge=2.0))
+    steps = 1e-4 * np.eye(5)
+    slopes = np.array([(loss(found + step) - loss(found - step)) / 2e-4 for step in steps])
+    free = np.append(found[:2] > 0, [True] * 3)
+    assert free[1] and np.abs(slopes[free]).max() < 1e-2 and (slopes[~free] > 0).all()
 
 
 def test_changes_are_an_ordinary_ridge_regression():
@@ -212,3 +213,43 @@ def test_layers_between_exits_count():
     near, far = calibrated(trace).model, calibrated(sparse).model
     assert far.gain == pytest.approx([value / 2 for value in near.gain])
     assert far.trust == near.trust
+
+
+def test_the_gain_is_accuracy_a_layer_over_the_share_of_changes():
+    found = gains(np.array([0.5, 0.7, 0.8]), np.array([0.4, 0.2]), [1.0, 3.0, 6.0], 10)
+    # From exit 1: 0.2 in 2 layers are more than 0.3 in 5; half a sample more changes and is right 5 layers later.
+    first = (10 * 0.2 / 2 + 0.5 / 5) / (10 * 0.4 + 0.5)
+    assert found == pytest.approx([first, (10 * 0.1 / 3 + 0.5 / 3) / (10 * 0.2 + 0.5)])
+    # Later exits that are worse than this one: only the half sample is left.
+    assert gains(np.array([0.8, 0.7]), np.array([0.5]), [1.0, 2.0], 10) == pytest.approx([0.5 / 5.5])
+
+
+def test_the_target_is_the_calibrated_last_exit_mixed_with_known_labels():
+    trace = layered_trace(40, 17, num_labels=3)
+    trace.labels[:10] = -1
+    temperature = fit_temperature(trace.logits[10:, -1].double().numpy(), trace.labels[10:].numpy())
+    expected = (trace.logits[:, -1].double() / temperature).softmax(-1)
+    expected[10:] = 0.6 * expected[10:] + 0.4 * torch.nn.functional.one_hot(trace.labels[10:], 3)
+    assert target_of(trace, 0.4) == pytest.approx(expected.numpy())
+
+
+def test_changes_are_fitted_to_this_exit_and_the_one_before():
+    trace = layered_trace(80, 18)
+    policy = calibrated(trace)
+    state = policy.start(80, 6)
+    votes, own = [], []
+    for number in range(1, 7):
+        state = policy.update(number, trace.exit_signals(number), state)
+        votes.append(state["vote"])
+        own.append(state["before"])
+    last = votes[-1].argmax(-1)
+    for i in range(5):
+        label = votes[i].argmax(-1)
+        # Of two labels the log-odds are the difference.
+        odds = [
+            expert.gather(1, label[:, None]) - expert.gather(1, 1 - label[:, None])
+            for expert in (votes[i], own[i], own[max(i - 1, 0)])
+        ]
+        weights, offsets = fit_change(torch.cat(odds, 1).numpy(), label.numpy(), (label != last).numpy(), 2, ridge=1.0)
+        assert policy.model.change[i] == pytest.approx(weights.tolist())
+        assert policy.model.change_bias[i] == pytest.approx(offsets.tolist())

@@ -15,7 +15,7 @@ from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError, DataError, NotCalibratedError
 from beem_plugin.common.registry import Params
 from beem_plugin.exits.policies import ExitPolicy, ThresholdPolicy
-from beem_plugin.exits.policies.cascaded_ensemble import train_ensembles
+from beem_plugin.exits.policies.cascaded_ensemble import fit_ensemble, train_ensembles
 from beem_plugin.exits.signals import ExitSignals
 
 from . import reference_policies
@@ -441,6 +441,19 @@ def test_a_fitted_ensemble_is_better_than_the_uniform_one_on_its_data():
     trained.calibrate(other, trace)  # weights by the second trace
     weights = trained.to_config()["weights"]
     assert [len(row) for row in weights] == [1, 2, 3] and weights[2][2] > 5 * max(weights[2][:2])
+
+
+def test_a_fitted_ensemble_has_the_least_cross_entropy():
+    generator = torch.Generator().manual_seed(2)
+    outputs = torch.randn(3, 60, 2, generator=generator, dtype=torch.float64).log_softmax(-1)
+    labels = torch.where(torch.rand(60, generator=generator) < 0.8, outputs[0].argmax(-1), outputs[2].argmax(-1))
+    weights, bias = fit_ensemble(outputs, labels)
+    w = torch.tensor(weights, dtype=torch.float64).log().requires_grad_()
+    b = torch.tensor(bias, dtype=torch.float64).requires_grad_()
+    logits = sum(w[j].exp() * outputs[j] for j in range(3)) / 3 + b
+    loss = torch.nn.functional.cross_entropy(logits, labels) + 1e-4 * (w.square().sum() + b.square().sum())
+    loss.backward()
+    assert w.grad.abs().max() < 1e-4 and b.grad.abs().max() < 1e-4
 
 
 def test_an_ensemble_is_trained_as_in_the_release():
