@@ -72,7 +72,8 @@ def choose_depth(correct: Mapping[int, Tensor | Sequence[bool]]) -> int:
     # Parameters
 
     correct : `dict[int, Tensor]`
-        For each number of layers `(samples,)` whether a network of that depth is right, on the same validation data.
+        For each number of layers `(samples,)` whether a network of that depth is right, or how many of several seeds
+        are, from 0 to 1; on the same validation data.
     """
     right = {depth: torch.as_tensor(values).double() for depth, values in correct.items()}
     if not right or len({len(values) for values in right.values()} | {0}) != 2:

@@ -16,6 +16,7 @@ from beem_plugin.comparison.result import build
 from beem_plugin.comparison.worth_it.networks import Alternative, Networks, Plain, Traces, right_at
 from beem_plugin.comparison.worth_it.options import Rule, best_rule, choose_options
 from beem_plugin.comparison.worth_it.result import WorthIt, trade_off
+from beem_plugin.comparison.worth_it.run import chosen_on_held_out
 from beem_plugin.comparison.worth_it.verdicts import Costs, Verdict, headline, judge
 from beem_plugin.rendering.plots import plots_available
 
@@ -193,3 +194,14 @@ def test_the_result_is_data_a_table_and_a_plot() -> None:
         lines = {line.get_label(): line for line in axes.get_lines()}
         plain = lines["plain networks"].get_ydata()
         assert plain[0] == pytest.approx(100 * options[0].accuracy) and "plain network of 12 layers" in lines
+
+
+def test_more_seeds_on_the_same_samples_do_not_shrink_the_error_of_a_depth() -> None:
+    def right(count: int) -> list[Traces]:
+        sign = 2.0 * (torch.arange(400) < count) - 1
+        trace = ExitTrace(torch.stack([sign, -sign], 1).unsqueeze(1), torch.zeros(400, dtype=torch.int64))
+        return [Traces(trace, trace)] * 4
+
+    # 0.9 with a standard error of 0.015 over the samples, however many networks are right on the same ones.
+    networks = Networks(12, right(360), {Plain(6): right(353), Plain(8): right(354), Plain(12): right(360)})
+    assert chosen_on_held_out(networks)["depth"] == 8

@@ -154,8 +154,9 @@ def measured(trainings: Trainings, networks: Networks, result: WorthIt) -> tuple
 
 def chosen_on_held_out(networks: Networks) -> dict[str, Any]:
     """The best depth on held-out data of all seeds, and the best `CHOSEN_EXITS` exits if the config has more."""
+    # Seeds share the samples: of each sample the mean over seeds is one draw.
     right = {
-        one.layers: torch.from_numpy(np.concatenate([right_of_last_exit(traces.held_out) for traces in seeds]))
+        one.layers: torch.from_numpy(np.mean([right_of_last_exit(traces.held_out) for traces in seeds], axis=0))
         for one, seeds in networks.plain.items()
         if not one.distilled
     }
