@@ -1,8 +1,9 @@
-"""Head families and poolers against their formulas."""
+"""Head families, poolers and signals against their formulas."""
 
 from __future__ import annotations
 
 import logging
+import math
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch import Tensor
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.exits.heads import HeadFamily, HeadSizes
 from beem_plugin.exits.poolers import BertPooler
+from beem_plugin.exits.signal_modules import uncertainty_features
 
 
 def build(config: Any, hidden: int = 16, exits: int = 4, labels: int = 3, **keys: Any) -> list[Any]:
@@ -174,3 +176,14 @@ def test_an_equiangular_head_needs_labels_that_fit() -> None:
     for labels in (1, 17):
         with pytest.raises(ConfigurationError, match=f"found {labels} labels, allowed: 2 to 16"):
             build("equiangular", labels=labels)
+
+
+def test_a_gate_reads_four_measures_of_uncertainty() -> None:
+    found = uncertainty_features(torch.tensor([[0.7, 0.2, 0.1], [1 / 3, 1 / 3, 1 / 3]]).log())
+
+    def entropy(*shares: float) -> float:
+        return -sum(share * math.log(share) for share in shares)
+
+    squared = entropy(49 / 54, 4 / 54, 1 / 54)  # of the squared probabilities, divided by their sum
+    expected = torch.tensor([[0.7, entropy(0.7, 0.2, 0.1), 0.5, squared], [1 / 3, math.log(3), 0, math.log(3)]])
+    torch.testing.assert_close(found, expected)
