@@ -79,6 +79,12 @@ def test_expected_calibration_error_by_hand() -> None:
     expected = 2 / 5 * abs(0.575 - 1.0) + 3 / 5 * abs((0.95 + 0.92 + 1.0) / 3 - 2 / 3)
     assert expected_calibration_error(confidence, right, bins=10) == pytest.approx(expected)
     assert sum(entry["samples"] for entry in reliability(confidence, right, 10)) == 5
+    # The upper bound of a bin belongs to it.
+    halves = reliability(torch.tensor([0.0, 0.5, 0.75, 1.0]), torch.tensor([False, True, True, False]), 2)
+    assert [(entry["samples"], entry["confidence"], entry["accuracy"]) for entry in halves] == [
+        (2, 0.25, 0.5),
+        (2, 0.875, 0.5),
+    ]
     assert expected_calibration_error(confidence[:0], right[:0]) == 0.0
 
 
