@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from beem_plugin.calibration.curves import Curve, curve_of, metric_curve, threshold_curve, vector_curve
+from beem_plugin.calibration.curves import Curve, curve_of, joined, metric_curve, threshold_curve, vector_curve
 from beem_plugin.calibration.replay import replay
 from beem_plugin.calibration.speed import depth_summary
 from beem_plugin.common.errors import ConfigurationError
@@ -142,3 +142,19 @@ def test_a_thousand_settings_of_many_samples_need_no_loop_over_settings() -> Non
     curve = threshold_curve(table, np.linspace(0.5, 1, 1000).tolist())
     assert len(curve) == 1000
     assert len(threshold_curve(table).thinned(50)) <= 52
+
+
+def test_curves_of_seeds_are_joined_where_all_of_them_reach() -> None:
+    slow = Curve(np.array([0.9, 0.7]), np.array([1.0, 2.0]), [None, None])
+    fast = Curve(np.array([0.8, 0.6]), np.array([1.25, 4.0]), [None, None])
+    found = joined([slow, fast], np.mean, points=4)
+    assert found is not None
+    # Layers run, over all layers: from 0.8 to 0.5 in even steps, in which both curves are straight.
+    depths = np.array([0.8, 0.7, 0.6, 0.5])
+    assert 1 / found.speedup == pytest.approx(depths)
+    of_slow, of_fast = 0.7 + 0.2 * (depths - 0.5) / 0.5, 0.6 + 0.2 * (depths - 0.25) / 0.55
+    assert found.accuracy == pytest.approx((of_slow + of_fast) / 2)
+    beyond = Curve(np.array([0.8, 0.6]), np.array([2.0, 4.0]), [None, None])
+    for others in ([beyond], [None], [slow.take([0])]):
+        assert joined([slow, *others], np.mean) is None
+    assert joined([], np.mean) is None
