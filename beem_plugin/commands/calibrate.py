@@ -24,7 +24,10 @@ class Calibrate(Subcommand):
             Argument("--data", metavar="FILE", help="what the archive's dataset reader reads; the model is run on it"),
         ],
         Argument(
-            "--policy", required=True, metavar="P", help="a policy's name, or a json or jsonnet file with its block"
+            "--policy",
+            required=True,
+            metavar="P",
+            help="a policy's name, its block {..}, or a jsonnet file with it",
         ),
         Argument(
             "--speedup",

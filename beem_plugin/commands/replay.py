@@ -13,9 +13,9 @@ class Replay(Subcommand):
             "--policy",
             action="append",
             metavar="POLICY",
-            help="a policy's name, or a json or jsonnet file with its block; repeatable. Keys may have several values: "
-            "'patience: [2, 3, 4]' where it takes one, or anywhere {grid: [..]}, {linspace: [from, to, count]}; "
-            "thresholds also {quantiles: count}",
+            help="a policy's name, its block {..}, or a json or jsonnet file with it; repeatable. Keys may have "
+            "several values: 'patience: [2, 3, 4]' where it takes one, or anywhere {grid: [..]}, {linspace: [from, to, "
+            "count]}; thresholds also {quantiles: count}",
         ),
         Argument(
             "--policies",

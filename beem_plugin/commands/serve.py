@@ -22,7 +22,9 @@ class Serve(Subcommand):
         Argument("--port", type=int, default=8000, help="0 for any free port, which is printed"),
         Argument("--engine", metavar="NAME", help="default: the archive's, or else auto"),
         Argument(
-            "--policy", metavar="P", help="another exit policy: a name, or a file; fitted on the calibration trace"
+            "--policy",
+            metavar="P",
+            help="another exit policy: name, file or block {..}; fitted on the calibration trace",
         ),
         Argument(
             "--speedup",

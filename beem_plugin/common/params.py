@@ -92,15 +92,17 @@ def evaluate_document(path: str | Path, ext_vars: Mapping[str, str] | None = Non
     return _evaluate("evaluate_file", str(path), ext_vars)
 
 
-def parse_overrides(overrides: str | Mapping[str, Any], ext_vars: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Overrides as a dict; a string is evaluated as jsonnet."""
+def parse_overrides(
+    overrides: str | Mapping[str, Any], ext_vars: Mapping[str, str] | None = None, where: str = "overrides"
+) -> dict[str, Any]:
+    """Overrides, or another block, as a dict; a string is evaluated as jsonnet. Errors start with `where`."""
     if isinstance(overrides, Mapping):
         return dict(overrides)
     if not overrides.strip():
         return {}
-    parsed = _evaluate("evaluate_snippet", "overrides", ext_vars, overrides)
+    parsed = _evaluate("evaluate_snippet", where, ext_vars, overrides)
     if not isinstance(parsed, dict):
-        raise ConfigurationError(f"overrides: found {overrides!r}, expected an object like {{'trainer.num_epochs': 3}}")
+        raise ConfigurationError(f"{where}: found {overrides!r}, expected an object like {{'trainer.num_epochs': 3}}")
     return parsed
 
 

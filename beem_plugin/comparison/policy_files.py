@@ -30,15 +30,17 @@ class NamedPolicy:
 
 def load_policies(policies: Sequence[str], files: Sequence[str], overrides: str) -> list[NamedPolicy]:
     """
-    `policies` are names, or files with one policy block each, named by the file, with its folder where two files have
-    the same name; `files` hold several: `{name: block}`, or a list of blocks, named by their `type`.
-    `overrides` change every block.
+    `policies` are names, blocks, or files with one block each, named by the file, with its folder where two files have
+    the same name; `files` hold several: `{name: block}`, or a list of blocks, named by their `type`. `overrides` change
+    every block.
     """
     found = []
-    for name, path in zip(shortest_names(policies), policies, strict=True):
-        block = policy_block(path, overrides)
-        with errors_at(path):
-            found.append(NamedPolicy(name, path, expand(block)))
+    paths = [policy for policy in policies if not is_block(policy)]
+    names = dict(zip(paths, shortest_names(paths), strict=True))
+    for policy in policies:
+        block = policy_block(policy, overrides)
+        with errors_at(policy):
+            found.append(NamedPolicy(names.get(policy, policy), policy, expand(block)))
     for path in files:
         for name, block in _blocks(path).items():
             with errors_at(f"{path}: {name}"):
@@ -48,15 +50,21 @@ def load_policies(policies: Sequence[str], files: Sequence[str], overrides: str)
     return found
 
 
+def is_block(policy: str) -> bool:
+    return policy.lstrip().startswith("{")
+
+
 def policy_block(policy: str, overrides: str = "") -> dict[str, Any]:
-    """The block of a policy that is given by its registered name, by a file, or as one of `policies.libsonnet`."""
+    """A policy's block: given as such, by its registered name, by a file, or as one of `policies.libsonnet`."""
+    if is_block(policy):
+        return apply_overrides(parse_overrides(policy, where="--policy"), overrides)
     if policy in ExitPolicy.list_available():
         return apply_overrides({"type": policy}, overrides)
     if Path(policy).suffix or Path(policy).exists():
         return load_config_dict(policy, overrides)
     name = json.dumps(policy)
-    is_block = f"std.objectHasAll(policies, {name}) && std.isObject(policies[{name}])"
-    published = f"{{ [if {is_block} then 'block']: policies[{name}] }}"
+    is_published = f"std.objectHasAll(policies, {name}) && std.isObject(policies[{name}])"
+    published = f"{{ [if {is_published} then 'block']: policies[{name}] }}"
     found = parse_overrides(f"local policies = import 'beem/policies.libsonnet'; {published}")
     return apply_overrides(found.get("block", {"type": policy}), overrides)
 

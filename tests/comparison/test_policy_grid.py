@@ -107,6 +107,10 @@ def test_files_of_variants(tmp_path: Path) -> None:
     assert [variant.settings[0].config["patience"] for variant in changed] == [4, 4]
     (published,) = load_policies(["beem-a"], [], '{"thresholds": 2}')
     assert published.settings[0].config == {"type": "beem", "weights": {"type": "accuracy"}, "thresholds": 2}
+    block = "{type: 'margin', thresholds: 0.5 / 2}"
+    given, final = load_policies([block, "final"], [], "")
+    assert given.settings[0].config == {"type": "margin", "thresholds": 0.25}
+    assert (given.name, final.name) == (block, "final")
 
 
 def test_files_of_one_name_go_by_their_folders(tmp_path: Path) -> None:

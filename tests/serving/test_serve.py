@@ -17,6 +17,8 @@ from tests.tiny_project import run, sentences
 pytest.importorskip("fastapi")
 pytest.importorskip("uvicorn")
 
+from beem_plugin.serving.app import listening
+
 
 def test_a_server_answers_and_stops_after_the_open_requests(trained: Path) -> None:
     command = [sys.executable, "-m", "beem_plugin", "serve", str(trained), "--port", "0", "--policy", "max_probability"]
@@ -42,6 +44,13 @@ def test_a_server_answers_and_stops_after_the_open_requests(trained: Path) -> No
         assert server.stdout.read() == "stopped\n"
 
 
+def test_answers_are_sent_at_once() -> None:
+    with listening("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()), listener:
+        connection, _ = listener.accept()
+        with connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -50,6 +59,8 @@ def test_a_server_answers_and_stops_after_the_open_requests(trained: Path) -> No
         (["--engine", "none"], "--engine: found 'none', allowed: "),
         (["--max-batch", "0"], "max_batch: found 0, allowed: 1 or more"),
         (["--policy", "patience", "--speedup", "2"], "'patience', which has no thresholds to fit"),
+        (["--policy", "{type: 'margin', thresholds: }"], "--policy:1:"),
+        (["--policy", "{type: 'fixed_exit', exit: 9}"], "exit: found 9, allowed: 1 to "),
     ],
 )
 def test_wrong_options_are_one_line(trained: Path, options: list[str], message: str) -> None:
