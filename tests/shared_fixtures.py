@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.triton_interpreter import keep_lookups
+
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is first imported; kernels then run on the CPU
+    keep_lookups()
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
