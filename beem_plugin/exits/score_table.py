@@ -74,9 +74,9 @@ class ScoreTable:
 
     def exits(self, thresholds: Sequence[float]) -> Tensor:
         """`(samples,)` int64: the exit of each sample under oriented `thresholds`, one per exit but the last."""
-        exits = self.passes(self.scores, torch.tensor([*thresholds, 0.0], dtype=self.scores.dtype))
-        exits[:, -1] = True
-        return exits.to(torch.int64).argmax(1) + 1
+        passed = self.passes(self.scores, torch.tensor([*thresholds, 0.0], dtype=self.scores.dtype)).numpy()
+        passed[:, -1] = True
+        return torch.from_numpy(passed.argmax(1) + 1)  # numpy stops at the first true one
 
     def select(self, rows: Tensor) -> "ScoreTable":
         """The table of the samples at `rows`, a `(kept,)` int64 tensor, in that order."""
