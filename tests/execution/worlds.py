@@ -49,10 +49,9 @@ class World(MultiExitEncoder):
     def exit_signals(self, exit_number: int, state: BackboneState) -> ExitSignals:
         # An exported segment starts from hidden states alone.
         key = state.batched.get("key", torch.zeros(len(state.hidden_states), dtype=torch.int64))
-        extra = {
-            name: ((key * (31 + 2 * number) + exit_number * 17 * number) % 97).float() / 97
-            for number, name in enumerate(SIGNALS)
-        }
+        numbers = torch.arange(len(SIGNALS), device=key.device)
+        values = ((key.unsqueeze(1) * (31 + 2 * numbers) + exit_number * 17 * numbers) % 97).float() / 97
+        extra = dict(zip(SIGNALS, values.unbind(1), strict=True))
         extra["wanted"] = (key % self.num_exits).float() + 1
         extra["position"] = (key % 20).float()
         return ExitSignals(self.exit_logits(exit_number, state), extra)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from beem_plugin.backbones import BackboneState
-from beem_plugin.calibration.replay import replay
+from beem_plugin.calibration.replay import ExitDecisions, replay
 from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.archive_files import save_state
 from beem_plugin.common.errors import ConfigurationError
@@ -92,25 +93,51 @@ def policies_for(trace: ExitTrace) -> dict[str, ExitPolicy]:
     return policies
 
 
-def check(model: MultiExitClassifier, engine: Engine, count: int = 23) -> dict[str, list[int]]:
+class Expected(NamedTuple):
+    """A network, inputs, and what each rule decides about them on a trace."""
+
+    model: MultiExitClassifier
+    batches: list[dict[str, Tensor]]
+    rules: dict[str, tuple[ExitPolicy, ExitDecisions]]
+
+    @classmethod
+    def of(cls, model: MultiExitClassifier, count: int = 23) -> Expected:
+        batches = make_batches(count, 7)
+        trace = trace_model(model, batches, None, "test")
+        return cls(model, batches, {name: (rule, replay(rule, trace)) for name, rule in policies_for(trace).items()})
+
+
+def check(expected: Expected, engine: Engine) -> dict[str, list[int]]:
     """Every rule on `engine` equals the rule on the trace. Returns where samples left."""
-    batches = make_batches(count, 7)
-    trace = trace_model(model, batches, None, "test")
     exits = {}
-    for name, policy in policies_for(trace).items():
-        expected = replay(policy, trace)
-        index, found = gather_decisions(engine.run(model.encoder, policy, ragged_batches(batches)), 3, count)
+    count = sum(len(batch["index"]) for batch in expected.batches)
+    for name, (policy, decisions) in expected.rules.items():
+        batches = ragged_batches(expected.batches)
+        index, found = gather_decisions(engine.run(expected.model.encoder, policy, batches), 3, count)
         assert index.tolist() == list(range(count)), name
-        same(found, expected)
-        exits[name] = sorted(set(expected.exits.tolist()))
+        same(found, decisions)
+        exits[name] = sorted(set(decisions.exits.tolist()))
     return exits
+
+
+@functools.cache
+def expected_with(head: str) -> Expected:
+    return Expected.of(build(head=HEADS[head], share_pooler=False, signals=SIGNALS))
+
+
+@functools.cache
+def expected_of(family: str) -> list[Expected]:
+    encoders: list[dict[str, Any]] = [
+        {"head": "past_future", "signals": SIGNALS},
+        {"head": "cascaded", "signals": ["similarity"], "exit_layers": [1, 3, 4]},
+    ]
+    return [Expected.of(build(family, **encoder)) for encoder in encoders]
 
 
 @pytest.mark.parametrize("engine", ENGINES.values(), ids=list(ENGINES))
 @pytest.mark.parametrize("head", HEADS)
 def test_every_head_and_signal_under_every_engine(engine: Engine, head: str) -> None:
-    model = build(head=HEADS[head], share_pooler=False, signals=SIGNALS)
-    exits = check(model, engine)
+    exits = check(expected_with(head), engine)
     assert set(exits) == {"margin", "similarity", "predicted_error", "halt", "gate"}
     assert all(len(places) > 2 for places in exits.values()), f"they leave at too few exits: {exits}"
 
@@ -118,19 +145,21 @@ def test_every_head_and_signal_under_every_engine(engine: Engine, head: str) -> 
 @pytest.mark.parametrize("engine", ["compaction, every second exit", "depth_pools, small"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_of_backbones(engine: str, family: str) -> None:
-    check(build(family, head="past_future", signals=SIGNALS), ENGINES[engine])
-    check(build(family, head="cascaded", signals=["similarity"], exit_layers=[1, 3, 4]), ENGINES[engine])
+    for expected in expected_of(family):
+        check(expected, ENGINES[engine])
 
 
 @pytest.mark.parametrize("signal", SIGNALS, ids=lambda signal: signal if isinstance(signal, str) else signal["type"])
 def test_one_signal_alone(signal: Any) -> None:
+    expected = Expected.of(build(signals=[signal], pooler={"type": "bert_pooler", "pooling": "mean"}), count=9)
     for engine in ENGINES.values():
-        check(build(signals=[signal], pooler={"type": "bert_pooler", "pooling": "mean"}), engine, count=9)
+        check(expected, engine)
 
 
 def test_shared_classifiers_and_the_mixed_pooler() -> None:
+    expected = Expected.of(build(share_classifier=True, signals=["halt"], pooler="mixed_pooler"), count=9)
     for engine in ENGINES.values():
-        check(build(share_classifier=True, signals=["halt"], pooler="mixed_pooler"), engine, count=9)
+        check(expected, engine)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
