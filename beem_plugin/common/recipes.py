@@ -40,6 +40,7 @@ def constructor_of(cls: type) -> Callable[..., Any]:
     return init
 
 
+@functools.cache
 def signature_of(function: Callable[..., Any], cls: type | None = None) -> Signature:
     """The arguments of a constructor; `**kwargs` are followed to the base classes of `cls` that configs can build."""
     if function in _WITHOUT_ARGUMENTS:
