@@ -122,6 +122,7 @@ def test_an_unknown_key_is_refused_in_one_line(
     monkeypatch.setattr(sys, "argv", ["train_captions", "--set", "shapes", "--methods", "final", *given])
     script = load_script("train_captions")
     assert sys.path[0] == str(ROOT)
+    train_in_process(monkeypatch)
     assert script["main"]() == 1
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert "final 0: " in line and "model.decodng" in line

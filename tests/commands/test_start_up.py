@@ -1,4 +1,4 @@
-"""What the package, an archive and `allennlp predict` import; `predict` finds every component all the same."""
+"""What the package, an archive, a script and `allennlp predict` import; `predict` finds every component in the end."""
 
 from __future__ import annotations
 
@@ -8,10 +8,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-FIXTURES = Path(__file__).parent.parent / "fixtures" / "release_0_1"
+from tests.tiny_project import ROOT
+
+FIXTURES = ROOT / "tests" / "fixtures"
+ARCHIVES = FIXTURES / "release_0_1"
 SCRIPT = """
+import contextlib
+import io
 import json
 import os
+import runpy
 import sys
 
 # What no command but those that say so may need.
@@ -23,13 +29,19 @@ import beem_plugin
 from beem_plugin.commands import main
 
 assert "torch" not in sys.modules and not hasattr(beem_plugin, "nothing")
-archive, texts, output = sys.argv[1:]
+archive, texts, output, script, *compared = sys.argv[1:]
 
-import transformers.models.bert.modeling_bert  # nothing of this package: both parts below need it
+import transformers.models.bert.modeling_bert  # nothing of this package: all parts below need it
 if os.fork() == 0:
     from beem_plugin.predictors import Predictor
     os._exit(0 if Predictor.from_path(archive).predict_json({"text": "good"})["exit"] >= 1 else 1)
 assert os.wait()[1] == 0, "an archive does not register what it needs"
+if os.fork() == 0:
+    sys.argv = [script, *compared]
+    with contextlib.redirect_stdout(io.StringIO()):
+        runpy.run_path(script, run_name="__main__")
+    os._exit(0)
+assert os.wait()[1] == 0, "a script that compares does not register what it needs"
 
 predict = ["predict", archive, texts, "--output-file", output, "--silent", "--include-package", "beem_plugin"]
 assert main("allennlp", predict) == 0
@@ -45,12 +57,15 @@ assert Model.by_name("multi_exit_captioner") is MultiExitCaptioner
 
 
 def test_the_package_imports_quickly_and_predict_no_more_than_it_needs(tmp_path: Path) -> None:
-    arguments = [str(FIXTURES / "classifier.tar.gz"), str(FIXTURES / "texts.csv"), str(tmp_path / "found.jsonl")]
+    arguments = [str(ARCHIVES / "classifier.tar.gz"), str(ARCHIVES / "texts.csv"), str(tmp_path / "found.jsonl")]
+    arguments += [str(ROOT / "scripts" / "compare_policies"), str(FIXTURES / "figures" / "seeds" / "rte-0")]
+    arguments += ["--rules", "max_probability", "beem-a", "--output", str(tmp_path / "p")]
     variables = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, *arguments], capture_output=True, text=True, env=variables, timeout=250
     )
     assert done.returncode == 0, done.stderr
+    assert {row["rule"] for row in json.loads((tmp_path / "p.json").read_text())["curves"]} >= {"beem-a"}
     assert len((tmp_path / "found.jsonl").read_text(encoding="utf-8").splitlines()) == 24
     *_, error, names = [line for line in done.stderr.splitlines() if line.startswith(("error:", '["'))]
     assert "found 'nothing'" in error

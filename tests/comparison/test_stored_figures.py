@@ -6,7 +6,6 @@ import csv
 import gzip
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -118,14 +117,6 @@ def test_differences_of_policies_are_paired_by_seed(tmp_path: Path, monkeypatch:
     paired = found["paired"]["expected_gain"]
     assert paired["pairs"] == 2 and paired["difference"] == pytest.approx(lost)
     assert None in areas["patience"] and "patience" not in found["paired"]
-
-
-def test_a_script_that_compares_registers_what_it_needs(tmp_path: Path) -> None:
-    """In a process of its own: in this one, everything is registered."""
-    command = [sys.executable, str(ROOT / "scripts" / "compare_policies"), str(FOLDER / "seeds" / NAMES[1])]
-    command += ["--rules", "max_probability", "beem-a", "--output", str(tmp_path / "p")]
-    subprocess.run(command, check=True, capture_output=True)
-    assert {row["rule"] for row in json.loads((tmp_path / "p.json").read_text())["curves"]} >= {"beem-a"}
 
 
 def test_captions_under_policies() -> None:

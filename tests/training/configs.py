@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +37,6 @@ def params(**overrides: Any) -> Params:
 def read_metrics(directory: Path, name: str = "metrics.json") -> dict[str, Any]:
     metrics = json.loads((directory / name).read_text())
     return {key: value for key, value in metrics.items() if key not in MACHINE_KEYS}
-
-
-def command_line(*launcher: str) -> list[str]:
-    return [sys.executable, *launcher, "-m", "beem_plugin", "train"]
 
 
 def environment(**variables: str) -> dict[str, str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-import subprocess
+import os
+import runpy
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,14 +13,21 @@ import torch
 
 import beem_plugin.components  # noqa: F401
 from beem_plugin.training.train import train_model
-from tests.forked import train_twice, two_processes
+from tests.forked import process, train_twice, two_processes
 from tests.objectives.tiny_model import tiny_batch, tiny_model
-from tests.training.configs import HERE, command_line, config, environment, params, read_metrics
+from tests.training.configs import HERE, config, environment, params, read_metrics
 
-ACCELERATE = ("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1")
+ACCELERATE = ("--multi_gpu", "--num_processes", "2", "--num_machines", "1", "-m", "beem_plugin", "train")
 
 # 37 samples in batches of 8 leave 5, which two processes share as 4 and 1; 33 leave 1, and the second process none.
 SAMPLES = {"torchrun": 37, "accelerate": 33}
+
+
+def launch(*arguments: str) -> None:
+    """`accelerate launch ARGUMENTS`, which starts torchrun in its turn."""
+    os.environ.update(environment(GLOO_SOCKET_IFNAME="lo", ACCELERATE_USE_CPU="true"))
+    sys.argv = ["accelerate", *arguments]
+    runpy.run_module("accelerate.commands.launch", run_name="__main__")
 
 
 @pytest.mark.parametrize("launcher", SAMPLES)
@@ -37,16 +46,12 @@ def test_two_processes_give_the_metrics_of_one(tmp_path: Path, launcher: str) ->
     config_path.write_text(json.dumps(config(**changes, data_loader__batch_size=4)))
     run = tmp_path / "two"
     given = [str(config_path), "-s", str(run), "--include-package", "tiny_components"]
-    if launcher == "accelerate":  # which starts torchrun in its turn
-        variables = environment(GLOO_SOCKET_IFNAME="lo", ACCELERATE_USE_CPU="true")
-        full = [*command_line(*ACCELERATE), *given]
-        done = subprocess.run(full, env=variables, capture_output=True, text=True, timeout=200)
-        assert done.returncode == 0, done.stderr
-        printed = done.stdout
+    if launcher == "accelerate":
+        done = [process(launch, *ACCELERATE, *given, folder=tmp_path)]
     else:
-        both = train_twice(*given, folder=tmp_path, path=HERE)
-        assert [one.returncode for one in both] == [0, 0], [one.stderr for one in both]
-        printed = "".join(one.stdout for one in both)
+        done = train_twice(*given, folder=tmp_path, path=HERE)
+    assert not any(one.returncode for one in done), [one.stderr for one in done]
+    printed = "".join(one.stdout for one in done)
     one, two = read_metrics(tmp_path / "one"), read_metrics(run)
     assert one["training_seen"] == SAMPLES[launcher] and one["validation_seen"] == 21 and one["test_seen"] == 13
     assert two == pytest.approx(one, abs=1e-5)
