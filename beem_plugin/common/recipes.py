@@ -40,20 +40,12 @@ def constructor_of(cls: type) -> Callable[..., Any]:
     return init
 
 
-@functools.cache
 def signature_of(function: Callable[..., Any], cls: type | None = None) -> Signature:
     """The arguments of a constructor; `**kwargs` are followed to the base classes of `cls` that configs can build."""
     if function in _WITHOUT_ARGUMENTS:
         return Signature({})
-    hints = _type_hints(function)
-    parameters = list(inspect.signature(function).parameters.values())
-    if parameters and parameters[0].name in ("self", "cls", "_cls") and not inspect.ismethod(function):
-        del parameters[0]
-    own = {
-        each.name: each.replace(annotation=hints.get(each.name, each.annotation))
-        for each in parameters
-        if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)
-    }
+    parameters = _parameters(function)
+    own = {each.name: each for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)}
     if not any(each.kind is each.VAR_KEYWORD for each in parameters):
         return Signature(own)
     inherited = _target_of_kwargs(function, cls)
@@ -69,6 +61,16 @@ def _target_of_kwargs(function: Callable[..., Any], cls: type | None) -> Signatu
         if "__init__" in base.__dict__ and issubclass(base, tango.common.FromParams):
             return signature_of(base.__dict__["__init__"], cls)
     return Signature({}, takes_any=True)
+
+
+@functools.cache
+def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Those of a call, with evaluated annotations."""
+    hints = _type_hints(function)
+    parameters = list(inspect.signature(function).parameters.values())
+    if parameters and parameters[0].name in ("self", "cls", "_cls") and not inspect.ismethod(function):
+        del parameters[0]
+    return [each.replace(annotation=hints.get(each.name, each.annotation)) for each in parameters]
 
 
 def _type_hints(function: Callable[..., Any]) -> dict[str, Any]:
