@@ -173,4 +173,7 @@ def format_by_header(head: Sequence[str], names: Sequence[str]) -> str:
         is_header = len(columns) == len(names) + len(others) and all(map(_COLUMN.fullmatch, others))
         if names and others and is_header:
             return format
+        if names and columns == list(names):
+            logger.warning("the first line, %s, is read as a text; --format %s reads it as the header", columns, format)
+            break
     return "text"

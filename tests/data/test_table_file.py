@@ -294,7 +294,9 @@ def test_utf_16_without_a_byte_order_mark_is_not_text(tmp_path: Path) -> None:
     assert [row.values for row in rows] == [{"text": "good"}, {"text": "bad"}]
 
 
-def test_lines_after_a_header_with_the_text_columns_are_a_table(tmp_path: Path) -> None:
+def test_lines_after_a_header_with_the_text_columns_are_a_table(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / "no_suffix"
     path.write_text('id,title\n1,"good, or so"\n', encoding="utf-8")
     assert [row.values for row in read_table(path, text_fields=["title"])] == [{"id": "1", "title": "good, or so"}]
@@ -308,3 +310,4 @@ def test_lines_after_a_header_with_the_text_columns_are_a_table(tmp_path: Path) 
         {"title": "title"},
         {"title": "id, untitled"},
     ]
+    assert caplog.messages == ["the first line, ['title'], is read as a text; --format csv reads it as the header"]
