@@ -11,7 +11,7 @@ class NewConfig(Subcommand):
         Argument("--data", required=True, metavar="FILE", help="CSV, TSV or JSON lines, gzipped or not"),
         Argument("--output", default="my_data.jsonnet", metavar="FILE", help="the config"),
         Argument("--text", action="append", metavar="COLUMN", help="the text; twice for pairs"),
-        Argument("--label", metavar="COLUMN", help="the column of the classes"),
+        Argument("--label", metavar="COLUMN", help="the column of the classes, or of scores"),
         Argument(
             "--encoder", default="microsoft/mpnet-base", metavar="NAME", help="a hub name, a folder, or package:minilm"
         ),

@@ -7,7 +7,7 @@ import logging
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -108,13 +108,19 @@ def _natural_order(name: str) -> tuple[bool, int, str]:
         return (True, 0, name)
 
 
+def are_scores(names: Collection[str]) -> bool:
+    """Whether labels are many numbers, and not all of them whole."""
+    values = [_as_number(name) for name in names]
+    is_whole = all(value.is_integer() for value in values)
+    return len(values) >= _MANY_LABELS and all(map(math.isfinite, values)) and not is_whole
+
+
 def _warn_of_scores(names: Sequence[str], rows: int) -> None:
     """Many labels for few rows are scores, or the wrong column."""
     if len(names) < _MANY_LABELS:
         return
-    values = [_as_number(name) for name in names]
-    has_fractions = not all(value.is_integer() for value in values)
-    if all(map(math.isfinite, values)) and (has_fractions or 2 * len(names) > rows):
+    are_numbers = all(math.isfinite(_as_number(name)) for name in names)
+    if are_scores(names) or (are_numbers and 2 * len(names) > rows):
         logger.warning(
             "%d labels, all of them numbers, in %d rows: dataset_reader.regression true reads them as scores",
             len(names),

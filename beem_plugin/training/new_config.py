@@ -20,7 +20,7 @@ from beem_plugin.common.files import atomic_write
 from beem_plugin.common.outputs import check_outputs, check_writable
 from beem_plugin.data.hub import resolve_model_name
 from beem_plugin.data.table_file import read_table
-from beem_plugin.data.vocabulary import LabelRules, parse_score
+from beem_plugin.data.vocabulary import LabelRules, are_scores, parse_score
 from beem_plugin.rendering.pages import render_page
 
 ROWS = 100_000
@@ -40,12 +40,13 @@ UNBALANCED = 3
 
 @dataclass
 class Columns:
-    """What was found in a table: text columns, label column, rows of each label, and words of each row."""
+    """What was found in a table: text columns, label column, rows of each label or score, and words of each row."""
 
     text_fields: list[str]
     label_field: str
     labels: Counter[str]
     words: list[int]
+    has_scores: bool = False
 
 
 def new_config_from_args(args: argparse.Namespace) -> None:
@@ -77,6 +78,8 @@ def look_at(path: str, text_fields: Sequence[str] | None = None, label_field: st
     values = {name: [row.values.get(name) for row in rows] for name in names}
     label = label_field or guessed_label({name: values[name] for name in names if name not in (text_fields or ())})
     texts = list(text_fields or guessed_texts(values, label))
+    if len(texts) > 2 or len(set(texts)) < len(texts):
+        raise ConfigurationError(f"--text: found {', '.join(texts)}, allowed: one or two columns of {', '.join(names)}")
     if label in texts:
         raise ConfigurationError(f"--text: found the label's column {label!r}, allowed: another of {', '.join(names)}")
     labels: Counter[str] = Counter()
@@ -85,25 +88,27 @@ def look_at(path: str, text_fields: Sequence[str] | None = None, label_field: st
         if not name:
             raise DataError(f"{row.place}: {label}: no label, allowed: one in every row")
         labels[name] += 1
-    if len(labels) < 2 or 2 * len(labels) > len(rows):
+    has_scores = are_scores(labels)
+    if len(labels) < 2 or (2 * len(labels) > len(rows) and not has_scores):
         what = "values, most of them once: no classes" if len(labels) > 1 else "label"
         raise ConfigurationError(
-            f"--label: found {len(labels)} {what} in {label!r}, allowed: a column of classes, one of {', '.join(names)}"
-            "; scores are predicted by multi_exit_regressor"
+            f"--label: found {len(labels)} {what} in {label!r}, allowed: a column of classes, or of scores with "
+            f"fractions, one of {', '.join(names)}"
         )
     words = [sum(len(str(row.values.get(name) or "").split()) for name in texts) for row in rows]
-    return Columns(texts, label, labels, words)
+    return Columns(texts, label, labels, words, has_scores)
 
 
 def guessed_label(values: Mapping[str, list[Any]]) -> str:
-    """The column with a usual name, or the last one with few, repeated values."""
+    """The column with a usual name, or the last one with few, repeated values, or of scores."""
     for name in LABEL_NAMES:
         for column in values:
             if column.strip().lower() == name:
                 return column
-    counts = {name: len({str(value) for value in column}) for name, column in values.items()}
+    found = {name: {str(value) for value in column} for name, column in values.items()}
     rows = max((len(column) for column in values.values()), default=0)
-    few = [name for name, count in counts.items() if 2 <= count <= max(2, min(200, rows // 5))]
+    few = [name for name, labels in found.items() if 2 <= len(labels) <= max(2, min(200, rows // 5))]
+    few = few or [name for name, labels in found.items() if are_scores(labels)]
     if not few:
         raise ConfigurationError(
             f"--label: not given, and no column looks like classes; found: {', '.join(values) or 'none'}"
@@ -160,6 +165,7 @@ def config_for(found: Columns, data: str, encoder: str, name: str, shape: tuple[
         encoder=quoted(encoder),
         text_fields=[quoted(field) for field in found.text_fields],
         label_field=quoted(found.label_field),
+        has_scores=found.has_scores,
         metric="macro_f1" if max(sizes) > UNBALANCED * min(sizes) else "accuracy",
         max_length=next((length for length in LENGTHS if length >= tokens), LENGTHS[-1]),
         lengths=f"95 % of the texts have up to {int(np.quantile(found.words, 0.95))} words",
@@ -176,11 +182,15 @@ def config_for(found: Columns, data: str, encoder: str, name: str, shape: tuple[
 
 
 def summary_of(found: Columns) -> str:
-    """Rows, columns and classes in one line."""
+    """Rows, columns and classes or scores in one line."""
+    rows = sum(found.labels.values())
+    what = f"{rows} rows; text: {', '.join(found.text_fields)}; {found.label_field}: "
+    if found.has_scores:
+        low, *_, high = sorted(found.labels, key=float)
+        return f"{what}scores from {low} to {high}"
     shown = ", ".join(f"{quoted(name)} {count}" for name, count in found.labels.most_common(5))
     more = f" and {len(found.labels) - 5} more" if len(found.labels) > 5 else ""
-    rows = sum(found.labels.values())
-    return f"{rows} rows; text: {', '.join(found.text_fields)}; {found.label_field}: {shown}{more}"
+    return f"{what}{shown}{more}"
 
 
 def quoted(text: str) -> str:

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from beem_plugin.common.errors import ConfigurationError, DataError
-from beem_plugin.common.params import load_config_dict
-from beem_plugin.training.new_config import Columns, config_for, look_at
+from beem_plugin.common.params import load_config, load_config_dict
+from beem_plugin.training.new_config import Columns, config_for, look_at, summary_of
+from beem_plugin.training.train import train_model
 from tests.tiny_project import CONFIGS, run, write_tickets
 
 
@@ -63,6 +64,8 @@ def test_what_cannot_be_classes_is_one_line(tmp_path: Path) -> None:
     data = write_tickets(tmp_path / "tickets.csv")
     with pytest.raises(ConfigurationError, match="--label: found 'kind', allowed: "):
         look_at(str(data), label_field="kind")
+    with pytest.raises(ConfigurationError, match="--text: found title, title, allowed: one or two columns of"):
+        look_at(str(data), ["title", "title"])
     with pytest.raises(ConfigurationError, match="--text: found the label's column 'category', allowed: another of"):
         look_at(str(data), ["category"], "category")
     with pytest.raises(ConfigurationError, match="found 160 values, most of them once: no classes in 'number'"):
@@ -73,6 +76,20 @@ def test_what_cannot_be_classes_is_one_line(tmp_path: Path) -> None:
     data.write_text("text,note\n" + "".join(f"good {n},{n}\n" for n in range(20)))
     with pytest.raises(ConfigurationError, match="--label: not given, and no column looks like classes; found: note"):
         look_at(str(data), ["text"])
+
+
+def test_scores_are_predicted_by_a_regressor(tiny_environment: dict[str, str], tmp_path: Path) -> None:
+    data = tmp_path / "scores.tsv"
+    rows = [f"the film is good {number}\tit is bad\t{number % 23 / 4:.2f}" for number in range(90)]
+    data.write_text("\n".join(["sentence1\tsentence2\tscore", *rows]))
+    found = look_at(str(data))
+    assert (found.text_fields, found.label_field, found.has_scores) == (["sentence1", "sentence2"], "score", True)
+    assert summary_of(found) == "90 rows; text: sentence1, sentence2; score: scores from 0.00 to 5.50"
+    (tmp_path / "c.jsonnet").write_text(config_for(found, str(data), tiny_environment["BEEM_BACKBONE"], "c.jsonnet"))
+    train_model(load_config(tmp_path / "c.jsonnet", '{"trainer.cuda_device": -1}'), tmp_path / "run", dry_run=True)
+    config = load_config_dict(tmp_path / "c.jsonnet")
+    assert config["dataset_reader"]["regression"] and config["trainer"]["validation_metric"] == "+pearson_spearman"
+    assert config["model"]["exit_policy"]["type"] == "predicted_error"
 
 
 def test_the_shipped_config_is_one_that_is_written() -> None:

@@ -51,6 +51,18 @@ local at_speed(policy, speedup=1.5) = policy { thresholds: { type: 'budget', spe
     trainer+: { optimizer+: { heads_lr_factor: 4 } },
   },
 
+  // A difference to `recommended` and other trainings for scores in place of classes: each exit learns to predict its own
+  // error; samples leave where it is small.
+  regression:: {
+    model+: {
+      local losses = super.objective,
+      type: 'multi_exit_regressor',
+      encoder+: { signals: ['predicted_error'] },
+      objective: { type: 'learned_exit', objective: losses },
+      exit_policy: at_speed({ type: 'predicted_error' }),
+    },
+  },
+
   // `recommended` for twice the epochs, taught by a trained network of full depth too: `teacher` is its archive or folder,
   // such as of a run of `methods.final`.
   recommended_distilled(teacher, layers=8, exits=[4, 6, 8], width=384)::
