@@ -22,7 +22,7 @@ class Predict(Subcommand):
             "input_file",
             help="JSON lines, CSV, TSV or text, gzipped or not; - is standard input; captions: an image, or a folder",
         ),
-        Argument("--output-file", metavar="FILE", help="where predictions go, as JSON lines"),
+        Argument("--output-file", metavar="FILE", help="where predictions go: JSON lines, or a table .csv or .tsv"),
         Argument(
             "--html",
             metavar="FILE",

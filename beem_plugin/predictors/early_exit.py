@@ -237,5 +237,8 @@ def input_fields(instance: Instance, answer: str = "label") -> JsonDict:
         fields[f"gold_{answer}"] = gold
     for name in (answer, "probabilities", "exit", "layer", "score"):
         if name in fields:
-            fields[f"input_{name}"] = fields.pop(name)
+            renamed = f"input_{name}"
+            while renamed in fields:
+                renamed = f"input_{renamed}"
+            fields[renamed] = fields.pop(name)
     return fields

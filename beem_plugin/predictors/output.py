@@ -1,5 +1,6 @@
 """Where `predict` writes."""
 
+import csv
 import gzip
 import sys
 import time
@@ -10,21 +11,35 @@ from itertools import chain, cycle, islice
 from pathlib import Path
 from typing import IO
 
-from beem_plugin.common.errors import BeemError, ConfigurationError
+from beem_plugin.common.errors import BeemError, ConfigurationError, DataError
 from beem_plugin.common.files import write_errors_named
 from beem_plugin.common.progress import progress_bar
 from beem_plugin.common.ranks import launched_rank, processes
+from beem_plugin.common.strict_json import json_line
 from beem_plugin.predictors.predictor import JsonDict, Predictor, chunk_sizes
 
 PAGE_LIMIT = 500
 """Predictions drawn on a page. Browsers do not open a larger one, with its images inside."""
 
 
-class Writer:
-    """Writes predictions a line each, counts them in a progress bar, and keeps the first in `shown` if it is a list."""
+TABLES = {".csv": ",", ".tsv": "\t"}
+"""Names of output files that are tables, and their delimiters. Any other has a JSON object a line."""
 
-    def __init__(self, file: IO[str]) -> None:
-        self.file = file
+
+def delimiter_of(path: str | None) -> str | None:
+    """The delimiter of an output file that is a table."""
+    return TABLES.get(Path((path or "").lower().removesuffix(".gz")).suffix)
+
+
+class Writer:
+    """
+    Writes predictions, a JSON object a line each or with a `delimiter` as a table with the columns of the first one,
+    counts them in a progress bar, and keeps the first in `shown` if it is a list.
+    """
+
+    def __init__(self, file: IO[str], delimiter: str | None = None) -> None:
+        self.file, self.delimiter = file, delimiter
+        self.columns: list[str] = []
         self.bar = progress_bar(None, "predicting", unit=" inputs")
         self.written = 0
         self.exits: Counter[int] = Counter()
@@ -34,7 +49,10 @@ class Writer:
     def __call__(self, predictor: Predictor, predictions: list[JsonDict]) -> None:
         if self.shown is not None:
             self.shown += predictions[: PAGE_LIMIT - len(self.shown)]
-        self.file.write("".join(map(predictor.dump_line, predictions)))
+        if self.delimiter is None:
+            self.file.write("".join(map(predictor.dump_line, predictions)))
+        else:
+            self._write_table(predictions, self.delimiter)
         self.file.flush()
         self.written += len(predictions)
         if predictions and "exit" in predictions[0]:
@@ -42,6 +60,19 @@ class Writer:
         else:  # of a caption each token has its exit
             self.exits.update(chain.from_iterable(prediction.get("exits", ()) for prediction in predictions))
         self.bar.update(len(predictions))
+
+    def _write_table(self, predictions: list[JsonDict], delimiter: str) -> None:
+        rows = csv.writer(self.file, delimiter=delimiter, lineterminator="\n")
+        if not self.columns and predictions:
+            self.columns = list(predictions[0])
+            rows.writerow(self.columns)
+        for number, prediction in enumerate(predictions, self.written + 1):
+            if more := [name for name in prediction if name not in self.columns]:
+                raise DataError(
+                    f"--output-file: input {number} has {', '.join(more)}, allowed in a table: the columns of the "
+                    "first input; a file .jsonl takes any"
+                )
+            rows.writerow([_cell(prediction.get(name)) for name in self.columns])
 
     def summary(self, exit_layers: Sequence[int]) -> str:
         """How many predictions were made, how fast, and from which exits."""
@@ -52,6 +83,11 @@ class Writer:
         counts = [self.exits[number] for number in range(1, len(exit_layers) + 1)]
         speedup = sum(counts) * exit_layers[-1] / sum(count * layer for count, layer in zip(counts, exit_layers))
         return f"{text}; left at exit 1, 2, ...: {' '.join(map(str, counts))}; layer speed-up {speedup:.2f}x"
+
+
+def _cell(value: object) -> object:
+    """Texts as they are, lists and the like as JSON."""
+    return "" if value is None else value if isinstance(value, str) else json_line(value).rstrip("\n")
 
 
 @contextmanager
@@ -71,10 +107,10 @@ def output(path: str | None) -> Iterator[Writer]:
     part.parent.mkdir(parents=True, exist_ok=True)
     opener = gzip.open if path.endswith(".gz") else open
     try:
-        file = opener(part, "wt", encoding="utf-8")
+        file = opener(part, "wt", encoding="utf-8", errors="backslashreplace", newline="\n")
     except OSError as error:
         raise ConfigurationError(f"--output-file: cannot write {path}: {error.strerror}") from None
-    writer = Writer(file)
+    writer = Writer(file, delimiter_of(path))
     try:
         # Closing the file writes what is left in its buffer.
         with write_errors_named(path), file, writer.bar:

@@ -25,7 +25,7 @@ from beem_plugin.execution.engine import FILE_ENGINE, check_engine, unless_given
 from beem_plugin.execution.precision import cast_network
 from beem_plugin.models.model import Model
 from beem_plugin.predictors.data_shift import ShiftCheck
-from beem_plugin.predictors.output import join_shares, output, share_path
+from beem_plugin.predictors.output import delimiter_of, join_shares, output, share_path
 from beem_plugin.predictors.predictor import JsonDict, Predictor, check_precision
 from beem_plugin.tasks.task import task_of
 
@@ -39,10 +39,11 @@ def predict_from_args(args: argparse.Namespace) -> None:
         print("--silent specified without --output-file.")
         print("Exiting early because no output will be created.")
         return
-    if launched_processes() > 1 and (args.input_file == "-" or not args.output_file or args.html):
+    is_one_file = args.input_file != "-" and args.output_file and not args.html and not delimiter_of(args.output_file)
+    if launched_processes() > 1 and not is_one_file:
         raise ConfigurationError(
-            f"found {launched_processes()} processes of a launcher, allowed with them: an input file, --output-file, "
-            "and no --html"
+            f"found {launched_processes()} processes of a launcher, allowed with them: an input file, --output-file "
+            "with JSON lines, and no --html"
         )
     with joined():
         predict(args)

@@ -6,6 +6,7 @@ import itertools
 import json
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -170,6 +171,22 @@ def test_predictions_are_strict_json(predictor: Predictor) -> None:
     assert line == '{"score":null,"text":"é","values":[0.1,1e-7,1.0]}\n'
     strange = {"number": 10**30, "text": "half \ud83d"}
     assert json.loads(predictor.dump_line(strange)) == strange
+
+
+@pytest.mark.parametrize("name, delimiter", [("o.csv", ","), ("o.tsv.gz", "\t")])
+def test_a_table_holds_what_lines_hold(predictor: Predictor, tmp_path: Path, name: str, delimiter: str) -> None:
+    inputs = [{"sentence": f'good, "so{delimiter}so"\n', "exit": 7, "input_exit": None}, {"sentence": "bad", "x": [1]}]
+    found = predictor.predict_batch_json(inputs)
+    with output(str(tmp_path / name)) as write:
+        write(predictor, found[:1])
+    opened: Any = gzip.open if name.endswith("gz") else open
+    with opened(tmp_path / name, "rt", encoding="utf-8", newline="") as file:
+        (row,) = csv.DictReader(file, delimiter=delimiter)
+    assert row["sentence"] == inputs[0]["sentence"] and (row["input_exit"], row["input_input_exit"]) == ("", "7")
+    assert json.loads(row["probabilities"]) == found[0]["probabilities"] and row["label"] == found[0]["label"]
+    assert set(row) == set(found[0])
+    with pytest.raises(DataError, match="input 2 has x, allowed in a table"), output(str(tmp_path / name)) as write:
+        write(predictor, found)
 
 
 def test_half_precision_changes_no_prediction_much(trained: Path, tmp_path: Path) -> None:
