@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from beem_plugin.common.errors import BeemError, ConfigurationError, DataError
+from beem_plugin.common.errors import BeemError, ConfigurationError, DataError, check_number
 from beem_plugin.common.files import atomic_write
 from beem_plugin.common.logging import close_logging
 from beem_plugin.common.params import load_config
@@ -83,7 +83,9 @@ def fine_tune(
     classes = Counter(names)
     if len(classes) < 2:
         raise DataError(f"labels: found {', '.join(map(repr, classes)) or 'none'}, allowed: two names or more")
-    fraction = options.get("validation_fraction") or 0.1
+    given = options.get("validation_fraction")
+    fraction = 0.1 if given is None else given
+    check_number("validation_fraction", fraction, high=1, open_low=True, open_high=True)
     if round(fraction * len(rows)) < 1:
         raise DataError(f"texts: found {len(rows)}, allowed: more: validation_fraction {fraction} of them is none")
     found = Columns(list(fields), "label", classes, [sum(len(row[name].split()) for name in fields) for row in records])

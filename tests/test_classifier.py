@@ -168,3 +168,6 @@ def test_what_cannot_be_trained_on_is_one_line(texts: Any, labels: list[Any], me
         EarlyExitClassifier().predict(["a"])
     with pytest.raises(TypeError, match="found the option 'epoch', allowed: speedup, epochs"):
         fine_tune(["a"], ["b"], epoch=1)
+    for fraction in (0.0, 1.5, "a"):
+        with pytest.raises(ConfigurationError, match="validation_fraction: found .*, allowed: above 0 and below 1"):
+            fine_tune(["a", "b"], ["x", "y"], validation_fraction=fraction)

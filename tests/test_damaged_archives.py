@@ -179,6 +179,15 @@ def test_an_archive_without_digests_loads_with_a_note(unpacked: Path, caplog: py
     assert "not verified" in caplog.text
 
 
+def test_an_exported_folder_names_its_runner(tmp_path: Path) -> None:
+    (tmp_path / "export.json").write_text("{}")
+    with (
+        pytest.raises(DataError, match="an exported folder, allowed: a model.tar.gz, .*; its runner.py predicts"),
+        opened_archive(tmp_path),
+    ):
+        pass
+
+
 def test_a_name_of_thousands_of_folders_is_refused(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "model.tar.gz", "w:gz") as packed:
         packed.addfile(tarfile.TarInfo("a/" * 2000 + "b"))

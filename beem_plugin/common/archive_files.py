@@ -43,6 +43,8 @@ def opened_archive(path: str | Path) -> Iterator[Path]:
     """A folder with an archive's files: a temporary one for `model.tar.gz`, or a serialization directory."""
     path = Path(path)
     if path.is_dir():
+        if (path / "export.json").exists():
+            raise DataError(f"{path}: an exported folder, {ALLOWED}; its runner.py predicts with it")
         if not (path / CONFIG_NAME).exists():
             raise DataError(f"{path}: no archive and no serialization directory: it has no {CONFIG_NAME}")
         check_json_files(path)

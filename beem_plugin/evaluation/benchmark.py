@@ -15,6 +15,7 @@ from beem_plugin.archival import Archive, archive_of
 from beem_plugin.common.errors import ConfigurationError, check_least
 from beem_plugin.common.files import write_json
 from beem_plugin.common.outputs import check_outputs, check_writable
+from beem_plugin.execution.engine import check_engine
 from beem_plugin.execution.metering.timing import PERCENTILES, measure, percentiles, ratio
 from beem_plugin.rendering.plots import plots_available, rates_plot, save_figure
 from beem_plugin.rendering.tables import Column, Table, write_csv
@@ -57,6 +58,8 @@ def benchmark_from_args(args: argparse.Namespace) -> dict[str, Any]:
     warn_without_exits(model)
     chosen = {name: getattr(args, name) for name in OPTIONAL}
     chosen |= {name: names(chosen[name]) for name in OPTIONAL[:2] if chosen[name] is not None}
+    for name in chosen["engines"] or ():
+        check_engine(name, "--engines")
     options = BenchmarkOptions(args.input_file, sizes, args.dtype, args.max_instances, **chosen)
     found = benchmark(archive, options, args.repeats, args.time_budget)
     report = {"archive": str(args.archive_file), "data": args.input_file, **found}

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from beem_plugin.common.errors import BeemError, ConfigurationError, DataError
-from beem_plugin.common.files import write_errors_named
+from beem_plugin.common.files import locked, write_errors_named
 from beem_plugin.common.progress import progress_bar
 from beem_plugin.common.ranks import launched_rank, processes
 from beem_plugin.common.strict_json import json_line
@@ -106,14 +106,25 @@ def output(path: str | None) -> Iterator[Writer]:
     part = target if is_special else Path(f"{target}.part")
     part.parent.mkdir(parents=True, exist_ok=True)
     opener = gzip.open if path.endswith(".gz") else open
-    try:
-        file = opener(part, "wt", encoding="utf-8", errors="backslashreplace", newline="\n")
-    except OSError as error:
-        raise ConfigurationError(f"--output-file: cannot write {path}: {error.strerror}") from None
-    writer = Writer(file, delimiter_of(path))
+    with ExitStack() as held:
+        try:
+            if not is_special:
+                part.touch()
+                held.enter_context(locked(part, f"--output-file: {path}: another process writes it"))
+            file = opener(part, "wt", encoding="utf-8", errors="backslashreplace", newline="\n")
+        except OSError as error:
+            raise ConfigurationError(f"--output-file: cannot write {path}: {error.strerror}") from None
+        yield from _written(path, part, Writer(file, delimiter_of(path)))
+        if not is_special:
+            part.replace(target)
+
+
+def _written(path: str, part: Path, writer: Writer) -> Iterator[Writer]:
+    """The writer, whose file is closed behind it, and kept or deleted after an error."""
+    is_special = not part.is_file()
     try:
         # Closing the file writes what is left in its buffer.
-        with write_errors_named(path), file, writer.bar:
+        with write_errors_named(path), writer.file, writer.bar:
             yield writer
     except (BeemError, KeyboardInterrupt) as error:
         if is_special:
@@ -129,8 +140,6 @@ def output(path: str | None) -> Iterator[Writer]:
         if not is_special:
             part.unlink(missing_ok=True)
         raise
-    if not is_special:
-        part.replace(target)
 
 
 def share_path(path: str) -> str:

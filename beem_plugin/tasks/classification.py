@@ -152,7 +152,8 @@ class Classification(Task):
         if policy is None:  # a user's own model class without a policy
             return ""
         confident = getattr(getattr(policy, "policy", policy), "higher_is_more_confident", None)
-        shown = [f"probabilities are those of {', '.join(model.vocab.labels)}"] if self.answer == "label" else []
+        labels = [name if name.isprintable() and "," not in name else repr(name) for name in model.vocab.labels]
+        shown = [f"probabilities are those of {', '.join(labels)}"] if self.answer == "label" else []
         if confident is not None:
             shown.append(f"a {'higher' if confident else 'lower'} score is more confident")
         return "; ".join(shown)

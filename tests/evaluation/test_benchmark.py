@@ -52,6 +52,8 @@ def test_command(trained: Path, tmp_path: Path) -> None:
 def test_as_many_samples_as_fit_into_the_time(trained: Path) -> None:
     options = ("--batch-sizes", "4", "--engines", "compaction", "--time-budget", "0")
     result = run("benchmark", str(trained), "validation", *options)
+    refused = run("benchmark", str(trained), "validation", "--engines", "single,compacton", check=False)
+    assert "error: --engines: found 'compacton', allowed: compaction, " in refused.stderr
     said = " ".join(result.stdout.split())
     assert "median of 1 repeats" in said and "8 samples of 40; --time-budget SECONDS measures more" in said
 

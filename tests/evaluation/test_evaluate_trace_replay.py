@@ -10,6 +10,7 @@ from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
 from beem_plugin.archival import load_archive
 from beem_plugin.calibration.trace import ExitTrace
+from beem_plugin.data.vocabulary import Vocabulary
 from beem_plugin.rendering.pages.evaluation import shown_figure
 from beem_plugin.tasks.task import task_of_archive
 from tests.tiny_project import run
@@ -87,6 +88,9 @@ def test_predict_says_whose_probabilities_there_are(trained: Path) -> None:
     archive = load_archive(trained)
     legend = task_of_archive(archive).legend(archive.model)
     assert legend == "probabilities are those of negative, positive; a higher score is more confident"
+    archive.model.vocab = Vocabulary(["no, never", "two\nlines"])
+    legend = task_of_archive(archive).legend(archive.model)
+    assert legend.startswith(r"probabilities are those of 'no, never', 'two\nlines'; ")
 
 
 def test_figures_are_shown_as_what_they_are() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from beem_plugin.archival import load_archive
-from beem_plugin.common.errors import DataError
+from beem_plugin.common.errors import ConfigurationError, DataError
 from beem_plugin.data.table_file import TableRow
 from beem_plugin.predictors import EarlyExitPredictor, Predictor
 from beem_plugin.predictors.output import output
@@ -187,6 +187,15 @@ def test_a_table_holds_what_lines_hold(predictor: Predictor, tmp_path: Path, nam
     assert set(row) == set(found[0])
     with pytest.raises(DataError, match="input 2 has x, allowed in a table"), output(str(tmp_path / name)) as write:
         write(predictor, found)
+
+
+def test_two_writers_of_one_file_are_refused(predictor: Predictor, tmp_path: Path) -> None:
+    path, found = str(tmp_path / "o.jsonl"), predictor.predict_batch_json([{"sentence": "good"}])
+    with output(path) as write:
+        write(predictor, found)
+        with pytest.raises(ConfigurationError, match="o.jsonl: another process writes it"), output(path):
+            pass
+    assert json.loads(Path(path).read_text()) == found[0] and [one.name for one in tmp_path.iterdir()] == ["o.jsonl"]
 
 
 def test_half_precision_changes_no_prediction_much(trained: Path, tmp_path: Path) -> None:
