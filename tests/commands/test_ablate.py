@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from beem_plugin.calibration.trace import ExitTrace
+from beem_plugin.common.files import locked
 from beem_plugin.comparison.trainings.launcher import Job, Launcher, no_steps
 from beem_plugin.rendering.plots import plots_available
 from tests.ablation_in_process import train_in_process
@@ -163,6 +164,9 @@ def test_force_deletes_an_ablation_and_nothing_else(environment: None, tmp_path:
     (tmp_path / "out" / "precious").unlink()
     assert ablate(tmp_path, variants={}, **{"trainer.num_epochs": 1}).returncode == 0
     assert ablate(tmp_path, variants={}, **{"trainer.num_epochs": 2}).returncode == 1
+    with locked(tmp_path / "out", "locked twice"):
+        refused = ablate(tmp_path, "--force", variants={})
+    assert "out: another process trains in it" in refused.stderr and (tmp_path / "out" / "ablation.md").exists()
     assert ablate(tmp_path, "--force", variants={}, **{"trainer.num_epochs": 2}).returncode == 0
     assert len(list((tmp_path / "out" / "trainings").iterdir())) == 1
 

@@ -3,13 +3,14 @@
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from beem_plugin.common.archive_files import CONFIG_NAME
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.common.files import write_json
+from beem_plugin.common.files import locked, write_json
 from beem_plugin.comparison.plain_networks import distilled_config
 from beem_plugin.comparison.trainings.launcher import Launcher, Steps, no_steps
 from beem_plugin.comparison.trainings.runs import Training, TrainingRun, check_same, epochs_of, file_name, hash_of
@@ -18,6 +19,7 @@ from beem_plugin.comparison.trainings.variants import Variant
 from beem_plugin.rendering.tables import Column, Table
 
 STATE_NAME = "variants.json"
+IN_USE = "serialization directory {}: another process trains in it"
 TRAIN_ROWS = {
     "cola": 8551, "sst2": 67349, "mrpc": 3668, "qqp": 363846, "stsb": 5749, "mnli": 392702, "qnli": 104743,
     "rte": 2490, "wnli": 635, "coco": 566747, "shapes": 4000,
@@ -100,17 +102,21 @@ def train_all(
 ) -> Iterator[tuple[TrainingRun, str | None]]:
     """
     Trains what is not done, the runs of several comparisons in one queue, and takes the `steps` of each run. Gives each
-    run as it ends, or is found done, with its error in one line or `None`.
+    run as it ends, or is found done, with its error in one line or `None`. The directories are locked meanwhile.
     """
-    for plan in plans:
-        plan.remember()
-    runs = [run for plan in plans for run in plan.runs]
-    variants, trainings = (sum(len(getattr(plan, name)) for plan in plans) for name in ("variants", "trainings"))
-    size = f"{variants} variants, {trainings} trainings, {plans[0].seeds} seeds"
-    say(f"{size}; {sum(run.is_finished for run in runs)} of {len(runs)} done")
-    for count, (run, error) in enumerate(launcher.run(runs, steps, say), 1):
-        say(f"[{count}/{len(runs)}] {run}: {error or 'trained'}")
-        yield run, error
+    with ExitStack() as held:
+        for folder in {plan.folder for plan in plans}:
+            folder.mkdir(parents=True, exist_ok=True)
+            held.enter_context(locked(folder, IN_USE.format(folder)))
+        for plan in plans:
+            plan.remember()
+        runs = [run for plan in plans for run in plan.runs]
+        variants, trainings = (sum(len(getattr(plan, name)) for plan in plans) for name in ("variants", "trainings"))
+        size = f"{variants} variants, {trainings} trainings, {plans[0].seeds} seeds"
+        say(f"{size}; {sum(run.is_finished for run in runs)} of {len(runs)} done")
+        for count, (run, error) in enumerate(launcher.run(runs, steps, say), 1):
+            say(f"[{count}/{len(runs)}] {run}: {error or 'trained'}")
+            yield run, error
 
 
 def check_directory(directory: Path, recover: bool, force: bool) -> None:
@@ -124,6 +130,9 @@ def check_directory(directory: Path, recover: bool, force: bool) -> None:
         raise ConfigurationError(f"--recover: there is no ablation in {directory} (no {STATE_NAME} is in it)")
     if not is_ours and directory.is_dir() and any(directory.iterdir()):
         raise ConfigurationError(f"serialization directory {directory} holds something else (no {STATE_NAME} is in it)")
+    if is_ours:
+        with locked(directory, IN_USE.format(directory)):
+            pass
 
 
 def say(text: str) -> None:
