@@ -105,12 +105,12 @@ class EarlyExitPipeline:
             Of taggers a list of words is a text, too: `{"words": ["John", "lives"]}`, `[["John", "lives"]]`.
         """
         if isinstance(inputs, str | tuple):
-            return next(self._predict([inputs]))
+            return self._one(inputs)
         if isinstance(inputs, Mapping):
             reader = self.archive.validation_dataset_reader
             names = reader.text_fields
             if any(_is_one(inputs.get(name), reader.text_types) for name in names):
-                return next(self._predict([{name: inputs[name] for name in names if name in inputs}]))
+                return self._one({name: inputs[name] for name in names if name in inputs})
             if missing := [name for name in names if name not in inputs]:
                 raise DataError(f"the input lacks {missing}; found {sorted(inputs)}")
             columns = [list(inputs[name]) for name in names]
@@ -229,6 +229,10 @@ class EarlyExitPipeline:
         reader = self.archive.validation_dataset_reader
         reader.texts_to_instances([dict.fromkeys(reader.text_fields, "")])
 
+    def _one(self, item: Any) -> dict[str, Any]:
+        (found,) = self._predict([item])
+        return found
+
     def _predict(self, inputs: Iterable[Any]) -> Iterator[dict[str, Any]]:
         self.model.exit_policy.check_calibrated()
         reader = self.archive.validation_dataset_reader
@@ -239,7 +243,11 @@ class EarlyExitPipeline:
             predictor = self._idle.pop()
         except IndexError:
             predictor = self.new_predictor()
-        for part in predictor.predict_rows(rows):
+        if hasattr(inputs, "__len__") and len(inputs) <= self.batch_size:  # too few for threads of their own
+            parts = map(predictor.predict_batch_instance, predictor.instances_of(list(rows)))
+        else:
+            parts = predictor.predict_rows(rows)
+        for part in parts:
             for prediction in part:
                 yield self.named(prediction)
         self._idle.append(predictor)  # not after an error or an early end: its threads may still be running

@@ -16,6 +16,9 @@ import torch
 
 from beem_plugin import EarlyExitPipeline, load
 from beem_plugin.common.errors import ConfigurationError, DataError
+from beem_plugin.execution.compiled.network import CompiledNetwork
+from beem_plugin.execution.read_ahead import ReadAhead
+from beem_plugin.execution.stepped_network import SteppedNetwork
 from beem_plugin.predictors import Predictor
 from tests.tiny_project import run, sentences
 
@@ -107,6 +110,29 @@ def test_threads_and_interleaved_streams_do_not_disturb_each_other(
             assert labels_and_exits(found) == expected
     pairs = list(zip(pipeline(iter(TEXTS)), pipeline(iter(TEXTS)), strict=True))
     assert labels_and_exits(one for one, _ in pairs) == labels_and_exits(other for _, other in pairs) == expected
+
+
+def test_few_texts_use_the_engine_of_the_call_before_and_no_threads(
+    pipeline: EarlyExitPipeline, expected: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fresh = load_again(pipeline)
+    fresh(TEXTS[0])
+    prepared: list[SteppedNetwork] = []
+    prepare = CompiledNetwork.__init__
+
+    def counted(self: CompiledNetwork, network: SteppedNetwork, *rest: Any) -> None:
+        prepared.append(network)
+        prepare(self, network, *rest)
+
+    monkeypatch.setattr(CompiledNetwork, "__init__", counted)
+    monkeypatch.setattr(ReadAhead, "__init__", lambda *args: pytest.fail("a thread was started"))
+    found = [fresh(TEXTS[0]), fresh({"sentence": TEXTS[1]}), *fresh(TEXTS[2:3]), *fresh([])]
+    assert labels_and_exits(found) == expected[:3] and not prepared
+    assert labels_and_exits(fresh(TEXTS[:32])) == expected[:32]
+    assert len(prepared) == 1, "of the engine for many texts"
+    with pytest.raises(DataError, match="input 1: "):
+        fresh([TEXTS[0], 7])
+    assert labels_and_exits([fresh(TEXTS[0])]) == expected[:1]
 
 
 def test_a_pickled_pipeline_predicts_the_same(pipeline: EarlyExitPipeline, expected: list[tuple[str, int]]) -> None:

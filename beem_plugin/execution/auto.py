@@ -47,6 +47,8 @@ class Auto(Engine):
         while samples <= few and (batch := next(batches, None)) is not None:
             read.append(batch)
             samples += len(batch)
+        if not samples:
+            return
         is_small = samples <= few
         one_by_one = is_small and (self._last_was_small or kind != "cuda")
         self._last_was_small, self.single.capture = is_small, self.capture

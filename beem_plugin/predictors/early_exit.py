@@ -5,7 +5,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from beem_plugin.calibration.replay import ExitDecisions
@@ -143,7 +143,9 @@ class EarlyExitPredictor(Predictor):
             stream = batches()
             for batch in islice(stream, CHUNKS_ALONE):
                 yield from run_in_order(self.engine, model.encoder, model.exit_policy, [batch])
-            yield from run_in_order(self.engine, model.encoder, model.exit_policy, stream)
+            for batch in islice(stream, 1):  # if there is more, the engine is prepared once more
+                rest = chain([batch], stream)
+                yield from run_in_order(self.engine, model.encoder, model.exit_policy, rest)
 
         decided = decisions()
         for part in decided if stopped is None else ahead(decided, QUEUED, stopped):
