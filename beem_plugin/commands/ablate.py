@@ -1,4 +1,4 @@
-from beem_plugin.commands.subcommand import Argument, Subcommand, overrides
+from beem_plugin.commands.subcommand import Argument, Subcommand, count, flag, overrides
 
 
 @Subcommand.register("ablate")
@@ -24,17 +24,11 @@ class Ablate(Subcommand):
         Argument(
             "-s", "--serialization-dir", required=True, metavar="DIR", help="where trainings, traces and tables go"
         ),
-        Argument(
-            "--seeds", type=int, default=1, metavar="N", help="trainings of each variant, counted from its own seeds"
-        ),
-        Argument("--jobs", type=int, default=1, metavar="N", help="trainings at a time"),
-        Argument(
-            "-r", "--recover", action="store_true", help="DIR must hold an ablation; to continue it is the default"
-        ),
-        Argument("-f", "--force", action="store_true", help="delete the ablation in DIR first"),
-        Argument(
-            "--measure", action="store_true", help="also time each variant on its engine, on the data it is judged on"
-        ),
+        count("--seeds", default=1, help="trainings of each variant, counted from its own seeds"),
+        count("--jobs", default=1, help="trainings at a time"),
+        flag("-r", "--recover", help="DIR must hold an ablation; to continue it is the default"),
+        flag("-f", "--force", help="delete the ablation in DIR first"),
+        flag("--measure", help="also time each variant on its engine, on the data it is judged on"),
         overrides("BASE"),
         "--file-friendly-logging",
     )

@@ -1,4 +1,4 @@
-from beem_plugin.commands.subcommand import Argument, Subcommand
+from beem_plugin.commands.subcommand import Argument, Subcommand, count
 
 
 @Subcommand.register("benchmark")
@@ -27,9 +27,9 @@ class Benchmark(Subcommand):
             help="of a captioning model: how skipped blocks are filled in (default: the model's own); the policy is "
             "measured with each of these",
         ),
-        Argument("--num-beams", type=int, metavar="N", help="of a captioning model: 1 is greedy"),
-        Argument("--max-length", type=int, metavar="N", help="of a captioning model: maximum number of tokens"),
-        Argument("--repeats", type=int, default=5, metavar="N", help="timed runs of each case"),
+        count("--num-beams", help="of a captioning model: 1 is greedy"),
+        count("--max-length", help="of a captioning model: maximum number of tokens"),
+        count("--repeats", default=5, help="timed runs of each case"),
         Argument(
             "--time-budget",
             type=float,
@@ -38,7 +38,7 @@ class Benchmark(Subcommand):
             help="of each batch size: as many of the first samples are measured as fit, and no repeat begins later; "
             "inf: no limit",
         ),
-        Argument("--max-instances", type=int, metavar="N", help="measure the first N samples, whether or not they fit"),
+        count("--max-instances", help="measure the first N samples, whether or not they fit"),
         "--dtype",
         Argument("--output-file", metavar="B.json", help="JSON; B.csv and B.svg are written beside it"),
         "--cuda-device",

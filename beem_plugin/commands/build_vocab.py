@@ -1,4 +1,4 @@
-from beem_plugin.commands.subcommand import Argument, Subcommand, overrides
+from beem_plugin.commands.subcommand import Argument, Subcommand, flag, overrides
 
 
 @Subcommand.register("build-vocab")
@@ -10,7 +10,7 @@ class BuildVocab(Subcommand):
     arguments = (
         "param_path",
         Argument("output_path", help="the file to write, a .tar.gz"),
-        Argument("-f", "--force", action="store_true", help="replace the file if it exists"),
+        flag("-f", "--force", help="replace the file if it exists"),
         overrides(),
     )
     runs = "beem_plugin.training.build_vocab:build_vocab_from_args"

@@ -4,7 +4,7 @@ from contextlib import suppress
 from fnmatch import fnmatch
 from pathlib import Path
 
-from beem_plugin.commands.subcommand import Argument, Subcommand
+from beem_plugin.commands.subcommand import Argument, Subcommand, flag
 from beem_plugin.common.errors import ConfigurationError, DataError, first_line
 
 CONNECT_SECONDS = 10
@@ -19,11 +19,11 @@ class CachedPath(Subcommand):
     arguments = (
         Argument("resources", nargs="*", help="URLs, hf://OWNER/NAME/FILE or paths; or glob patterns"),
         Argument("-d", "--cache-dir", metavar="DIR", help="another folder than ~/.cache/cached_path"),
-        Argument("-x", "--extract-archive", action="store_true", help="unpack zip and tar.gz files"),
-        Argument("-f", "--force-extract", action="store_true", help="unpack them again"),
+        flag("-x", "--extract-archive", help="unpack zip and tar.gz files"),
+        flag("-f", "--force-extract", help="unpack them again"),
         [
-            Argument("--inspect", action="store_true", help="list the cached files that match the patterns"),
-            Argument("--remove", action="store_true", help="remove the cached files that match the patterns"),
+            flag("--inspect", help="list the cached files that match the patterns"),
+            flag("--remove", help="remove the cached files that match the patterns"),
         ],
     )
 

@@ -1,4 +1,4 @@
-from beem_plugin.commands.subcommand import Argument, Subcommand, batch_size, overrides
+from beem_plugin.commands.subcommand import Argument, Subcommand, batch_size, dtype, flag, overrides
 
 
 @Subcommand.register("calibrate")
@@ -38,7 +38,7 @@ class Calibrate(Subcommand):
             "-o '{thresholds: {type: \"budget\", speedup: X}}'",
         ),
         Argument("--output-archive", metavar="NEW.tar.gz", help="the archive with the calibrated policy"),
-        Argument("-f", "--force", action="store_true", help="replace NEW.tar.gz if it exists"),
+        flag("-f", "--force", help="replace NEW.tar.gz if it exists"),
         Argument("--output-policy", metavar="P.json", help="the calibrated policy, every number resolved"),
         Argument("--report-dir", metavar="DIR", help="where report.json and report.html go"),
         Argument(
@@ -49,12 +49,7 @@ class Calibrate(Subcommand):
             "archives, which are run, or traces",
         ),
         Argument("--batch-size", type=batch_size, metavar="N", help="with --data: instead of the data loader's"),
-        Argument(
-            "--dtype",
-            default="float32",
-            choices=["float32", "bfloat16", "float16", "int8"],
-            help="with --data: the precision in which the model is to predict later",
-        ),
+        dtype("with --data: the precision in which the model is to predict later"),
         "--cuda-device",
         overrides("the policy", '{"thresholds.speedup": 2}'),
         "--file-friendly-logging",

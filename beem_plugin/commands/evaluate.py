@@ -1,4 +1,4 @@
-from beem_plugin.commands.subcommand import Argument, Subcommand
+from beem_plugin.commands.subcommand import Argument, Subcommand, flag
 
 
 @Subcommand.register("evaluate")
@@ -25,7 +25,7 @@ class Evaluate(Subcommand):
         "--batch-size",
         Argument("--batch-weight-key", default="", metavar="KEY", help="not with these models"),
         "--engine",
-        Argument("--extend-vocab", action="store_true", help="not with these models: labels are fixed"),
+        flag("--extend-vocab", help="not with these models: labels are fixed"),
         Argument("--embedding-sources-mapping", default="", metavar="JSON", help="not with these models"),
         "--file-friendly-logging",
         Argument(

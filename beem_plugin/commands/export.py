@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from beem_plugin.commands.subcommand import Argument, Subcommand
+from beem_plugin.commands.subcommand import Argument, Subcommand, dtype, flag
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.outputs import check_replaced
 
@@ -23,14 +23,11 @@ class Export(Subcommand):
     arguments = (
         "archive_file",
         Argument("folder", metavar="DIR", help="where the graphs go; empty, or not there yet"),
-        Argument("-f", "--force", action="store_true", help="delete the export in DIR first"),
-        Argument("--full-depth", action="store_true", help="also one graph without exits, to compare the speed with"),
-        Argument(
-            "--dtype",
-            default="float32",
-            choices=["float32", "bfloat16", "float16", "int8"],
-            help="bfloat16, float16: weights stored in 16 bits, computed in float32; int8: matrix products in 8 bits "
-            "(dynamic quantization); give --data",
+        flag("-f", "--force", help="delete the export in DIR first"),
+        flag("--full-depth", help="also one graph without exits, to compare the speed with"),
+        dtype(
+            "bfloat16, float16: weights stored in 16 bits, computed in float32; int8: matrix products in 8 bits "
+            "(dynamic quantization); give --data"
         ),
         Argument(
             "--data",

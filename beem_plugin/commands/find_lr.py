@@ -1,4 +1,4 @@
-from beem_plugin.commands.subcommand import Argument, Subcommand, overrides
+from beem_plugin.commands.subcommand import Argument, Subcommand, count, flag, overrides
 
 
 @Subcommand.register("find-lr")
@@ -13,10 +13,10 @@ class FindLearningRate(Subcommand):
         overrides(),
         Argument("--start-lr", type=float, default=1e-5, metavar="RATE", help="the first learning rate"),
         Argument("--end-lr", type=float, default=10.0, metavar="RATE", help="the last one"),
-        Argument("--num-batches", type=int, default=100, metavar="N", help="optimizer steps"),
+        count("--num-batches", default=100, help="optimizer steps"),
         Argument("--stopping-factor", type=float, metavar="X", help="stop when a loss is X times the lowest one"),
-        Argument("--linear", action="store_true", help="raise the rate by differences, not by ratios"),
-        Argument("-f", "--force", action="store_true", help="delete DIR first if it exists"),
+        flag("--linear", help="raise the rate by differences, not by ratios"),
+        flag("-f", "--force", help="delete DIR first if it exists"),
         "--file-friendly-logging",
     )
     runs = "beem_plugin.training.find_learning_rate:find_learning_rate_from_args"

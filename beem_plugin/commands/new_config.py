@@ -1,4 +1,4 @@
-from beem_plugin.commands.subcommand import Argument, Subcommand
+from beem_plugin.commands.subcommand import Argument, Subcommand, flag
 
 
 @Subcommand.register("new-config")
@@ -15,6 +15,6 @@ class NewConfig(Subcommand):
         Argument(
             "--encoder", default="microsoft/mpnet-base", metavar="NAME", help="a hub name, a folder, or package:minilm"
         ),
-        Argument("-f", "--force", action="store_true", help="replace the config if it exists"),
+        flag("-f", "--force", help="replace the config if it exists"),
     )
     runs = "beem_plugin.training.new_config:new_config_from_args"

@@ -1,7 +1,7 @@
 import argparse
 import os
 
-from beem_plugin.commands.subcommand import Argument, Subcommand, batch_size
+from beem_plugin.commands.subcommand import Argument, Subcommand, batch_size, flag
 from beem_plugin.common.errors import DataError
 from beem_plugin.common.outputs import IMAGE_SUFFIXES, check_outputs, check_writable
 
@@ -30,10 +30,10 @@ class Predict(Subcommand):
         ),
         "--weights-file",
         Argument("--batch-size", type=batch_size, default=32, metavar="N", help="how many inputs at once"),
-        Argument("--silent", action="store_true", help="do not print predictions; with --output-file none are printed"),
+        flag("--silent", help="do not print predictions; with --output-file none are printed"),
         "--cuda-device",
         "--dtype",
-        Argument("--use-dataset-reader", action="store_true", help="read the input with the archive's dataset reader"),
+        flag("--use-dataset-reader", help="read the input with the archive's dataset reader"),
         Argument(
             "--dataset-reader-choice",
             default="validation",

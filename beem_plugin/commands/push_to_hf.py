@@ -1,6 +1,6 @@
 import argparse
 
-from beem_plugin.commands.subcommand import Argument, Subcommand
+from beem_plugin.commands.subcommand import Argument, Subcommand, flag
 from beem_plugin.common.errors import ConfigurationError
 
 
@@ -22,7 +22,7 @@ class PushToHf(Subcommand):
         Argument("-o", "--organization", metavar="OWNER", help="of --repo-name, if not you"),
         Argument("-c", "--commit-message", default="Update repository", metavar="TEXT", help="of the commit"),
         Argument("-l", "--local-repo-path", metavar="DIR", help="keep the uploaded files there"),
-        Argument("--private", action="store_true", help="make a new repository private"),
+        flag("--private", help="make a new repository private"),
     )
 
     def check(self, args: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-from beem_plugin.commands.subcommand import Argument, Subcommand, overrides
+from beem_plugin.commands.subcommand import Argument, Subcommand, count, flag, overrides
 
 
 @Subcommand.register("replay")
@@ -43,16 +43,13 @@ class Replay(Subcommand):
             help="what curves and the order of the table are about: accuracy (the default), f1, accuracy_f1, macro_f1, "
             "matthews; pearson_spearman of a regression",
         ),
-        Argument(
+        flag(
             "--curve",
-            action="store_true",
             help="sweep the threshold, patience, ... of every policy with a score over all values that make a "
             "difference; without, curves go through the settings that were given",
         ),
-        Argument(
+        count(
             "--edge-layers",
-            type=int,
-            metavar="N",
             help="split the network after layer N: report the share of samples that go on to a second machine, and "
             "the mean cost on the first one, in layers",
         ),

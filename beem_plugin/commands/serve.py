@@ -1,7 +1,7 @@
 import argparse
 from typing import Any
 
-from beem_plugin.commands.subcommand import Argument, Subcommand
+from beem_plugin.commands.subcommand import Argument, Subcommand, count
 from beem_plugin.common.errors import ConfigurationError
 
 
@@ -39,12 +39,8 @@ class Serve(Subcommand):
             metavar="MS",
             help="how long a request may wait for others to be computed with; a single client does not wait",
         ),
-        Argument(
-            "--max-batch", type=int, default=256, metavar="N", help="inputs of a request, and of a run of the engine"
-        ),
-        Argument(
-            "--max-queue", type=int, default=4096, metavar="N", help="inputs that may wait; then requests get 503"
-        ),
+        count("--max-batch", default=256, help="inputs of a request, and of a run of the engine"),
+        count("--max-queue", default=4096, help="inputs that may wait; then requests get 503"),
         Argument("--max-body-mb", type=float, default=4.0, metavar="MB", help="larger bodies get 413"),
         Argument("--timeout-s", type=float, default=30.0, metavar="S", help="then a request gets 408 or 504"),
         "--cuda-device",

@@ -125,6 +125,21 @@ def overrides(what: str = "the config", example: str = '{"trainer.num_epochs": 3
     )
 
 
+def flag(*names: str, help: str) -> Argument:
+    """An option without a value."""
+    return Argument(*names, action="store_true", help=help)
+
+
+def count(*names: str, help: str, default: int | None = None) -> Argument:
+    """An option whose value is a whole number."""
+    return Argument(*names, type=int, default=default, metavar="N", help=help)
+
+
+def dtype(help: str) -> Argument:
+    """`--dtype`, a precision."""
+    return Argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16", "int8"], help=help)
+
+
 def batch_size(text: str) -> int:
     """The type of `--batch-size`."""
     if re.fullmatch(r"[0-9]{1,7}", text) is None or not 1 <= int(text) <= MAX_BATCH_SIZE:
@@ -141,21 +156,15 @@ SHARED = {
         Argument("param_path", help="the config of a training run"),
         Argument("--batch-size", type=batch_size, metavar="N", help="instead of the data loader's"),
         Argument("--cuda-device", type=int, default=-1, help="number of the GPU, -1 for the CPU"),
-        Argument(
-            "--dtype",
-            default="float32",
-            choices=["float32", "bfloat16", "float16", "int8"],
-            help="precision of the layers of a text model; exits are decided in double precision",
-        ),
+        dtype("precision of the layers of a text model; exits are decided in double precision"),
         Argument(
             "--engine",
             metavar="NAME",
             help="how early exit is executed; default: the archive's, or else depth_pools. One with options of its own "
             """is an override: -o '{"model.engine": {"type": "compaction", "capture": false}}'""",
         ),
-        Argument(
+        flag(
             "--file-friendly-logging",
-            action="store_true",
             help="progress as few, whole lines, for output that goes to a file",
         ),
         Argument("--weights-file", metavar="FILE", help="weights to use instead of the archive's"),

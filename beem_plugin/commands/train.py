@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from beem_plugin.commands.subcommand import Argument, Subcommand, overrides
+from beem_plugin.commands.subcommand import Argument, Subcommand, flag, overrides
 from beem_plugin.common.errors import ConfigurationError
 
 RUNS = Path("runs")
@@ -25,15 +25,12 @@ class Train(Subcommand):
             metavar="DIR",
             help="where the model, its log and results go; if not given, runs/NAME_OF_CONFIG, numbered if there is one",
         ),
-        Argument(
-            "-r", "--recover", action="store_true", help="continue the interrupted run in the serialization directory"
-        ),
-        Argument("-f", "--force", action="store_true", help="delete the serialization directory first if it exists"),
+        flag("-r", "--recover", help="continue the interrupted run in the serialization directory"),
+        flag("-f", "--force", help="delete the serialization directory first if it exists"),
         overrides(),
         Argument("--node-rank", type=int, default=0, help="rank of this node, for training on several nodes"),
-        Argument(
+        flag(
             "--dry-run",
-            action="store_true",
             help="build everything, show the data's statistics and validate a batch; trains and writes nothing",
         ),
         "--file-friendly-logging",

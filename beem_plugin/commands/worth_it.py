@@ -1,4 +1,4 @@
-from beem_plugin.commands.subcommand import Argument, Subcommand, overrides
+from beem_plugin.commands.subcommand import Argument, Subcommand, count, flag, overrides
 
 
 @Subcommand.register("worth-it")
@@ -17,7 +17,7 @@ class WorthIt(Subcommand):
         Argument(
             "-s", "--serialization-dir", required=True, metavar="DIR", help="where trainings, traces and results go"
         ),
-        Argument("--seeds", type=int, default=3, metavar="N", help="trainings of each network"),
+        count("--seeds", default=3, help="trainings of each network"),
         Argument(
             "--depths",
             type=int,
@@ -25,7 +25,7 @@ class WorthIt(Subcommand):
             metavar="LAYERS",
             help="of the plain networks (default: as fast as the speeds); full depth is always trained",
         ),
-        Argument("--distill", action="store_true", help="also train plain networks that the one of full depth teaches"),
+        flag("--distill", help="also train plain networks that the one of full depth teaches"),
         Argument(
             "--cascades",
             nargs="*",
@@ -50,12 +50,10 @@ class WorthIt(Subcommand):
             help="what equal cost means: layers, or measured seconds one by one or of a file",
         ),
         Argument("--no-measure", dest="measure", action="store_false", help="count layers only, measure no seconds"),
-        Argument("--jobs", type=int, default=1, metavar="N", help="trainings at a time"),
-        Argument(
-            "--cuda-device", type=int, metavar="N", help="number of the GPU, -1 for the CPU, in place of the config's"
-        ),
-        Argument("--dry-run", action="store_true", help="print the trainings and what they cost"),
-        Argument("-f", "--force", action="store_true", help="delete what is in DIR first"),
+        count("--jobs", default=1, help="trainings at a time"),
+        count("--cuda-device", help="number of the GPU, -1 for the CPU, in place of the config's"),
+        flag("--dry-run", help="print the trainings and what they cost"),
+        flag("-f", "--force", help="delete what is in DIR first"),
         overrides("CONFIG"),
         "--file-friendly-logging",
     )

@@ -102,28 +102,29 @@ ERRORS = {
 TEXTS = ("A film that is worth every minute.", "Dull, long and badly acted.")
 
 
+def object_schema(properties: dict[str, Any], *optional: str) -> dict[str, Any]:
+    required = [name for name in properties if name not in optional]
+    return {"type": "object", "properties": properties, "required": required}
+
+
+def json_body(schema: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"content": {"application/json": {"schema": schema, **more}}}
+
+
 def request_schema(names: Sequence[str]) -> dict[str, Any]:
     """The body of `/predict`: one input by the reader's columns, or a list of them."""
-    one = {
-        "type": "object",
-        "title": "one input",
-        "properties": {name: {"type": "string"} for name in names},
-        "required": list(names),
-    }
+    one = {"title": "one input", **object_schema({name: {"type": "string"} for name in names})}
     short: dict[str, Any] = {"type": "string"}
     if len(names) > 1:
         short = {"type": "array", "items": short, "minItems": len(names), "maxItems": len(names)}
     items = {"type": "array", "items": {"oneOf": [one, short]}, "minItems": 1}
-    batch = {"type": "object", "title": "a batch", "properties": {BATCH_KEY: items}, "required": [BATCH_KEY]}
+    batch = {"title": "a batch", **object_schema({BATCH_KEY: items})}
     rows = [list(TEXTS[: len(names)]), list(reversed(TEXTS[: len(names)]))] if len(names) > 1 else list(TEXTS)
     examples = {
         "one": {"summary": "One input", "value": dict(zip(names, TEXTS))},
         "batch": {"summary": "A batch", "value": {BATCH_KEY: rows}},
     }
-    return {
-        "required": True,
-        "content": {"application/json": {"schema": {"oneOf": [one, batch]}, "examples": examples}},
-    }
+    return {"required": True, **json_body({"oneOf": [one, batch]}, examples=examples)}
 
 
 def prediction_schema(answer: str, labels: Sequence[str], exit_layers: Sequence[int]) -> dict[str, Any]:
@@ -139,20 +140,16 @@ def prediction_schema(answer: str, labels: Sequence[str], exit_layers: Sequence[
         "type": ["number", "null"],
         "description": "what the policy compared with its threshold at the exit; absent if it has no score",
     }
-    return {"type": "object", "properties": properties, "required": [name for name in properties if name != "score"]}
+    return object_schema(properties, "score")
 
 
 def responses(answer: str, labels: Sequence[str], exit_layers: Sequence[int]) -> dict[int | str, dict[str, Any]]:
     """The answers of `/predict` by HTTP status."""
     prediction = prediction_schema(answer, labels, exit_layers)
-    batch = {"type": "object", "properties": {"predictions": {"type": "array", "items": prediction}}}
-    error = {"type": "object", "properties": {"detail": {"type": "string"}}, "required": ["detail"]}
-    found: dict[int | str, dict[str, Any]] = {
-        200: {
-            "description": "The prediction, or `predictions` in the order of the inputs.",
-            "content": {"application/json": {"schema": {"oneOf": [prediction, batch]}}},
-        }
+    batch = object_schema({"predictions": {"type": "array", "items": prediction}})
+    error = json_body(object_schema({"detail": {"type": "string"}}))
+    about = "The prediction, or `predictions` in the order of the inputs."
+    answers: dict[int | str, dict[str, Any]] = {
+        200: {"description": about, **json_body({"oneOf": [prediction, batch]})}
     }
-    for status, description in ERRORS.items():
-        found[status] = {"description": description, "content": {"application/json": {"schema": error}}}
-    return found
+    return answers | {status: {"description": description, **error} for status, description in ERRORS.items()}
