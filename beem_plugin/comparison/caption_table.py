@@ -101,11 +101,9 @@ def caption_table(
     check_metrics(metrics, spice_jars)
     rows, references = decoded_rows(archive, source, cases, batch_size, repeats)
     found = score_rows(rows, references, metrics, spice_jars)
-    made = []
     for row, scores in zip(rows, found, strict=True):
-        scored = {"name": row["name"], "metrics": scores.metrics, **cider_difference(scores, found[0])}
-        made.append({**scored, **row, "caption_tokenizer": scores.tokenizer})
-    return made
+        row |= {"metrics": scores.metrics, **cider_difference(scores, found[0]), "caption_tokenizer": scores.tokenizer}
+    return rows
 
 
 def decoded_rows(

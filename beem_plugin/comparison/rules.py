@@ -59,8 +59,7 @@ def rule_scores(settings: Sequence[Mapping[str, Any]], calibration: ExitTrace, t
 
 def save_traces(run: TrainedRun, variant: Variant, folder: Path) -> tuple[ExitTrace, ExitTrace]:
     """Writes the traces of a training that `load_traces` reads, and returns them."""
-    calibration = run.trace(variant.calibration_source(), variant.batch_size, by_training_reader=True)
-    validation = run.trace(variant.judged_source(), variant.batch_size)
+    calibration, validation = run.traces(variant)
     calibration.save(folder / "calibration.npz")
     validation.save(folder / "validation.npz")
     return calibration, validation

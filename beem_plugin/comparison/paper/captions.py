@@ -78,12 +78,12 @@ def run_caption_table(
         record["layer_speedup"] *= depth / record.pop("depth")
     order = [variant.name for variant in trainings.variants]
     records.sort(key=lambda record: (order.index(record["method"]), record["seed"]))
-    columns = [*(Column(METRIC_NAMES[name], digits=1) for name in COLUMNS), Column("Speedup", unit="x")]
-    table = Table([*text("model"), *columns], title="Table 3")
+    columns = {name: Column(METRIC_NAMES[name], digits=1) for name in COLUMNS}
+    columns["layer_speedup"] = Column("Speedup", unit="x")
+    table = Table([*text("model"), *columns.values()], title="Table 3")
     for name in order:
         own = [record for record in records if record["method"] == name]
-        cells = [spread(own, key) for key in (*COLUMNS, "layer_speedup")]
-        table.rows.append([CAPTION_METHODS[name].format(layers=3 * depth // 4), *cells])
+        table.rows.append([CAPTION_METHODS[name].format(layers=3 * depth // 4), *(spread(own, key) for key in columns)])
     median = f"Median over {trainings.seeds} seeds [smallest, largest]."
     table.notes = [median, "Speed-ups count blocks of the decoder.", *errors]
     return table, records

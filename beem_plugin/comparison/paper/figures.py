@@ -81,12 +81,9 @@ def points_of(family: str, rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 def panel(task: str, points: dict[str, list[dict[str, Any]]], rows: Sequence[Row]) -> SpeedPanel:
     finals = [result["final_metrics"]["accuracy"] for row in rows for result in row.results]
-    series = [
-        Series(
-            ", ".join([METHODS[name.partition(",")[0]].row, *name.split(", ")[1:]]),
-            look,
-            line=([point["layer_speedup"] for point in found], [point["accuracy"] for point in found]),
-        )
-        for look, (name, found) in enumerate(points.items())
-    ]
+    series = []
+    for look, (name, found) in enumerate(points.items()):
+        method, *more = name.split(", ")
+        line = [point["layer_speedup"] for point in found], [point["accuracy"] for point in found]
+        series.append(Series(", ".join([METHODS[method].row, *more]), look, line))
     return SpeedPanel("accuracy (%)", statistics.median(finals), series, TASK_NAMES.get(task, task))

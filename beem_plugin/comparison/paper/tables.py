@@ -51,11 +51,8 @@ class TaskRows:
             line["value"] = values[name, seed]
             line |= {} if base is None else {"difference": line["value"] - base}
             line["layer_speedup"] = self.speed(result)
-            for prefix, metrics in {
-                "": result["metrics"],
-                **{f"{name}_": own for name, own in result["parts"].items()},
-            }.items():
-                line |= {f"{prefix}{key}": 100 * number for key, number in metrics.items()}
+            for part, metrics in {"": result["metrics"], **result["parts"]}.items():
+                line |= {f"{part}_{key}" if part else key: 100 * number for key, number in metrics.items()}
             last, curve = result["final_metrics"].get("accuracy"), curve_record(result["curve"])
             line |= {"final": None if last is None else 100 * last, **curve}
             lines.append(line | {key: result[key] for key in ("parameters", "training_seconds", "calibrated_on")})

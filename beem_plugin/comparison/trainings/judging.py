@@ -91,21 +91,17 @@ def judge(variant: Variant, trained: TrainedRun) -> dict[str, Any]:
     result, trace, calibrated_on = found.result, found.judge.trace, found.calibrated_on
     curve = None if trace.is_regression else found.judge.curve(found.family, "accuracy", sweep=True)
     parts = {name: judged(variant, trained, one).result.metrics for name, one in tests.items() if len(tests) > 1}
+    own = ("metrics", "final_metrics", "right", "intervals", "policy", "warnings")
     return {
-        "metrics": result.metrics,
-        "final_metrics": result.final_metrics,
+        **{name: getattr(result, name) for name in own},
         "main_metric": MAIN_SCORE[trace.metric],
         "samples": result.n,
         "depth": trace.exit_layers[-1],
-        "right": result.right,
-        "intervals": result.intervals,
         **result.depth,
         "parts": parts,
         **trained.gmacs(source, found.decisions.exits),
         "trace_file": str(trained.trace_path(calibrated_on or source, calibrated_on is not None)),
         "judged_on": source,
         "calibrated_on": calibrated_on,
-        "policy": result.policy,
-        "warnings": result.warnings,
         "curve": None if curve is None else curve.thinned(CURVE_POINTS),
     }

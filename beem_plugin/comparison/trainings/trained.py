@@ -66,6 +66,13 @@ class TrainedRun:
             self._traces[path] = ExitTrace.load(path)
         return self._traces[path]
 
+    def traces(self, variant: Variant) -> tuple[ExitTrace, ExitTrace]:
+        """Of the data that a variant is fitted on, and of those that it is judged on."""
+        return (
+            self.trace(variant.calibration_source(), variant.batch_size, by_training_reader=True),
+            self.trace(variant.judged_source(), variant.batch_size),
+        )
+
     def trace_path(self, source: str, by_training_reader: bool = False) -> Path:
         # One reader serves both where the config has one.
         by_training_reader = by_training_reader and bool(self.config.get("validation_dataset_reader"))

@@ -30,11 +30,10 @@ class Traces(NamedTuple):
     @classmethod
     def of(cls, run: TrainedRun, variant: Variant) -> Traces:
         """Of the labelled samples of the data that `variant` is calibrated on and judged on."""
-        sources = variant.calibration_source(), variant.judged_source()
-        traces = [run.trace(source, variant.batch_size, reader) for source, reader in zip(sources, (True, False))]
-        for trace, source in zip(traces, sources, strict=True):
+        traces = run.traces(variant)
+        for trace in traces:
             if not bool(trace.known.any()):
-                raise ConfigurationError(f"{source}: found no sample with a label, allowed: labelled data")
+                raise ConfigurationError(f"{trace.source}: found no sample with a label, allowed: labelled data")
         return cls(*(trace.select(trace.known) for trace in traces))
 
 
