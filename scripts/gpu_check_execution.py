@@ -188,18 +188,14 @@ def make_batches(lengths: Tensor, size: int) -> list[dict[str, Tensor]]:
     return batches
 
 
-def plain_case(network: MultiExitEncoder, batches: list[dict[str, Tensor]], device: torch.device) -> Case:
+@torch.inference_mode()
+def run_plain(network: MultiExitEncoder, batches: list[dict[str, Tensor]], device: torch.device) -> Iterable[Any]:
     """The transformers model, called batch by batch, with the last exit's classifier."""
-
-    @torch.inference_mode()
-    def run() -> Iterable[Any]:
-        for batch in batches:
-            inputs = {name: value.to(device) for name, value in batch.items() if name != "index"}
-            hidden = network.backbone.transformer_model(**inputs).last_hidden_state
-            head: Any = network.exits[-1]
-            yield head.classifier(head.pooler(hidden, inputs["attention_mask"].bool())).argmax(-1).cpu()
-
-    return run
+    for batch in batches:
+        inputs = {name: value.to(device) for name, value in batch.items() if name != "index"}
+        hidden = network.backbone.transformer_model(**inputs).last_hidden_state
+        head: Any = network.exits[-1]
+        yield head.classifier(head.pooler(hidden, inputs["attention_mask"].bool())).argmax(-1).cpu()
 
 
 def engine_cases(network: MultiExitEncoder, policy: Beem, config: dict[str, Any], batches: Any) -> dict[str, Case]:
@@ -253,7 +249,7 @@ def latency(subject: Subject, dtype: str, tokens: int, samples: int, repeats: in
     network, batches = subject.in_precision(dtype), make_batches(torch.full((samples,), tokens), 1)
     policy, exits = subject.policy_and_exits(network, batches)
     print(f"   counted layer speed-up {network.num_exits / float(exits.float().mean()):.3f}")
-    cases = {"transformers": plain_case(network, batches, subject.device)}
+    cases: dict[str, Case] = {"transformers": partial(run_plain, network, batches, subject.device)}
     for name, options in SINGLE.items():
         made = engine_cases(network, policy, {"type": "single", "max_lengths": 64, **options}, batches)
         cases |= {f"{name}, {kind}": case for kind, case in made.items()}
@@ -266,13 +262,14 @@ def throughput(subject: Subject, dtype: str, samples: int, repeats: int, of_file
     policy, exits = subject.policy_and_exits(network, make_batches(lengths, 256))
     speedup = float(lengths.sum() * network.num_exits / (lengths * exits).sum())
     print(f"   counted layer speed-up, by tokens, {speedup:.3f}")
-    cases = {}
+    cases: dict[str, Case] = {}
     if not of_file:
         made = engine_cases(network, policy, {"type": "compaction"}, make_batches(lengths, 64))
         cases = {f"compaction 64, {name}": case for name, case in made.items()}
         return measure(cases, repeats, samples, subject.device)
     for size in (256, 1024):
-        cases[f"transformers, batch {size}"] = plain_case(network, make_batches(lengths, size), subject.device)
+        given = make_batches(lengths, size)
+        cases[f"transformers, batch {size}"] = partial(run_plain, network, given, subject.device)
     batches = make_batches(lengths, 256)
     for name, options in POOLS.items():
         made = engine_cases(network, policy, {"type": "depth_pools", **options}, batches)

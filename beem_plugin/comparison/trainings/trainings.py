@@ -71,8 +71,7 @@ class Trainings:
 
     def trained(self, name: str) -> list[TrainedRun]:
         """The finished runs of a variant, one a seed."""
-        runs = [TrainingRun(self.of[name], seed) for seed in range(1, self.seeds + 1)]
-        return [TrainedRun(run) for run in runs if run.is_finished]
+        return [TrainedRun(run) for run in self.runs if run.training is self.of[name] and run.is_finished]
 
     def remember(self) -> None:
         """
@@ -154,7 +153,7 @@ def cost_table(
     rates: dict[str, list[float]] = {}
     for (encoder, data), plan in plans.items():
         for training in plan.trainings:
-            finished = [run for seed in range(1, plan.seeds + 1) if (run := TrainingRun(training, seed)).is_finished]
+            finished = [run for run in plan.runs if run.training is training and run.is_finished]
             taken = [run.record["wall_seconds"] for run in finished if "wall_seconds" in run.record]
             model, epochs = training.config["model"], epochs_of(training.config)
             backbone = (model.get("encoder") or model.get("decoder") or {}).get("backbone") or {}
