@@ -340,8 +340,8 @@ def run_all(args: argparse.Namespace) -> None:
 
 def compare(args: argparse.Namespace) -> None:
     """Runs both releases in turns and prints a row for each case that both have."""
-    options = ["--shape", args.shape, "--device", args.device, "--only", args.only, "--repeats", str(args.repeats)]
-    options += ["--samples", str(args.samples), "--sentences", str(args.sentences), "--checked", str(args.checked)]
+    names = ("shape", "device", "only", "repeats", "samples", "sentences", "checked")
+    options = [f"--{name}={getattr(args, name)}" for name in names]
     found: dict[str, list[dict[str, Any]]] = {args.against: [], ROOT: []}
     with tempfile.TemporaryDirectory() as folder:
         for turn in range(args.rounds):

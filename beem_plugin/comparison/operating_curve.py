@@ -113,13 +113,10 @@ class TraceJudge:
             own = self._fit(settings)
             families.append(Family(f"{policy.name} {label}" if label else policy.name, [], own[0][1]))
             fitted += [(families[-1], *one) for one in own]
-        results: dict[int, PolicyResult] = {}
-        for place, outcome in replay_many([one for _, _, one, _ in fitted], self.trace):
-            family, setting, one, report = fitted[place]
+        outcomes = dict(replay_many([one for _, _, one, _ in fitted], self.trace))
+        for place, (family, setting, one, report) in enumerate(fitted):
             name = f"{family.name}{', ' if setting.apart and setting.along else ' '}{describe(setting.along)}".rstrip()
-            results[place] = self._result(name, one, outcome, report, setting.swept)
-        for place, (family, *_) in enumerate(fitted):
-            family.results.append(results[place])
+            family.results.append(self._result(name, one, outcomes[place], report, setting.swept))
         return families
 
     def curve(self, family: Family, metric: str, sweep: bool) -> Curve | None:

@@ -12,6 +12,7 @@ from typing import Any
 from beem_plugin.common.archive_files import ARCHIVE_NAME, CONFIG_NAME
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.common.params import diff_configs
+from beem_plugin.comparison.plain_networks import distilled_config
 from beem_plugin.comparison.trainings.variants import Variant
 
 SEEDS = {"random_seed": 13370, "numpy_seed": 1337, "pytorch_seed": 133}
@@ -49,10 +50,7 @@ class TrainingRun:
     @property
     def config(self) -> dict[str, Any]:
         found = seeded(self.training.config, self.seed)
-        if self.needs is not None:
-            objective = found["model"]["objective"] | {"teacher": str(self.needs.archive_path)}
-            found["model"] = {**found["model"], "objective": objective}
-        return found
+        return found if self.needs is None else distilled_config(found, str(self.needs.archive_path))
 
     @property
     def serialization_dir(self) -> Path:
