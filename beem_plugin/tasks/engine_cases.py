@@ -99,12 +99,11 @@ def count(network: SteppedNetwork, exits: Tensor, batches: Batches, policy: Exit
     """`samples`, `mean_tokens`, and the depth of the exits that were taken, with `mac_speedup`."""
     lengths = lengths_in_order(batches)
     depth: dict[str, Any] = depth_summary(exits, network.exit_layers, exit_costs(network, policy))
-    depth["mac_speedup"] = count_macs(network).speedup(exits, lengths)
     if hasattr(network, "depth_of_tokens"):
-        depth.update(network.depth_of_tokens(tokens_of(batches)))
-    names = ("layer_speedup", "mac_speedup", "average_layer", "exit_histogram")
-    found = {"samples": len(exits), "mean_tokens": float(lengths.double().mean())}
-    return found | {name: depth[name] for name in names}
+        depth |= network.depth_of_tokens(tokens_of(batches))
+    found = {name: depth[name] for name in ("layer_speedup", "average_layer", "exit_histogram")}
+    found["mac_speedup"] = count_macs(network).speedup(exits, lengths)
+    return {"samples": len(exits), "mean_tokens": float(lengths.double().mean()), **found}
 
 
 def tokens_of(batches: Batches) -> Iterator[list[int]]:

@@ -25,16 +25,9 @@ TRAIN_ROWS = {
     "rte": 2490, "wnli": 635, "coco": 566747, "shapes": 4000,
 }  # fmt: skip
 UNKNOWN_ROWS = 10_000
-HEADS = {
-    "encoder": Column("encoder", "text"),
-    "data": Column("data", "text"),
-    "training": Column("training", "text"),
-    "layers": Column("layers", digits=0),
-    "epochs": Column("epochs", digits=0),
-    "done": Column("seeds done", "text"),
-    "cost": Column("cost"),
-    "seconds": Column("seconds a seed", digits=0),
-}
+HEADS = {name: Column(name, "text") for name in ("encoder", "data", "training")}
+HEADS |= {name: Column(name, digits=0) for name in ("layers", "epochs")}
+HEADS |= {"done": Column("seeds done", "text"), "cost": Column("cost"), "seconds": Column("seconds a seed", digits=0)}
 
 
 class Trainings:

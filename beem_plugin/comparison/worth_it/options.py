@@ -18,6 +18,7 @@ from beem_plugin.comparison.plain_networks import right_of_last_exit
 from beem_plugin.comparison.result import build, fitted
 from beem_plugin.comparison.worth_it.networks import CASCADE_RULE, Alternative, Networks, Plain, Traces
 from beem_plugin.evaluation.statistics import Difference
+from beem_plugin.exits.policies import Final
 from beem_plugin.exits.policy import ExitPolicy
 
 SPEEDS = (1.5, 2.0, 2.5, 3.0)
@@ -86,20 +87,22 @@ def decide(config: dict[str, Any], cost: float, fit_on: ExitTrace, trace: ExitTr
 
 @dataclass
 class Option:
-    """Something that can be shipped."""
+    """Something that can be shipped; speeds are relative to the plain network of full depth, of `depth` layers."""
 
     name: str
     kind: str  # `"plain"`, `"cascade"` or `"exits"`
-    fitted_for: float | None  # the speed; `None` of a plain network
-    right: np.ndarray  # `(seeds, samples)` 1.0 where the prediction is right
-    speedups: list[float]  # layer speed-up of each seed over the plain network of full depth
+    depth: int
+    fitted: list[Fitted]  # one a seed; a plain network has one exit
+    fitted_for: float | None = None  # the speed; `None` of a plain network
     members: tuple[Plain, ...] = ()  # the plain networks that it is made of
-    fitted: list[Fitted] = field(default_factory=list)  # one a seed; empty of a plain network
     against_full: Difference | None = None  # of accuracy, from the plain network of full depth
     against_plain: dict[str, Difference] = field(default_factory=dict)
     """Of exits: from plain networks or their cascade at equal layers, and at equal seconds by way of running."""
     measured: dict[str, float] = field(default_factory=dict)
     """Measured speed-up over the plain network of full depth, by way of running."""
+
+    def __post_init__(self) -> None:
+        self.right = np.stack([one.right for one in self.fitted])  # (seeds, samples)
 
     @property
     def accuracy(self) -> float:
@@ -107,13 +110,12 @@ class Option:
 
     @property
     def cost(self) -> float:
-        """Mean layers a sample, of a rule."""
+        """Mean layers a sample."""
         return float(np.mean([one.cost for one in self.fitted]))
 
     @property
     def layer_speedup(self) -> float:
-        """Of the mean cost over seeds."""
-        return len(self.speedups) / sum(1 / speed for speed in self.speedups)
+        return self.depth / self.cost
 
     @property
     def key(self) -> str:
@@ -130,7 +132,7 @@ class Option:
         return f"({100 * self.accuracy:.1f} %, {self.layer_speedup:.2f}x)"
 
     def to_json(self) -> dict[str, Any]:
-        seeds = zip(self.right.mean(1).tolist(), self.speedups, strict=True)
+        seeds = zip(self.right.mean(1).tolist(), self.fitted, strict=True)
         return {
             "name": self.key,
             "kind": self.kind,
@@ -140,8 +142,8 @@ class Option:
             "measured_speedup": self.measured,
             "against_full_depth": self.against_full and self.against_full.to_json(),
             "against_plain_at_equal": {unit: found.to_json() for unit, found in self.against_plain.items()},
-            "seeds": [{"accuracy": accuracy, "layer_speedup": speedup} for accuracy, speedup in seeds],
-            "policies": [one.policy.to_config() for one in self.fitted],
+            "seeds": [{"accuracy": value, "layer_speedup": self.depth / one.cost} for value, one in seeds],
+            "policies": [one.policy.to_config() for one in self.fitted if self.kind != "plain"],
         }
 
 
@@ -155,28 +157,23 @@ def choose_options(
     All plain networks, and for each speed, in layers, the rule and the alternative that are best on held-out data; a
     cascade among these is an option, too. `rules` are configs by name, `cascades` depths (default: all pairs).
     """
-
-    def at_speed(kind: str, name: str, rule: Rule, members: tuple[Plain, ...] = ()) -> Option:
-        fitted = rule.fit(cost)
-        right, speedups = np.stack([one.right for one in fitted]), [networks.depth / one.cost for one in fitted]
-        options.append(Option(name, kind, speed, right, speedups, members, fitted))
-        return options[-1]
-
     options = []
     for plain in sorted(networks.plain, reverse=True):
-        right = np.stack([right_of_last_exit(traces.reported) for traces in networks.plain[plain]])
-        speedups = [networks.depth / plain.layers] * len(right)
-        options.append(Option(plain.name, "plain", None, right, speedups, (plain,)))
+        right = [right_of_last_exit(traces.reported) for traces in networks.plain[plain]]
+        only = [Fitted(Final(), torch.ones(len(one), dtype=torch.int64), one, plain.layers) for one in right]
+        options.append(Option(plain.name, "plain", networks.depth, only, members=(plain,)))
     chosen: dict[float, tuple[Option | None, Alternative]] = {}
     on_exits = {name: Rule(rule, networks.exits) for name, rule in rules.items()}
     for speed in speeds:
         cost = networks.depth / speed
         alternative = best_alternative(networks, networks.alternatives(cascades), cost)
         if alternative.is_cascade:
-            cascade = Rule(CASCADE_RULE, networks.cascade(alternative))
-            at_speed("cascade", alternative.name, cascade, alternative.members)
-        best = best_rule(on_exits, cost)
-        exits = None if best is None else at_speed("exits", f"early exit with {best}", on_exits[best])
+            fitted = Rule(CASCADE_RULE, networks.cascade(alternative)).fit(cost)
+            options.append(Option(alternative.name, "cascade", networks.depth, fitted, speed, alternative.members))
+        exits, best = None, best_rule(on_exits, cost)
+        if best is not None:
+            exits = Option(f"early exit with {best}", "exits", networks.depth, on_exits[best].fit(cost), speed)
+            options.append(exits)
         # On other data than held-out ones it may be slower or faster: it is compared at the cost that it then has.
         chosen[speed] = (exits, alternative)
     return options, chosen

@@ -103,7 +103,8 @@ def trade_off(result: WorthIt, networks: Networks) -> Any:
     panel = SpeedPanel(label, full.accuracy, farthest=FARTHEST, reference=full.name)
     for look, family in enumerate(dict.fromkeys(one.family for one in result.options)):
         own = [one for one in result.options if one.family == family]
-        line = swept(own[0], networks) if own[0].fitted else mixed(own if full in own else [full, *own])
+        is_plain = own[0].kind == "plain"
+        line = mixed(own if full in own else [full, *own]) if is_plain else swept(own[0], networks)
         dots = [one.layer_speedup for one in own], [one.accuracy for one in own]
         panel.series.append(Series(family, look, line, dots))
     return speed_plot([panel])

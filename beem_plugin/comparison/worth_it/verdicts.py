@@ -63,7 +63,7 @@ def parts_of(one: Option, exits: Archive, plain: Mapping[Plain, Archive], instan
     """The networks that an option runs, and the samples that each of them gets; of a cascade those that go on."""
     if one.kind == "exits":
         return [(exits.model.exit_network, one.fitted[0].policy, list(instances))]
-    exit_of = one.fitted[0].exits.tolist() if one.fitted else [1] * len(instances)
+    exit_of = one.fitted[0].exits.tolist()
     return [
         (plain[member].model.exit_network, Final(), [one for one, taken in zip(instances, exit_of) if taken >= number])
         for number, member in enumerate(one.members, 1)
@@ -142,7 +142,7 @@ def judge(
     `options` and `chosen` are those of `choose_options`; equal cost means `by`: layers, or a key of `seconds`.
     """
     full = next(one for one in options if one.members == (networks.full,))
-    of_rules = {one.key: one.cost for one in options if one.fitted}
+    of_rules = {one.key: one.cost for one in options}
     units = {LAYERS: Costs({one.layers: one.layers for one in networks.plain}, of_rules), **seconds}
     for one in options:
         if one is not full:

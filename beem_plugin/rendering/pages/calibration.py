@@ -143,12 +143,10 @@ def _theory_table(theory: dict[str, Any]) -> Table:
     rate = partial(Column, digits=1, unit=" %", factor=100)
     columns = {"exit": Column("exit", digits=0), "error": rate("error q"), "a": Column("a"), "b": Column("b")}
     columns |= {"bound": rate("bound"), "holds": Column("q below it")}
-    columns |= {
-        "leaving_error": rate("error of those that leave"),
-        "leaving_final_error": rate("last exit's on the same"),
-    }
-    columns |= {"overthinking": rate("right here, wrong at the end")}
-    columns |= {"underthinking": rate("wrong here, right at the end")}
+    columns["leaving_error"] = rate("error of those that leave")
+    columns["leaving_final_error"] = rate("last exit's on the same")
+    columns["overthinking"] = rate("right here, wrong at the end")
+    columns["underthinking"] = rate("wrong here, right at the end")
     table = Table(list(columns.values()))
     for entry in theory["exits"]:
         shown = {key: None if entry[key] is None else f"{entry[key]:.3g}" for key in ("a", "b")}

@@ -31,11 +31,8 @@ def evaluation_page(archive: str, source: str, metrics: dict[str, Any], tables: 
 def exits_table(histogram: Sequence[int]) -> Table:
     """How many samples (of captions, tokens) left at each exit."""
     total = max(sum(histogram), 1)
-    columns = [
-        Column("exit", digits=0),
-        Column("left here", digits=0),
-        Column("share", digits=1, unit=" %", factor=100),
-    ]
+    columns = [Column(name, digits=0) for name in ("exit", "left here")]
+    columns.append(Column("share", digits=1, unit=" %", factor=100))
     return Table(columns, [[number, count, count / total] for number, count in enumerate(histogram, 1)])
 
 
