@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -243,10 +243,9 @@ class EarlyExitPipeline:
             predictor = self._idle.pop()
         except IndexError:
             predictor = self.new_predictor()
-        if hasattr(inputs, "__len__") and len(inputs) <= self.batch_size:  # too few for threads of their own
+        parts = predictor.predict_rows(rows)
+        if isinstance(inputs, Sized) and len(inputs) <= self.batch_size:  # too few for threads of their own
             parts = map(predictor.predict_batch_instance, predictor.instances_of(list(rows)))
-        else:
-            parts = predictor.predict_rows(rows)
         for part in parts:
             for prediction in part:
                 yield self.named(prediction)
