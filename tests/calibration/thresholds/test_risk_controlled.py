@@ -54,10 +54,16 @@ def test_stops_before_the_first_failure_not_at_it() -> None:
 
 def test_does_not_jump_over_a_failure() -> None:
     """A rescued sample later makes the unclipped risk fall again; what lies beyond the failure is not taken."""
-    table = staircase([0] * 20 + [1] * 30 + [0] * 150)
-    table.labels[50:] = 1  # the last exit is wrong there,
-    table.predictions[50:, 0] = 1  # and the first one right
-    assert leaving(table, epsilon=0.1, delta=0.1, method="ltt_hoeffding_bentkus", clip=False) < 50
+    table = staircase([0] * 20 + [1] * 80 + [0] * 300)
+    table.labels[100:] = 1  # the last exit is wrong there,
+    table.predictions[100:, 0] = 1  # and the first one right
+    fit = RiskControlled(epsilon=0.2, delta=0.1, method="ltt_hoeffding_bentkus", clip=False).fit(table)
+    # The test is of losses from 0 to 1: after scaling k of 400 samples have lost 1, the others 1/2.
+    sums = 200 + np.arange(81) / 2
+    passed = int((bounds.hoeffding_bentkus_p_value(sums, 400, 0.6) <= 0.1).sum()) - 1
+    assert 0 < passed < 80 and int((table.exits(fit.thresholds) == 1).sum()) == 20 + passed
+    assert fit.details["empirical_risk"] == passed / 400
+    assert passed / 400 < fit.details["risk_upper_bound"] <= 0.2
 
 
 def test_takes_everything_when_nothing_is_lost() -> None:
