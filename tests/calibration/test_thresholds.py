@@ -221,6 +221,16 @@ def test_the_printed_constraint_passes_and_the_overall_error_rises_above_the_las
     assert warning.endswith("(by 0.0400, standard error 0.0197)")
 
 
+def test_the_excess_of_the_error_has_a_standard_error() -> None:
+    # Of 100 samples that are right at the last exit, these are lost at the first: s^2 = 100 / 99 m (1 - m), over 100.
+    for lost, error, noise in ((3, "0.0171", "; within noise"), (5, "0.0219", "")):
+        logits = torch.tensor([[[1.0, 0.0], [1.0, 0.0]]]).repeat(100, 1, 1)
+        logits[:lost, 0] = logits[:lost, 0].flip(-1)
+        policy = MaxProbability(thresholds=0.5)
+        warning = policy.calibrate(ExitTrace(logits, torch.zeros(100, dtype=torch.int64))).warnings[0]
+        assert warning.endswith(f"(by 0.0{lost}00, standard error {error}{noise})")
+
+
 def test_the_constraint_on_the_same_samples_keeps_the_error_at_the_last_exits():
     error, warnings = calibrated_error("same_samples")
     assert error == pytest.approx(0.10)
