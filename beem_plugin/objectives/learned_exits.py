@@ -94,7 +94,7 @@ class JointGates(Objective):
         if self.training and self.phase == "warmup":
             weights = exit_weights("descending", cross_entropy.shape[1], cross_entropy.device)
             return {"loss": (weights * mean_over_known(cross_entropy, label)).sum()}
-        gates = self.gate_loss(gate, cross_entropy.detach(), label)
+        gates = self.gate_loss(gate, cross_entropy, label)
         heads = mean_over_known((leaving_probabilities(gate.detach()) * cross_entropy).sum(1), label)
         if self.training:
             loss = gates if self.phase == "gates" else heads

@@ -54,6 +54,16 @@ def test_by_hand() -> None:
     assert not report["better_than_final"]
 
 
+def test_only_samples_with_one_label_change_are_compared_with_those_without() -> None:
+    # Of two samples without a change the first leaves at exit 3, of three with one the third; the fourth has two.
+    predictions = [[0, 0, 0], [0, 0, 0], [0, 1, 1], [0, 1, 0], [0, 1, 1], [0, 1, 1]]
+    sure_at = [3, 1, 3, 3, 1, 1]
+    confidences = [[0.9 if number >= first else 0.6 for number in (1, 2, 3)] for first in sure_at]
+    policy = ExitPolicy.from_params({"type": "max_probability", "thresholds": 0.8})
+    report = theory_report(policy, trace_of(predictions, [0, 1, 0, 1, 0, 1], confidences))
+    assert report["exits"][2]["a"] == pytest.approx((1 / 3) / (1 / 2))
+
+
 def test_bound() -> None:
     assert exit_bound(1.0, 1.0, 0.5, 7) == pytest.approx(0.5)
     assert exit_bound(1.0, 2.0, 0.1, 3) == pytest.approx(1 / (1 + 9 * 4))
