@@ -17,15 +17,18 @@ from tests.objectives.tiny_model import moved_in, tiny_model
 LABEL = torch.tensor([0, 2, -1, 2, 1])
 
 
-def by_hand(outputs: ExitOutputs, label: list[int], temperature: float, only_last: bool) -> float:
-    vectors = [[row / row.norm() for row in pooled.detach().double()] for pooled in outputs.pooled]
-    places = [(e, row) for e in range(len(vectors)) for row in range(len(label)) if label[row] >= 0]
+def by_hand(
+    outputs: ExitOutputs, label: list[int], temperature: float, only_last: bool, keys_of: ExitOutputs | None = None
+) -> float:
+    own, others = (
+        [[row / row.norm() for row in pooled.detach().double()] for pooled in part.pooled]
+        for part in (outputs, keys_of or outputs)
+    )
+    places = [(e, row) for e in range(len(own)) for row in range(len(label)) if label[row] >= 0]
     losses = []
     for e, row in places:
-        keys = [
-            (f, other) for f, other in places if (f, other) != (e, row) and (f == len(vectors) - 1 or not only_last)
-        ]
-        scores = {key: float(vectors[e][row] @ vectors[key[0]][key[1]]) / temperature for key in keys}
+        keys = [(f, other) for f, other in places if (f, other) != (e, row) and (f == len(own) - 1 or not only_last)]
+        scores = {key: float(own[e][row] @ others[key[0]][key[1]]) / temperature for key in keys}
         total = math.log(sum(math.exp(score) for score in scores.values()))
         positive = [total - scores[key] for key in keys if label[key[1]] == label[row]]
         if positive:
@@ -45,13 +48,19 @@ def test_by_hand(keys: str) -> None:
 
 
 def test_the_last_exits_vectors_guide_without_gradient_and_have_one_as_anchors() -> None:
-    gradients = {}
-    for keys in ("all", "last"):
-        outputs = random_outputs()
-        Contrastive(FinalExit(), keys=keys).loss(outputs, LABEL)["loss"].backward()
-        gradients[keys] = [vector.grad for vector in outputs.pooled]
-        assert all(bool(grad.any()) for grad in gradients[keys])  # type: ignore[union-attr]
-    assert not torch.allclose(gradients["all"][-1], gradients["last"][-1])  # type: ignore[arg-type]
+    outputs, step = random_outputs(), 1e-4
+    Contrastive(FinalExit(), weight=1.0, temperature=0.5, keys="last").loss(outputs, LABEL)["loss"].backward()
+    for e in (0, 3):
+        gradient = outputs.pooled[e].grad
+        assert gradient is not None and bool(gradient.any())
+        for place in ((0, 0), (1, 3), (3, 5)):
+            values = []
+            for sign in (1, -1):
+                moved = random_outputs()
+                moved.pooled = [vectors.detach().double() for vectors in moved.pooled]
+                moved.pooled[e][place] += sign * step
+                values.append(by_hand(moved, LABEL.tolist(), 0.5, True, keys_of=outputs))
+            assert float(gradient[place]) == pytest.approx((values[0] - values[1]) / (2 * step), abs=1e-5)
 
 
 def test_in_evaluation_the_loss_is_that_of_the_objective_alone() -> None:

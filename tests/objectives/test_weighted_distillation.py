@@ -9,7 +9,7 @@ from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.objectives import Objective, WeightedDistillation
 
 
-def by_hand(logits: list[list[list[float]]], labels: list[int], direction: str) -> float:
+def by_hand(logits: list[list[list[float]]], labels: list[int], direction: str, teacher: str = "last") -> float:
     """The paper's objective, sample by sample, with nothing but `math`."""
 
     def softmax(z: list[float]) -> list[float]:
@@ -22,12 +22,12 @@ def by_hand(logits: list[list[list[float]]], labels: list[int], direction: str) 
     exits = len(logits[0])
     total = 0.0
     for sample, label in zip(logits, labels, strict=True):
-        last = softmax(sample[-1])
         for i in range(1, exits + 1):
             p = softmax(sample[i - 1])
             loss = -math.log(p[label])
             if i < exits and direction != "off":
-                forward, backward = kl(last, p), kl(p, last)
+                taught_by = softmax(sample[-1 if teacher == "last" else i])
+                forward, backward = kl(taught_by, p), kl(p, taught_by)
                 loss += {
                     "teacher_student": forward,
                     "student_teacher": backward,
@@ -37,13 +37,14 @@ def by_hand(logits: list[list[list[float]]], labels: list[int], direction: str) 
     return total / (exits * (exits + 1) / 2) / len(labels)
 
 
+@pytest.mark.parametrize("teacher", ["last", "next"])
 @pytest.mark.parametrize("direction", ["teacher_student", "student_teacher", "symmetric", "off"])
-def test_loss_is_the_papers(direction: str) -> None:
+def test_loss_is_the_papers(direction: str, teacher: str) -> None:
     torch.manual_seed(0)
     logits = torch.randn(5, 4, 3, dtype=torch.float32)
     labels = [0, 2, 1, 1, 0]
-    loss = WeightedDistillation(distillation=direction)(logits, torch.tensor(labels))["loss"]
-    assert float(loss) == pytest.approx(by_hand(logits.tolist(), labels, direction), rel=1e-5)
+    loss = WeightedDistillation(distillation=direction, teacher=teacher)(logits, torch.tensor(labels))["loss"]
+    assert float(loss) == pytest.approx(by_hand(logits.tolist(), labels, direction, teacher), rel=1e-5)
 
 
 def test_hand_worked_example() -> None:
