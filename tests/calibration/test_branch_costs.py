@@ -44,6 +44,7 @@ def test_by_hand() -> None:
     assert found["average_layer"] == 2.0 and found["average_exit"] == 2.0
     # The last exit's own branch belongs to full depth.
     assert depth_summary(torch.tensor([2]), [1, 2], [1.5, 3.0])["layer_speedup"] == pytest.approx(2.5 / 3)
+    assert speedup_interval([0, 9], [1, 2], [1.5, 3.0]) == pytest.approx((2.5 / 3, 2.5 / 3))
 
 
 @pytest.mark.parametrize("policy", ["max_probability", "beem", "expected_gain"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from beem_plugin.evaluation.statistics import (
     crossed_difference,
     mcnemar,
     mean_and_error,
+    over_tasks,
     paired_difference,
     speedup_interval,
 )
@@ -28,6 +30,9 @@ def test_mcnemar_is_a_binomial_test_of_the_discordant_samples() -> None:
     found = mcnemar(first, second)
     # Two-sided: P(6 or more of 7) + P(1 or fewer of 7) = 2 * 8 / 128.
     assert found.p_value == pytest.approx(16 / 128) and found.difference == 0.25 and found.within_noise
+    # Agresti and Min: half a sample more in each of the four cells; the two rules differ in 6.5 and 1.5 of 22.
+    half = 1.959964 * math.sqrt(8 - 25 / 22) / 22
+    assert found.interval == pytest.approx((5 / 22 - half, 5 / 22 + half), rel=1e-5)
     assert mcnemar(first, first).p_value == 1.0
     assert not mcnemar(np.ones(20, dtype=bool), np.arange(20) < 8).within_noise
 
@@ -84,6 +89,11 @@ def test_seeds_and_samples_count_as_drawn() -> None:
     assert both.interval is not None and seeds.interval is not None
     assert both.interval[1] - both.interval[0] > 0.3 and both.p_value is not None
     assert crossed_difference(first, first).p_value == 1.0
+
+
+def test_of_all_tasks_the_error_is_that_of_a_mean_of_means() -> None:
+    # Standard errors 1 / sqrt(3) and 1 within the tasks, whatever lies between them.
+    assert over_tasks({"one": [1.0, 2.0, 3.0], "two": [40.0, 42.0]}) == pytest.approx((21.5, math.sqrt(1 / 3 + 1) / 2))
 
 
 def test_two_seeds_are_few() -> None:
