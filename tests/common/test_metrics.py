@@ -90,3 +90,12 @@ def test_metrics_of_many_confusion_matrices_are_those_of_their_samples() -> None
             assert count_metrics(name, cells[0][some], cells[1][some], row[some]) == pytest.approx(expected, rel=1e-15)
     with pytest.raises(ConfigurationError, match="'macro_f1' for more than two"):
         count_metrics("f1", gold, predicted, np.ones(9, dtype=int))
+
+
+def test_a_label_that_is_only_predicted_counts_in_macro_f1() -> None:
+    found = compute_metrics("macro_f1", np.array([0, 0, 1]), np.array([0, 2, 1]))
+    assert found["macro_f1"] == pytest.approx((2 / 3 + 1 + 0) / 3)
+    # In a drawn matrix without that cell two labels occur.
+    cells = np.array([0, 0, 1]), np.array([0, 2, 1])
+    drawn = many_metrics("macro_f1", *cells, np.array([[2, 0, 1], [1, 1, 1]]))
+    assert drawn["macro_f1"].tolist() == pytest.approx([1.0, 5 / 9])
