@@ -14,9 +14,9 @@ from beem_plugin.calibration.replay import replay
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.execution import Compaction, DepthPools, Single
 from beem_plugin.execution.engine import gather_decisions
-from beem_plugin.execution.metering.macs import count_macs
+from beem_plugin.execution.metering.macs import count_macs, exit_costs
 from beem_plugin.exits.branches import Branch, BranchedHead
-from beem_plugin.exits.policies import MaxProbability
+from beem_plugin.exits.policies import Margin, MaxProbability
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.models.multi_exit_encoder import MultiExitEncoder
 from beem_plugin.models.multi_exit_trace import trace_model
@@ -222,21 +222,42 @@ def test_exported_segments_hold_their_branches(config: dict[str, Any], tmp_path:
 
 
 def test_thresholds_for_a_speed_count_branches() -> None:
-    model = tiny_model("weighted_distillation", branch={"type": "transformer", "width": 16})
+    model = tiny_model("weighted_distillation", branch={"type": "transformer", "width": 4})
     batch = {**tiny_batch(), "index": torch.arange(6)}
     trace = trace_model(model, [batch], None, "here")
-    # T (2 h w + 4 w^2 + 4 w^2) + 2 T^2 w over T (4 h^2 + 2 h i) + 2 T^2 h, with h = w = 16, i = 24 and T = 16.
-    part = (16 * (2 * 256 + 8 * 256) + 2 * 256 * 16) / (16 * (4 * 256 + 2 * 16 * 24) + 2 * 256 * 16)
+    # T (2 h w + 4 w^2 + 4 w^2) + 2 T^2 w over T (4 h^2 + 2 h i) + 2 T^2 h, with h = 16, w = 4, i = 24 and T = 16.
+    part = (16 * (2 * 64 + 8 * 16) + 2 * 256 * 4) / (16 * (4 * 256 + 2 * 16 * 24) + 2 * 256 * 16)
     assert trace.exit_costs == pytest.approx([1 + part, 2 + 2 * part, 3 + 2 * part], abs=1e-3)
     assert tiny_trace(None).exit_costs == [1, 2, 3]
     policy = ExitPolicy.from_params({"type": "max_probability", "thresholds": {"type": "budget", "speedup": 1.5}})
     details = policy.calibrate(trace).to_json()
     exits = replay(policy, trace).exits
     mean = sum(trace.exit_costs[int(number) - 1] for number in exits) / len(exits)
-    assert mean <= trace.exit_costs[-1] / 1.5 + 1e-6
+    assert mean <= trace.exit_layers[-1] / 1.5 + 1e-6
     assert str(round(mean, 4))[:5] in str(details)
 
 
 def tiny_trace(branch: Any) -> Any:
     model = tiny_model("weighted_distillation", branch=branch)
     return trace_model(model, [{**tiny_batch(), "index": torch.arange(6)}], None, "here")
+
+
+def test_only_branches_that_are_run_cost_layers() -> None:
+    kind = {"type": "mlp", "width": 8}
+    encoder = tiny_model("weighted_distillation", branch=[kind, kind, kind]).encoder
+    first, second, third = exit_costs(encoder)
+    part = first - 1
+    assert part > 0.05 and [second, third] == pytest.approx([2 + 2 * part, 3 + 3 * part], abs=3e-4)
+
+    class NeedsNone(Margin):
+        def needs(self, exit_number: int) -> bool:
+            assert exit_number < 3  # the last exit is always run
+            return False
+
+    for policy, expected in (
+        (Margin(thresholds=["never", 0.5]), [1, 2 + part, 3 + 2 * part]),
+        (Margin(thresholds="never"), [1, 2, 3 + part]),
+        (NeedsNone(thresholds=0.5), [1, 2, 3 + part]),
+    ):
+        policy.bind(encoder.exit_layers, 2)
+        assert exit_costs(encoder, policy) == pytest.approx(expected, abs=3e-4)
