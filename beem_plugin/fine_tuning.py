@@ -25,7 +25,7 @@ from beem_plugin.common.plugins import defer_import
 from beem_plugin.common.registry import Params
 from beem_plugin.data.vocabulary import given_labels
 from beem_plugin.pipeline import EarlyExitPipeline
-from beem_plugin.predictors.early_exit import Text, row_of, texts_of
+from beem_plugin.predictors.inputs import Text, row_of, texts_of
 from beem_plugin.training.new_config import Columns, config_for
 from beem_plugin.training.random_state import get_random_state, set_random_state
 from beem_plugin.training.train import train_model

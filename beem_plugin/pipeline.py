@@ -18,7 +18,7 @@ from beem_plugin.evaluation.benchmark import benchmark
 from beem_plugin.execution.engine import REQUEST_ENGINE, unless_given
 from beem_plugin.execution.precision import cast_network
 from beem_plugin.models.multi_exit_model import MultiExitModel
-from beem_plugin.predictors.early_exit import Text, inputs_of, labelled_instances, row_of
+from beem_plugin.predictors.inputs import Text, column_rows, inputs_of, labelled_instances, row_of
 from beem_plugin.predictors.predictor import Predictor, check_precision
 from beem_plugin.publish import push_to_hub, save_pretrained
 from beem_plugin.tasks.classification import text_model
@@ -108,16 +108,10 @@ class EarlyExitPipeline:
             return self._one(inputs)
         if isinstance(inputs, Mapping):
             reader = self.archive.validation_dataset_reader
-            names = reader.text_fields
-            if any(_is_one(inputs.get(name), reader.text_types) for name in names):
-                return self._one({name: inputs[name] for name in names if name in inputs})
-            if missing := [name for name in names if name not in inputs]:
-                raise DataError(f"the input lacks {missing}; found {sorted(inputs)}")
-            columns = [list(inputs[name]) for name in names]
-            if len({len(column) for column in columns}) > 1:
-                lengths = ", ".join(f"{name} {len(column)}" for name, column in zip(names, columns, strict=True))
-                raise DataError(f"found columns of different lengths: {lengths}")
-            found = list(self._predict(zip(*columns, strict=True)))
+            rows = column_rows(inputs, reader.text_fields, reader.text_types)
+            if rows is None:
+                return self._one({name: inputs[name] for name in reader.text_fields if name in inputs})
+            found = list(self._predict(rows))
             return {key: [one[key] for one in found] for key in (found[0] if found else ())}
         if not isinstance(inputs, Iterable) or isinstance(inputs, bytes):
             raise DataError(f"found an input of type {type(inputs).__name__}, allowed: a text, or an iterable of texts")
@@ -211,10 +205,8 @@ class EarlyExitPipeline:
 
     def __repr__(self) -> str:
         layers = ", ".join(map(str, self.model.encoder.exit_layers))
-        kind = self.model.exit_policy.registered_name
-        return (
-            f"EarlyExitPipeline(exits at layers {layers}, policy {kind!r}, labels {self.labels}, dtype {self.dtype!r})"
-        )
+        what = f"policy {self.model.exit_policy.registered_name!r}, labels {self.labels}, dtype {self.dtype!r}"
+        return f"EarlyExitPipeline(exits at layers {layers}, {what})"
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_idle"}
@@ -263,9 +255,3 @@ class EarlyExitPipeline:
         if "probabilities" in found:
             found["probabilities"] = dict(zip(self.model.vocab.labels, found["probabilities"], strict=True))
         return found
-
-
-def _is_one(value: Any, types: tuple[type, ...]) -> bool:
-    """Whether the value of a text column is one text, or the words of one, rather than a column of texts."""
-    is_words = list in types and isinstance(value, list) and all(isinstance(word, str) for word in value)
-    return isinstance(value, str) or (is_words and bool(value))

@@ -1,6 +1,7 @@
 import argparse
 import logging
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,7 @@ class Export(Subcommand):
                     "labels": model.vocab.labels,
                     "text_fields": list(reader.text_fields),
                     "max_length": reader.tokenizer.max_length,
+                    "table": {key: value for key, value in asdict(reader.table).items() if value is not None},
                 },
             )
             reader.tokenizer.save(new / "tokenizer")

@@ -1,9 +1,10 @@
 """Fits an exit policy on the outputs of exported graphs, which differ from the network's once they are quantized."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,16 +28,27 @@ def refit_on(archive: Archive, source: str) -> Refit:
     config = model.exit_policy.to_config() if archive.calibration is None else archive.calibration.config
 
     def outputs(folder: Path, meta: dict[str, Any]) -> Iterator[tuple[dict[str, Tensor], list[ExitSignals]]]:
-        from beem_plugin.execution.onnx.runner import all_exits, open_graph
+        from beem_plugin.execution.onnx.runner import open_graph
 
         segments = [open_graph(folder / name) for name in meta["graphs"]]
         for batch in evaluation_loader(archive, instances, None):
-            found = all_exits(segments, {name: value.numpy() for name, value in batch.items()})
-            exits = (map(torch.from_numpy, values) for values in found)
-            yield batch, [ExitSignals(next(one), dict(zip(meta["signals"], one, strict=True))) for one in exits]
+            given = {name: value.numpy() for name, value in batch.items()}
+            found = (map(torch.from_numpy, values) for values in all_exits(segments, given))
+            yield batch, [ExitSignals(next(one), dict(zip(meta["signals"], one, strict=True))) for one in found]
 
     def refit(folder: Path, meta: dict[str, Any]) -> ExitPolicy:
         trace = trace_outputs(model, outputs(folder, meta), None, source)
         return text_model(with_policy(archive, config, trace).model).exit_policy
 
     return refit
+
+
+def all_exits(segments: Sequence[Any], batch: Mapping[str, np.ndarray]) -> list[list[Any]]:
+    """For each segment, a session of onnxruntime, `[logits, *signals]` of a padded batch in which no sample exits."""
+    from beem_plugin.execution.onnx.runner import run_session
+
+    given, found = dict(batch), []
+    for segment in segments:
+        given["hidden_states"], *outputs = run_session(segment, given)
+        found.append(outputs)
+    return found

@@ -3,13 +3,13 @@
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import chain, islice
 from typing import Any
 
 from beem_plugin.calibration.replay import ExitDecisions
-from beem_plugin.common.errors import DataError, check_at_least
+from beem_plugin.common.errors import check_at_least
 from beem_plugin.data.collate import ragged
 from beem_plugin.data.dataset_reader import DatasetReader
 from beem_plugin.data.instance import Instance
@@ -17,6 +17,7 @@ from beem_plugin.data.ragged_batch import RaggedBatch
 from beem_plugin.execution.engine import Engine, run_in_order
 from beem_plugin.execution.read_ahead import ahead
 from beem_plugin.models.model import Model
+from beem_plugin.predictors.inputs import input_fields, texts_of
 from beem_plugin.predictors.predictor import JsonDict, Predictor, UntilError
 from beem_plugin.predictors.text_page import TextPage
 from beem_plugin.tasks.classification import text_model
@@ -27,11 +28,6 @@ QUEUED = 2
 
 CHUNKS_ALONE = 6
 """The first chunks, which are small, do not wait for an engine that gathers large windows."""
-
-RESERVED = {"label", "value", "tags", "probabilities", "exit", "layer", "score"}
-
-Text = str | tuple[str, str] | Mapping[str, str]
-"""One input: a text, a pair of texts, or texts by the names of the reader's columns."""
 
 Samples = tuple[list[JsonDict], RaggedBatch]
 
@@ -164,83 +160,3 @@ class EarlyExitPredictor(Predictor):
             for prediction, score in zip(found, decisions.scores.tolist(), strict=True):
                 prediction["score"] = score
         return found
-
-
-def inputs_of(inputs: Iterable[Any], names: Sequence[str]) -> Iterable[Any]:
-    """The inputs one by one. A frame of pandas or polars, which iterates over its columns' names, gives its rows."""
-    if not hasattr(inputs, "columns"):
-        return inputs
-    found = list(inputs.columns)
-    if missing := [name for name in names if name not in found]:
-        raise DataError(f"the input lacks {missing}; found {found}")
-    return zip(*(inputs[name] for name in names), strict=True)  # type: ignore[index]
-
-
-def row_of(item: object, names: Sequence[str], types: tuple[type, ...] = (str,)) -> JsonDict:
-    """The texts of one input by the reader's columns; a list of words is a text where `types` has lists."""
-    if isinstance(item, Mapping):
-        return dict(item)
-    if isinstance(item, list) and list in types:
-        return {names[0]: item}
-    texts = tuple(item) if isinstance(item, list | tuple) else (item,)
-    if len(texts) != len(names):
-        raise DataError(f"found {len(texts)} text(s) an input, allowed: {len(names)} ({', '.join(names)})")
-    return dict(zip(names, texts, strict=True))
-
-
-def texts_of(record: JsonDict, names: Sequence[str], types: tuple[type, ...] = (str,)) -> JsonDict:
-    """The text in each of the reader's columns, or a `DataError`."""
-    if not isinstance(record, (dict, Mapping)):  # an abstract class takes longer to ask
-        raise DataError(f"found the input {record!r}, allowed: an object with {', '.join(names)}")
-    texts = {name: record[name] for name in names if name in record}
-    if len(texts) < len(names):
-        missing = [name for name in names if name not in record]
-        raise DataError(f"the input lacks {missing}; found {sorted(record)}")
-    for name, text in texts.items():
-        if isinstance(text, str):
-            continue
-        words: Any = text if isinstance(text, types) else None
-        if words is None or not all(isinstance(word, str) and word.strip() for word in words):
-            raise DataError(f"{name}: found {text!r}, allowed: a text{' or a list of words' * (list in types)}")
-    return texts
-
-
-def labelled_instances(
-    reader: DatasetReader, inputs: Iterable[Any], labels: Iterable[Any] | None = None
-) -> list[Instance]:
-    """Tokenized inputs (see `row_of`); labels are names, positions among the model's labels, or values."""
-    names, types = reader.text_fields, reader.text_types
-    rows = [texts_of(row_of(item, names, types), names, types) for item in inputs_of(inputs, names)]
-    if not rows:
-        raise DataError("texts: found none, allowed: one or more")
-    values: list[Any] = [None] * len(rows) if labels is None else list(labels)
-    if len(values) != len(rows):
-        raise DataError(f"labels: found {len(values)} for {len(rows)} texts, allowed: as many")
-    labels_known = reader.labels.known or ()
-    instances = list(reader.texts_to_instances(rows))
-    for number, (instance, value) in enumerate(zip(instances, values, strict=True)):
-        value = value.item() if hasattr(value, "item") else value
-        if isinstance(value, int) and str(value) not in labels_known and 0 <= value < len(labels_known):
-            value = labels_known[value]
-        instance.label = reader.labels.parse(value, f"labels[{number}]")
-    return instances
-
-
-def input_fields(instance: Instance, answer: str = "label") -> JsonDict:
-    """The fields of the input, renamed where they would hide a part of the prediction, whose answer is `answer`."""
-    fields = instance.fields
-    if instance.id is not None and "id" not in fields:
-        fields = {"id": instance.id, **fields}
-    if instance.label is None and RESERVED.isdisjoint(fields):
-        return fields
-    fields = dict(fields)
-    gold = fields.pop("label", instance.label)
-    if gold is not None:
-        fields[f"gold_{answer}"] = gold
-    for name in (answer, "probabilities", "exit", "layer", "score"):
-        if name in fields:
-            renamed = f"input_{name}"
-            while renamed in fields:
-                renamed = f"input_{renamed}"
-            fields[renamed] = fields.pop(name)
-    return fields

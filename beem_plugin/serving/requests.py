@@ -10,7 +10,7 @@ from starlette.requests import ClientDisconnect, Request
 from beem_plugin.common.errors import DataError
 from beem_plugin.common.strict_json import JSON_DECODER, json_problem
 from beem_plugin.data.table_file import TableRow
-from beem_plugin.predictors.early_exit import row_of
+from beem_plugin.predictors.inputs import row_of
 
 BATCH_KEY = "inputs"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import subprocess
 import sys
@@ -30,9 +31,10 @@ from tests.tiny_project import run, sentences
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
+from beem_plugin.comparison.refit_export import all_exits
 from beem_plugin.execution.onnx.export import export_network, long_input
 from beem_plugin.execution.onnx.graph import write_policy
-from beem_plugin.execution.onnx.runner import Runner, all_exits, open_graph, read_records
+from beem_plugin.execution.onnx.runner import Runner, open_graph, read_records
 from beem_plugin.execution.onnx.weights import SMALLEST
 from beem_plugin.execution.precision import PRECISIONS
 from tests.execution.exported import run_exported
@@ -235,8 +237,25 @@ def test_the_runner_reads_lines_and_tables() -> None:
         (".jsonl", [json.dumps(expected[0]) + "\n"]),
     ):
         assert list(read_records(lines, ["a", "b"], suffix)) == expected
-    for suffix, lines in ((".csv", ["a;b\n", "x;y\n"]), (".csv", ["a,b\n", "x,y,z\n"]), (".txt", ["x\n"])):
+    for suffix, lines, table in (
+        (".csv", ['"a"; b \n', 'x;"say ""y"""\n'], {}),
+        (".txt", ["x|'say \"y\"'\n".replace("'", "")], {"delimiter": "|", "columns": ["a", "b"], "quoting": False}),
+        (".json", ["\n", "[\n", json.dumps(expected[0]), "\n]\n"], {}),
+    ):
+        assert list(read_records(lines, ["a", "b"], suffix, table)) == expected
+    for suffix, lines in (
+        (".csv", ["a|b\n", "x|y\n"]), (".csv", ["a,b\n", "x,y,z\n"]), (".csv", ["a,b,c\n", "x,y\n"]), (".txt", ["x\n"]),
+        (".json", ['["x"]'])
+    ):  # fmt: skip
         with pytest.raises(ValueError, match="input 1: "):
+            list(read_records(lines, ["a", "b"], suffix))
+    for suffix, lines, message in (
+        (".csv", ["a,b\n", '"x" y,z\n'], "',' expected after '\"'"),
+        (".csv", ["a,b\n", 'x,"z\n', "u,v\n"], "unexpected end of data"),
+        (".tsv", ['"a"\t"b"\n', "x\ty\n"], "found a quoted header"),
+        (".jsonl", ['{"a": "x"\n'], "line 1: not valid JSON"),
+    ):
+        with pytest.raises((ValueError, csv.Error), match=message):
             list(read_records(lines, ["a", "b"], suffix))
 
 

@@ -15,12 +15,14 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
 
 META_NAME = "export.json"
 FORMAT = 2
-TABLES: dict[str, dict[str, Any]] = {".csv": {}, ".tsv": {"delimiter": "\t", "quoting": csv.QUOTE_NONE}}
 BATCHES = 8
 """Batches that are sorted by length together."""
 
@@ -168,19 +169,9 @@ def open_graph(path: Path, threads: int | None = None) -> onnxruntime.InferenceS
     return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
-def all_exits(segments: Sequence[onnxruntime.InferenceSession], batch: Mapping[str, np.ndarray]) -> list[list[Any]]:
-    """For each segment `[logits, *signals]` of a padded batch in which no sample leaves."""
-    given, found = dict(batch), []
-    for segment in segments:
-        given["hidden_states"], *outputs = run_session(segment, given)
-        found.append(outputs)
-    return found
-
-
 def run_session(session: onnxruntime.InferenceSession, given: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     """The outputs of a graph, which may not take all of `given`."""
-    found: list[np.ndarray] = session.run(None, {one.name: given[one.name] for one in session.get_inputs()})
-    return found
+    return list(session.run(None, {one.name: given[one.name] for one in session.get_inputs()}))
 
 
 def padded(rows: Sequence[Sequence[int]], value: int) -> np.ndarray:
@@ -191,22 +182,44 @@ def padded(rows: Sequence[Sequence[int]], value: int) -> np.ndarray:
     return found
 
 
-def read_records(lines: Iterable[str], names: Sequence[str], suffix: str = "") -> Iterator[dict[str, Any]]:
-    """Rows of a table with a header; else lines of text, the columns separated by tabs, or JSON objects."""
-    records = csv.DictReader(lines, **TABLES[suffix]) if suffix in TABLES else parsed_lines(lines, names)
+def read_records(
+    lines: Iterable[str], names: Sequence[str], suffix: str = "", table: Mapping[str, Any] = MappingProxyType({})
+) -> Iterator[dict[str, Any]]:
+    """Rows of a table, with the settings of `export.json`; else JSON, or lines of text, columns separated by tabs."""
+    kind = table.get("format") or suffix[1:]
+    is_table = kind in ("csv", "tsv") or (table.get("delimiter") and kind != "jsonl")
+    records = table_rows(iter(lines), kind, table) if is_table else parsed(iter(lines), names)
     for number, record in enumerate(records, 1):
+        record = record if isinstance(record, dict) else {}
         missing = [name for name in names if not isinstance(record.get(name), str)]
-        if missing or None in record:
+        if missing or None in record or (is_table and None in record.values()):
             raise ValueError(f"input {number}: lacks {missing}, or has cells without a column; found {list(record)}")
         yield record
 
 
-def parsed_lines(lines: Iterable[str], names: Sequence[str]) -> Iterator[dict[str, Any]]:
-    for line in filter(str.strip, lines):
-        if line.lstrip().startswith("{"):
-            yield json.loads(line)
-        else:
-            text = line.rstrip("\r\n")
+def table_rows(lines: Iterator[str], kind: str, table: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Strictly: quotation marks that can be read in two ways are an error."""
+    csv.field_size_limit(2**31 - 1)
+    first, quoting, columns = next(lines, ""), table.get("quoting"), table.get("columns")
+    if kind == "tsv" and quoting is None and first.startswith('"'):
+        raise ValueError("found a quoted header, allowed: TSV without quotation marks, or dataset_reader.quoting true")
+    best = max(",;\t", key=("" if columns else re.sub('"[^"]*"', "", first)).count)
+    mark = table.get("delimiter") or ("\t" if kind == "tsv" else best)
+    marks: Any = csv.QUOTE_NONE if quoting is False or (quoting is None and kind == "tsv") else csv.QUOTE_MINIMAL
+    rows = csv.DictReader(chain([first], lines), columns, delimiter=mark, quoting=marks, strict=True)
+    rows.fieldnames = [name.strip() for name in rows.fieldnames or ()]
+    return rows
+
+
+def parsed(lines: Iterator[str], names: Sequence[str]) -> Iterator[Any]:
+    for number, line in enumerate(lines, 1):
+        begin, text = line.lstrip()[:1], line.rstrip("\r\n")
+        if begin in ("{", "["):
+            try:
+                yield from json.loads("".join([line, *lines])) if begin == "[" else [json.loads(line)]
+            except json.JSONDecodeError as error:
+                raise ValueError(f"line {number}: not valid JSON: {error.msg}") from None
+        elif begin:
             yield dict(zip(names, text.split("\t") if len(names) > 1 else [text]))
 
 
@@ -219,14 +232,18 @@ def main() -> None:
     args = parser.parse_args()
     try:
         runner = Runner(args.folder, args.threads)
-        with nullcontext(sys.stdin) if args.file == "-" else open(args.file, encoding="utf-8-sig", newline="") as lines:
-            records = read_records(lines, runner.meta["text_fields"], Path(args.file).suffix.lower())
+        table = runner.meta.get("table", {})
+        encoding = table.get("encoding", "utf-8").replace("utf-8", "utf-8-sig")
+        with nullcontext(sys.stdin) if args.file == "-" else open(args.file, encoding=encoding, newline="") as lines:
+            records = read_records(lines, runner.meta["text_fields"], Path(args.file).suffix.lower(), table)
             while part := list(islice(records, BATCHES * args.batch_size)):
                 for record, prediction in zip(part, runner.predict(part, args.batch_size)):
-                    given = {f"input_{name}" if name in prediction else name: value for name, value in record.items()}
+                    answer = "label" if "label" in prediction else "value"
+                    renamed = {**{name: f"input_{name}" for name in prediction}, "label": f"gold_{answer}"}
+                    given = {renamed.get(name, name): value for name, value in record.items()}
                     print(json.dumps({**given, **prediction}, ensure_ascii=False))
     except (OSError, ValueError, csv.Error) as error:
-        raise SystemExit(f"error: {error}") from None
+        raise SystemExit(f"error: {'' if isinstance(error, OSError) else f'{args.file}: '}{error}") from None
 
 
 if __name__ == "__main__":
