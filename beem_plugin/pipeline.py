@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +26,8 @@ from beem_plugin.tasks.task import BenchmarkOptions, evaluation_loader, task_of_
 
 class EarlyExitPipeline:
     """
-    A trained model of texts with its tokenizer, exit policy and calibration.
-
-    Calls from several threads do not block each other: each has an engine of its own. Weights are shared by the
+    A trained model of texts with its tokenizer, exit policy and calibration. Calls from several threads do not block
+    each other: each has an engine of its own. Weights are shared by the
     objects that `with_policy` and `calibrate` return. A pipeline can be pickled.
 
     # Parameters
@@ -39,8 +37,7 @@ class EarlyExitPipeline:
         As of `allennlp predict`.
     engine : `str`, optional (default = the model's, or `"auto"`)
     dtype : `str`, optional (default = `"float32"`)
-        Of the layers: `"float32"`, `"bfloat16"`, `"float16"`, or on the CPU `"int8"`, which needs thresholds
-        of its own (`calibrate`).
+        Of the layers: also `"bfloat16"`, `"float16"`, or on the CPU `"int8"`, with thresholds of its own.
     """
 
     def __init__(
@@ -99,10 +96,9 @@ class EarlyExitPipeline:
         # Parameters
 
         inputs : `str`, `tuple[str, str]`, or several
-            A text, or a pair: returns a prediction. A list, an array, a frame with the text columns, a column of
-            `datasets` or of pandas: returns a list. A generator: returns a generator that reads as far ahead as its
-            queues hold. A mapping of text columns to lists, as `datasets.map(..., batched=True)` gives: returns one.
-            Of taggers a list of words is a text, too: `{"words": ["John", "lives"]}`, `[["John", "lives"]]`.
+            A text, a pair, or for taggers `{"words": ["John", "lives"]}`: returns a prediction. A list, an array, a
+            frame with the text columns, a column: returns a list. A generator: returns a generator, which reads ahead.
+            A mapping of text columns to lists, as `datasets.map(..., batched=True)` gives: returns one.
         """
         if isinstance(inputs, str | tuple):
             return self._one(inputs)
@@ -197,10 +193,7 @@ class EarlyExitPipeline:
         save_pretrained(self.archive, Path(folder))
 
     def push_to_hub(self, repo_id: str, **options: Any) -> str:
-        """
-        Uploads what `save_pretrained` writes to Hugging Face's hub, as `owner/name`, and returns the commit's address.
-        `options`: `private`, `token`, `commit_message` and others of `beem_plugin.publish.push_to_hub`.
-        """
+        """Uploads it to the hub; returns the commit's address. `options` as of `beem_plugin.publish.push_to_hub`."""
         return push_to_hub(self.archive, repo_id, **options)
 
     def __repr__(self) -> str:
@@ -228,9 +221,9 @@ class EarlyExitPipeline:
     def _predict(self, inputs: Iterable[Any]) -> Iterator[dict[str, Any]]:
         self.model.exit_policy.check_calibrated()
         reader = self.archive.validation_dataset_reader
-        numbered = enumerate(inputs_of(inputs, reader.text_fields))
-        as_row = partial(row_of, names=reader.text_fields, types=reader.text_types)
-        rows = (TableRow(f"input {number}", as_row(item)) for number, item in numbered)
+        names, types = reader.text_fields, reader.text_types
+        numbered = enumerate(inputs_of(inputs, names))
+        rows = (TableRow(f"input {number}", row_of(item, names, types)) for number, item in numbered)
         try:
             predictor = self._idle.pop()
         except IndexError:
