@@ -94,14 +94,8 @@ def run(case: str, args: argparse.Namespace) -> dict[str, Any]:
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
     gpt2 = {"model_type": "gpt2", "n_embd": args.hidden, "n_layer": args.layers, "n_head": args.hidden // 64}
-    vit = {
-        "model_type": "vit",
-        "hidden_size": 64,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 1,
-        "intermediate_size": 64,
-        "image_size": 32,
-    }
+    vit = {"model_type": "vit", "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 1}
+    vit |= {"intermediate_size": 64, "image_size": 32}
     exits = [args.layers] if case == "plain" else None
     tokenizer = SimpleNamespace(bos_token_id=0, eos_token_id=1, vocab_size=args.words)
     decoder = {"backbone": {"encoder": vit, "decoder": gpt2}, "exit_layers": exits}

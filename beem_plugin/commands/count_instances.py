@@ -10,10 +10,7 @@ class CountInstances(Subcommand):
 
     help = "count training instances"
     reads = ("param_path",)
-    arguments = (
-        "param_path",
-        overrides(),
-    )
+    arguments = ("param_path", overrides())
 
     def run(self, args: argparse.Namespace) -> None:
         from beem_plugin.common.params import load_config

@@ -115,14 +115,8 @@ CAPTION_METHODS = {
     "beem-a": "BEEM-A",
 }
 FIGURES = {
-    "alpha": Layout(
-        "accuracy against speed",
-        ("albert-base-v2",),
-        ("sst2", "qqp"),
-        ("beem-a", "beem-c", "pabee", "deebert"),
-        relative=False,
-    ),
-    "lambda": Layout("BEEM-C over lambda", ("albert-base-v2",), ("sst2", "qqp"), ("beem-c",), relative=False),
+    name: Layout(f"accuracy over {name}", ("albert-base-v2",), ("sst2", "qqp"), methods, relative=False)
+    for name, methods in (("alpha", ("beem-a", "beem-c", "pabee", "deebert")), ("lambda", ("beem-c",)))
 }
 """Methods are under their own training."""
 
