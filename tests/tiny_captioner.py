@@ -13,6 +13,7 @@ import beem_plugin.components  # noqa: F401  registers everything
 from beem_plugin.data import Vocabulary
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.models import Model, MultiExitCaptioner
+from tests.built_once import built_once
 
 WORDS = 50
 BOS, EOS = 0, 1
@@ -44,6 +45,10 @@ def captioner(seed: int = 0, end: float = 1.6, **keys: Any) -> MultiExitCaptione
     In evaluation mode; keys of `decoder` are added to the tiny one's. The end token's row of the vocabulary is made
     `end` times longer, so that it is more probable than others, and captions have different lengths.
     """
+    return built_once(_captioner, seed=seed, end=end, **keys)
+
+
+def _captioner(seed: int, end: float, **keys: Any) -> MultiExitCaptioner:
     torch.manual_seed(seed)
     decoder = {"backbone": {"encoder": VIT, "decoder": GPT2}, **keys.pop("decoder", {})}
     model = Model.from_params(

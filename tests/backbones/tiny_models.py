@@ -8,6 +8,7 @@ import torch
 
 from beem_plugin.backbones import Backbone, TransformerBackbone
 from beem_plugin.common.registry import Params
+from tests.built_once import built_once
 
 SHAPE = {"vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 2}
 BERT = {**SHAPE, "intermediate_size": 48, "max_position_embeddings": 40}
@@ -69,8 +70,12 @@ def build(**block: Any) -> TransformerBackbone:
 
 def tiny(name: str, **block: Any) -> TransformerBackbone:
     """The tiny random model of a row of `CONFIGS`, with weights large enough that a wrong mask shows."""
+    return built_once(_large, config=dict(CONFIGS[name]), **block)
+
+
+def _large(**block: Any) -> TransformerBackbone:
     torch.manual_seed(13)
-    backbone = build(config=dict(CONFIGS[name]), **block)
+    backbone = build(**block)
     with torch.no_grad():
         for parameter in backbone.parameters():
             if parameter.dim() > 1:
