@@ -55,7 +55,10 @@ def make_optimizer_class(
         **options: Any,
     ) -> None:
         keys: dict[str, inspect.Parameter] = __init__.__signature__.parameters  # type: ignore[attr-defined]
-        options = {**{key: value for key, value in defaults.items() if value is not EMPTY}, **options}
+        preset = {key: value for key, value in defaults.items() if value is not EMPTY}
+        if options.get("foreach"):  # torch allows one of the two
+            preset.pop("fused", None)
+        options = {**preset, **options}
         known = {**{key: parameter.default for key, parameter in keys.items()}, **options}
         # "multi" passes groups that hold their parameters.
         is_made = bool(parameter_groups) and isinstance(parameter_groups[0], dict)  # type: ignore[index]
@@ -115,9 +118,12 @@ class _DenseSparseAdam(torch.optim.SparseAdam):
         super().step()
 
 
+#: One kernel for all parameters: a third of the time on a CPU.
+_FUSED = {"fused": True}
+
 _ROWS: tuple[tuple[Any, ...], ...] = (
-    ("adam", torch.optim.Adam, "Adam (Kingma and Ba, 2015), the default."),
-    ("adamw", torch.optim.AdamW, "Adam with decoupled weight decay (Loshchilov and Hutter, 2019)."),
+    ("adam", torch.optim.Adam, "Adam (Kingma and Ba, 2015), the default.", _FUSED),
+    ("adamw", torch.optim.AdamW, "Adam with decoupled weight decay (Loshchilov and Hutter, 2019).", _FUSED),
     ("sgd", torch.optim.SGD, "Stochastic gradient descent, with optional momentum.", {"lr": EMPTY}),
     ("rmsprop", torch.optim.RMSprop, "RMSprop (Hinton, 2012)."),
     ("adagrad", torch.optim.Adagrad, "Adagrad (Duchi et al., 2011)."),
@@ -147,7 +153,7 @@ _ROWS: tuple[tuple[Any, ...], ...] = (
 for _name, _wrapped, _about, *_options in _ROWS:
     Optimizer.register(_name)(make_optimizer_class(_name, _wrapped, _about, **dict(*_options)))
 
-_AdamW: Any = make_optimizer_class("huggingface_adamw", torch.optim.AdamW, "AdamW.", lr=1e-5, weight_decay=0.0)
+_AdamW: Any = make_optimizer_class("huggingface_adamw", torch.optim.AdamW, "AdamW.", lr=1e-5, weight_decay=0.0, **_FUSED)
 
 
 @Optimizer.register("huggingface_adamw")
