@@ -11,7 +11,8 @@ import pytest
 import torch
 
 import beem_plugin.commands.benchmark  # noqa: F401  registers the command
-from beem_plugin.calibration.replay import ExitDecisions
+from beem_plugin.calibration.replay import ExitDecisions, replay
+from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.data.ragged_batch import RaggedBatch
 from beem_plugin.evaluation.benchmark import names, numbers
@@ -23,7 +24,7 @@ from beem_plugin.execution.stepped_network import SteppedNetwork
 from beem_plugin.exits.policies import FixedExit, MaxProbability
 from beem_plugin.exits.policy import ExitPolicy
 from beem_plugin.tasks.engine_cases import engine_cases
-from tests.execution.worlds import World, make_batches
+from tests.execution.worlds import World, make_batches, reference_trace
 from tests.ragged import ragged_batches
 from tests.tiny_project import run
 
@@ -97,19 +98,19 @@ class Pretends(Engine):
 @pytest.mark.parametrize("size", [1, 7, 20])
 def test_samples_that_stay_do_not_hide_a_simulation(size: int) -> None:
     Engine.register("pretends", exist_ok=True)(Pretends)
-    world, batches = World(), list(ragged_batches(make_batches(20, size)))
-    policy = next(policy for policy in MIXED if is_mixed(world, policy, batches))
+    world, batches = World(), make_batches(20, size)
+    trace = reference_trace(world, batches)
+    policy = next(policy for policy in MIXED if is_mixed(policy, trace))
     with pytest.raises(ConfigurationError, match="'pretends' computes the layers of samples that have left"):
-        checked_decisions("pretends", world, policy, batches)
+        checked_decisions("pretends", world, policy, list(ragged_batches(batches)))
 
 
 MIXED = [MaxProbability(share / 40) for share in range(14, 40)]
 
 
-def is_mixed(world: World, policy: ExitPolicy, batches: list[RaggedBatch]) -> bool:
+def is_mixed(policy: ExitPolicy, trace: ExitTrace) -> bool:
     """Whether some samples leave early, and others stay to the end."""
-    exits = checked_decisions("compaction", world, policy, batches)[0].exits
-    staying = int((exits == world.num_exits).sum())
+    staying = int((replay(policy, trace).exits == trace.num_exits).sum())
     return 4 <= staying <= 14
 
 
