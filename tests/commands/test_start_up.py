@@ -42,6 +42,11 @@ if os.fork() == 0:
         runpy.run_path(script, run_name="__main__")
     os._exit(0)
 assert os.wait()[1] == 0, "a script that compares does not register what it needs"
+if os.fork() == 0:
+    for name in ("fastapi", "starlette", "uvicorn", "prometheus_client"):
+        del sys.modules[name]
+    os._exit(main("allennlp", ["serve", archive, "--port", "0", "--engine", "nothing"]))
+assert os.wait()[1] == 256, "a server does not begin to listen"
 
 predict = ["predict", archive, texts, "--output-file", output, "--silent", "--include-package", "beem_plugin"]
 assert main("allennlp", predict) == 0

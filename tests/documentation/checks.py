@@ -25,6 +25,7 @@ from tests.tiny_project import ROOT, run, sentences
 TINY = json.dumps({"trainer.num_epochs": 1, "trainer.callbacks.0.batch_size": 64})
 QUICK = {
     "train": ["-o", TINY, "--force"],
+    "find-lr": ["--num-batches", "12"],
     "new-config": ["--force"],
 }
 """Options added to commands."""

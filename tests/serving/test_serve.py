@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
-import subprocess
 import sys
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from beem_plugin.__main__ import run as start
+from tests.forked import process
 from tests.tiny_project import run, sentences
 
 pytest.importorskip("fastapi")
@@ -20,28 +23,39 @@ pytest.importorskip("uvicorn")
 from beem_plugin.serving.app import listening
 
 
-def test_a_server_answers_and_stops_after_the_open_requests(trained: Path) -> None:
-    command = [sys.executable, "-m", "beem_plugin", "serve", str(trained), "--port", "0", "--policy", "max_probability"]
-    command += ["--speedup", "1.5"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
-        url = server.stdout.readline().split()[-1]
-        assert url.startswith("http://127.0.0.1:"), server.communicate()[1]
-        health = json.loads(urllib.request.urlopen(f"{url}/health", timeout=60).read())
-        assert health["exit_policy"]["type"] == "max_probability"
-        body = json.dumps({"inputs": [text for text, _ in sentences(200, seed=1)]}).encode()
-        host, port = url.removeprefix("http://").split(":")
-        head = f"POST /predict HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(body)}\r\nExpect: 100-continue\r\n\r\n"
-        with socket.create_connection((host, int(port)), timeout=60) as connection:
-            connection.sendall(head.encode())
-            assert connection.recv(1000).startswith(b"HTTP/1.1 100"), "the server has begun to read the request"
-            server.send_signal(signal.SIGTERM)
-            connection.sendall(body)
-            answer = b"".join(iter(lambda: connection.recv(65536), b""))
-        assert answer.startswith(b"HTTP/1.1 200")
-        assert len(json.loads(answer.split(b"\r\n\r\n", 1)[1])["predictions"]) == 200
-        assert server.wait(60) == 0
-        assert server.stdout.read() == "stopped\n"
+def serve(pipe: Path, *arguments: str) -> None:
+    """Run in a process: writes its number and what the command prints to `pipe`."""
+    with pipe.open("w", buffering=1) as sys.stdout:
+        print(os.getpid())
+        sys.argv = ["allennlp", "serve", *arguments]
+        start()
+
+
+def test_a_server_answers_and_stops_after_the_open_requests(trained: Path, tmp_path: Path) -> None:
+    pipe = tmp_path / "printed"
+    os.mkfifo(pipe)
+    arguments = [str(trained), "--port", "0", "--policy", "max_probability", "--speedup", "1.5"]
+    with ThreadPoolExecutor(1) as pool:
+        server = pool.submit(process, serve, pipe, *arguments, folder=tmp_path)
+        with pipe.open() as printed:
+            number, url = int(printed.readline()), printed.readline().split()[-1]
+            assert url.startswith("http://127.0.0.1:")
+            health = json.loads(urllib.request.urlopen(f"{url}/health", timeout=60).read())
+            assert health["exit_policy"]["type"] == "max_probability"
+            body = json.dumps({"inputs": [text for text, _ in sentences(200, seed=1)]}).encode()
+            host, port = url.removeprefix("http://").split(":")
+            head = "POST /predict HTTP/1.1\r\n"
+            head += f"Host: {host}\r\nContent-Length: {len(body)}\r\nExpect: 100-continue\r\n\r\n"
+            with socket.create_connection((host, int(port)), timeout=60) as connection:
+                connection.sendall(head.encode())
+                assert connection.recv(1000).startswith(b"HTTP/1.1 100"), "the server has begun to read the request"
+                os.kill(number, signal.SIGTERM)
+                connection.sendall(body)
+                answer = b"".join(iter(lambda: connection.recv(65536), b""))
+            assert answer.startswith(b"HTTP/1.1 200")
+            assert len(json.loads(answer.split(b"\r\n\r\n", 1)[1])["predictions"]) == 200
+            assert server.result(60).returncode == 0
+            assert printed.read() == "stopped\n"
 
 
 def test_answers_are_sent_at_once() -> None:
