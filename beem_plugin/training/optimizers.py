@@ -153,7 +153,8 @@ _ROWS: tuple[tuple[Any, ...], ...] = (
 for _name, _wrapped, _about, *_options in _ROWS:
     Optimizer.register(_name)(make_optimizer_class(_name, _wrapped, _about, **dict(*_options)))
 
-_AdamW: Any = make_optimizer_class("huggingface_adamw", torch.optim.AdamW, "AdamW.", lr=1e-5, weight_decay=0.0, **_FUSED)
+_ADAMW_DEFAULTS: dict[str, Any] = {"lr": 1e-5, "weight_decay": 0.0, **_FUSED}
+_AdamW: Any = make_optimizer_class("huggingface_adamw", torch.optim.AdamW, "AdamW.", **_ADAMW_DEFAULTS)
 
 
 @Optimizer.register("huggingface_adamw")
