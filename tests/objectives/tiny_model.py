@@ -48,7 +48,7 @@ def moved_in(model: MultiExitClassifier, steps: list[int], total_steps: int = 4,
         batch["label"] = torch.full_like(batch["label"], label)
     model.train()
     before = {name: value.detach().clone() for name, value in model.named_parameters()}
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2, fused=True)
     for step in steps:
         model.start_step(step, total_steps)
         optimizer.zero_grad()
@@ -71,7 +71,7 @@ def loss_falls(model: MultiExitClassifier, steps: int = 25) -> bool:
     batch = tiny_batch()
     with torch.no_grad():
         before = float(model.eval()(**batch)["loss"])
-    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3, fused=True)
     model.train()
     for step in range(steps):
         model.start_step(step, steps)
