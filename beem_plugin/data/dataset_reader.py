@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from beem_plugin.common.errors import DataError, check_at_least, nearest_first
+from beem_plugin.common.errors import ConfigurationError, DataError, check_at_least, nearest_first
 from beem_plugin.common.registry import Registrable
 from beem_plugin.data.caption_tokenizer import CaptionTokenizer
 from beem_plugin.data.collate import Collator, LabelledTexts
@@ -27,8 +27,8 @@ _CHUNK = 4096  # rows that are tokenized together
 
 class DatasetReader(Registrable):
     """
-    Subclasses implement `_read`, which yields instances that are not tokenized yet, and `_instance`, which makes one
-    from the fields of a JSON line; they set the attributes below.
+    Subclasses implement `_read`, which yields instances that are not tokenized yet, and set the attributes below. To
+    read labels in what is predicted, they implement `_instance`, which makes one from the fields of a JSON line.
 
     # Parameters
 
@@ -92,7 +92,8 @@ class DatasetReader(Registrable):
         else:
             table = self._part(base, part)[: self.max_instances]
         if not table:
-            raise DataError(f"{source}: no instances")
+            few = "" if part is None else f", as {base} has few different texts; allowed: more, or a larger share"
+            raise DataError(f"{source}: no instances{few}")
         self._encode(table)
         logger.info("read %d instances from %s", len(table), source)
         return table
@@ -147,10 +148,10 @@ class DatasetReader(Registrable):
         return LabelledTexts(vocab, pad_token_id)
 
     def _read(self, source: str) -> Iterable[Instance]:
-        raise NotImplementedError(f"{type(self).__name__} does not define _read")
+        raise ConfigurationError(f"dataset_reader: found {type(self).__name__}, which does not define `_read`")
 
     def _instance(self, fields: dict[str, Any]) -> Instance:
-        raise NotImplementedError(f"{type(self).__name__} does not define _instance")
+        return Instance(fields=fields, label=None, id=fields.get("id"))
 
     def _texts(self, instance: Instance) -> tuple[str, ...]:
         return tuple([instance.fields[name] for name in self.text_fields])

@@ -113,6 +113,8 @@ def read_table(
     format = table.of(path)
     if str(path) != "-" and not Path(path).exists():
         raise DataError(f"{path}: no such file")
+    if Path(path).is_dir():
+        raise DataError(f"{path}: is a directory, allowed: a file")
     if text_fields is None and format not in TABLES:
         raise ConfigurationError(not_allowed(f"{path}: format", format or Path(path).suffix, TABLES))
     found = False

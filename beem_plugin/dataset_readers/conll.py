@@ -1,6 +1,8 @@
 """Tagged words in CoNLL columns."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from beem_plugin.common.errors import DataError, not_allowed
@@ -8,14 +10,19 @@ from beem_plugin.common.text_input import open_text
 from beem_plugin.data.dataset_reader import DatasetReader
 from beem_plugin.data.instance import Instance
 from beem_plugin.data.ragged_batch import TOKEN_FIELDS, RaggedBatch
+from beem_plugin.data.table_file import TableRow
 from beem_plugin.data.tokenizer import TextEncoder
+
+LOOKED_AT = 5
+"""Lines of words that tell columns from other files."""
 
 
 @DatasetReader.register("conll")
 class ConllReader(DatasetReader):
     """
     One word a line, its columns separated by blanks; an empty line ends a sentence; `-DOCSTART-` lines are skipped. A
-    source may have `[fit]` or `[holdout]` behind it. To `predict`, `words` is a list, or a text.
+    source may have `[fit]` or `[holdout]` behind it. `predict` reads such files, too, and JSON lines and tables whose
+    `words` are a list or a text, and lines of text.
 
     Registered as a `DatasetReader` with name "conll".
 
@@ -53,6 +60,22 @@ class ConllReader(DatasetReader):
                     words, tags = zip(*rows, strict=True)
                     yield Instance({"words": list(words)}, label=tags)
                     rows = []
+
+    def rows(self, source: str, format: str | None = None) -> Iterator[TableRow]:
+        if format is None and Path(source).is_file() and self._has_columns(source):
+            for instance in self._read(source):
+                yield TableRow(source, {**instance.fields, "label": instance.label})
+            return
+        yield from super().rows(source, format)
+
+    def _has_columns(self, source: str) -> bool:
+        """Whether the first lines end in tags."""
+        place = self.columns[1]
+        with open_text(source) as file:
+            lines = (line.split() for line in file)
+            rows = (row for row in lines if row and row[0] != "-DOCSTART-")
+            first = list(islice(rows, LOOKED_AT))
+        return bool(first) and all(len(row) > 1 and row[min(place, len(row) - 1)] in self.label_names for row in first)
 
     def _instance(self, fields: dict[str, Any]) -> Instance:
         tags = fields.get("tags")

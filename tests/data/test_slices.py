@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from beem_plugin.common.errors import ConfigurationError
+from beem_plugin.common.errors import ConfigurationError, DataError
+from beem_plugin.data.dataset_reader import DatasetReader
+from beem_plugin.data.instance import Instance
 from beem_plugin.data.slices import Slicing, share_rows, split_source
 
 TEXTS = [(f"text {i}", "same") for i in range(1000)]
@@ -79,3 +82,17 @@ def test_sources_that_share_rows() -> None:
 def test_fractions_are_checked() -> None:
     with pytest.raises(ConfigurationError, match="holdout_fraction: found 1.5"):
         Slicing(holdout_fraction=1.5)
+
+
+def test_a_reader_that_defines_read_alone_takes_inputs_and_names_a_part_without_texts() -> None:
+    class Two(DatasetReader):
+        def _read(self, source: str) -> Iterator[Instance]:
+            yield from (Instance({"text": text}, label=label) for text, label in (("good", "a"), ("bad", "b")))
+
+    reader = Two(None)  # type: ignore[arg-type]
+    (found,) = reader.untokenized([{"text": "good", "id": 3}])
+    assert (found.fields, found.label, found.id) == ({"text": "good", "id": 3}, None, 3)
+    with pytest.raises(DataError, match=r"x\[holdout\]: no instances, as x has few different texts; allowed: more"):
+        reader.read("x[holdout]")
+    with pytest.raises(ConfigurationError, match="found DatasetReader, which does not define `_read`"):
+        list(DatasetReader(None)._read("x"))  # type: ignore[arg-type]

@@ -286,6 +286,8 @@ def test_a_tsv_file_without_a_setting_is_read_right_or_refused(
 
 
 def test_utf_16_without_a_byte_order_mark_is_not_text(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="is a directory, allowed: a file"):
+        list(read_table(tmp_path, text_fields=("text",)))
     path = tmp_path / "texts.txt"
     path.write_bytes("good\nbad\n".encode("utf-16-le"))
     with pytest.raises(DataError, match="texts.txt:1: found NUL characters"):

@@ -128,6 +128,9 @@ def test_predict_tags_lists_and_texts(tagger: Path, tmp_path: Path) -> None:
     first, second = (json.loads(line) for line in (tmp_path / "o.jsonl").read_text().splitlines())
     assert first["tags"] == second["tags"] and first["words"] == words and len(first["tags"]) == 6
     assert first["tags"][5] == "B-BAD" and first["id"] == 7 and first["exit"] == second["exit"]
+    run("predict", str(tagger / "run"), str(tagger / "eng.testa"), "--output-file", str(tmp_path / "c.jsonl"))
+    found = [json.loads(line) for line in (tmp_path / "c.jsonl").read_text().splitlines()]
+    assert len(found) == 20 and all(len(one["words"]) == len(one["gold_tags"]) == len(one["tags"]) for one in found)
     page = ["--html", str(tmp_path / "page.html")]
     refused = run("predict", str(tagger / "run"), str(tmp_path / "in.jsonl"), *page, check=False)
     assert refused.returncode == 1 and "--html: found a model of tags" in refused.stderr
