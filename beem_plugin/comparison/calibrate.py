@@ -95,7 +95,8 @@ def trace_for(args: argparse.Namespace) -> ExitTrace:
                 f"{args.archive_file}: the archive holds no calibration trace; give --data or --trace"
             )
         return archive.calibration.trace
-    check_same_network("--trace", args.trace, trace, args.archive_file, archive.model.exit_network)
+    names, network = archive.model.vocab.labels or None, archive.model.exit_network
+    check_same_network("--trace", args.trace, trace, args.archive_file, network, names)
     return trace
 
 

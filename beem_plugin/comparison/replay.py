@@ -150,7 +150,7 @@ def replay_traces(
         trace = ExitTrace.load(path)
         calibration = ExitTrace.load(other) if other else None
         if calibration is not None:
-            check_same_network("--calibrate-on", str(other), calibration, path, trace)
+            check_same_network("--calibrate-on", str(other), calibration, path, trace, trace.meta.get("label_names"))
         found.metric = metric_for(trace, metric or found.metric or None, path)
         with errors_at(path):  # not every metric is defined for every number of labels
             judge = TraceJudge(trace, calibration, [found.metric])

@@ -84,9 +84,10 @@ def fitted(config: Mapping[str, Any], trace: ExitTrace) -> ExitPolicy:
     return policy
 
 
-def check_same_network(flag: str, path: str, trace: ExitTrace, other_path: str, network: Any) -> None:
-    """Raises a `ConfigurationError` if a trace cannot come from a network, or that of another trace."""
-    names = getattr(network, "meta", {}).get("label_names")
+def check_same_network(
+    flag: str, path: str, trace: ExitTrace, other_path: str, network: Any, names: Sequence[str] | None
+) -> None:
+    """Raises a `ConfigurationError` if a trace cannot come from a network with labels `names`, or of another trace."""
     for what, found, expected in (
         ("exits", trace.exit_layers, list(network.exit_layers)),
         ("labels", trace.num_labels, network.num_labels),

@@ -183,6 +183,14 @@ def test_a_trace_of_another_network_is_refused(trained: Path, files: Path) -> No
         check=False,
     )  # fmt: skip
     assert result.returncode == 1 and "has exits" in result.stderr
+    trace = ExitTrace.load(trained / "calibration" / "trace.npz")
+    trace.meta["label_names"] = ["no", "yes"]
+    trace.save(files / "other.npz")
+    result = run(
+        "calibrate", str(trained / "model.tar.gz"), "--trace", str(files / "other.npz"), "--policy", "final",
+        check=False,
+    )  # fmt: skip
+    assert "other.npz has label names ['no', 'yes'], found ['negative', 'positive'] in " in result.stderr
 
 
 def test_a_policy_by_its_name_is_fitted_to_a_speed(files: Path) -> None:
