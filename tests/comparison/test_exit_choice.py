@@ -52,6 +52,15 @@ def test_only_the_branches_of_chosen_exits_cost() -> None:
     assert costly[2, 4] == pytest.approx(plain[2, 4]) and costly[1, 4] < plain[1, 4]
 
 
+def test_branches_of_all_chosen_exits_so_far_cost() -> None:
+    layers, costs = [1, 2, 3, 4], [1.5, 2.75, 4.25, 5.5]  # branches of 0.5, 0.25, 0.5 and 0.25 layers
+    trace = trace_of([1.0, 2.0, 2.0, 3.0], exit_layers=layers, exit_costs=costs)
+    found = {tuple(one.exit_layers): one.area for one in choose_exits(trace, 3, speeds=(1.0, 1.3))}
+    meta = {"exit_layers": [1, 3, 4], "exit_costs": [1.5, 4.0, 5.25]}
+    part = ExitTrace(trace.logits[:, [0, 2, 3]], trace.labels, meta=meta)
+    assert found[1, 3, 4] == pytest.approx(curve_of(MaxProbability(), part).area(1.0, 1.3))
+
+
 def test_depth_by_one_standard_error() -> None:
     def right(count: int) -> torch.Tensor:
         return torch.arange(400) < count

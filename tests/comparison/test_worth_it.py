@@ -142,6 +142,18 @@ def test_equal_seconds_can_decide_otherwise() -> None:
     assert exits.against_plain["file"].difference == pytest.approx(float((exits.right - full).mean()))
 
 
+def test_exits_are_compared_at_their_own_cost_but_not_above_the_requested_speed() -> None:
+    networks = networks_of([1.4, 1.9, 2.0])
+    options, chosen = choose_options(networks, RULES, (2.0,), cascades=[])
+    exits, alternative = chosen[2.0]
+    assert exits is not None
+    for own, cost in ((7.0, 7.0), (4.5, 6.0)):
+        exits.fitted = [one._replace(cost=own) for one in exits.fitted]
+        judge(networks, options, chosen, {})
+        plain = networks.right_at(alternative, cost, "reported")
+        assert exits.against_plain["layers"].difference == pytest.approx(float((exits.right - plain).mean()))
+
+
 def test_accuracy_at_a_cost_mixes_two_thresholds() -> None:
     trace = trace_of([1.0, 2.0, 3.0], [2, 4, 8], 200, 5)
     policy = build({"type": "max_probability", "thresholds": "never"}, trace)
