@@ -146,3 +146,21 @@ def test_errors_say_what_is_wrong() -> None:
         TemperatureScaling([0.0])
     with pytest.raises(ConfigurationError, match="both or neither"):
         VectorScaling(scales=[[1.0]])
+
+
+def test_only_labelled_samples_count_in_calibration_errors() -> None:
+    trace = make_trace(60)
+    labels = torch.cat([trace.labels, torch.full((40,), -1)])
+    more = ExitTrace(torch.cat([trace.logits, make_trace(40, seed=1).logits]), labels)
+    assert more.calibration_errors() == trace.calibration_errors()
+
+
+def test_the_score_is_fitted_on_calibrated_logits_of_its_own_data() -> None:
+    trace, other = make_trace(300), make_trace(300, seed=3)
+    other.logits[:, :2, 0] += 2  # the first exits favour a label
+    policy = ExitPolicy.from_params({"type": "calibrated", "policy": "beem", "calibration": "vector"})
+    report = policy.calibrate(other, trace)
+    applied = policy.calibration.apply(trace)  # type: ignore[attr-defined]
+    expected = (applied.predictions == trace.labels.unsqueeze(1)).double().mean(0)
+    plain = (trace.predictions == trace.labels.unsqueeze(1)).double().mean(0)
+    assert report.weights == pytest.approx(expected.tolist()) and report.weights != pytest.approx(plain.tolist())

@@ -142,6 +142,10 @@ def test_a_thousand_settings_of_many_samples_need_no_loop_over_settings() -> Non
     curve = threshold_curve(table, np.linspace(0.5, 1, 1000).tolist())
     assert len(curve) == 1000
     assert len(threshold_curve(table).thinned(50)) <= 52
+    # The layers run fall by a hundredth of full depth a setting: ten settings in even steps, ends included.
+    depths = np.linspace(1, 0.1, 91)
+    some = Curve(depths, 1 / depths, list(range(91))).thinned(10)
+    assert 1 / some.speedup == pytest.approx(np.linspace(1, 0.1, 10), abs=0.0101)
 
 
 def test_curves_of_seeds_are_joined_where_all_of_them_reach() -> None:

@@ -168,3 +168,16 @@ def test_a_copy_learns_with_the_original_and_a_stored_one_starts_over() -> None:
 def test_wrong_settings(config: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         ExitPolicy.from_params(config)
+
+
+def test_no_sample_exits_before_min_exit_and_no_network_is_split_there() -> None:
+    inner = {"type": "max_probability", "thresholds": 0.5, "min_exit": 2}
+    trace = trace_of(30)
+    for policy in (online(policy=inner), split(policy=inner)):
+        assert int(replay(policy, trace).exits.min()) == 2
+        # As an engine steps it: at exit 2 all samples pass 0.5 or the least of the grid.
+        state = policy.start(30, 4)
+        leaves, state = policy.step(1, trace.exit_signals(1), state)
+        assert not leaves.any() and not policy.can_leave(1)
+        assert policy.step(2, trace.exit_signals(2), state)[0].any()
+    assert split(policy=inner).names() == [4, 6, 8]

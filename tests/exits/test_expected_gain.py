@@ -253,3 +253,11 @@ def test_changes_are_fitted_to_this_exit_and_the_one_before():
         weights, offsets = fit_change(torch.cat(odds, 1).numpy(), label.numpy(), (label != last).numpy(), 2, ridge=1.0)
         assert policy.model.change[i] == pytest.approx(weights.tolist())
         assert policy.model.change_bias[i] == pytest.approx(offsets.tolist())
+
+
+def test_clipped_votes_are_given_as_probabilities():
+    numbers = {"memory": [0.0], "trust": [5.0], "bias": [[0.0] * 3], "change": [[0.0] * 3], "change_bias": [[0.0] * 3]}
+    policy = build(model={**numbers, "gain": [0.0]})
+    trace = ExitTrace(torch.tensor([[[9.0, 0.0, 0.0], [0.0, 0.0, 1.0]]]), torch.tensor([0]))
+    found = replay(policy, trace).log_probabilities.exp()
+    assert found.sum() == pytest.approx(1.0, abs=1e-12) and found[0, 1] == pytest.approx(1e-4, rel=1e-3)

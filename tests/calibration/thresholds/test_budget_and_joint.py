@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,8 @@ def test_budget_against_trying_every_threshold(seed: int) -> None:
     if possible:
         assert spent <= 6.0 and loss == pytest.approx(min(possible))
         assert not fit.warnings
+        # The speed-up is over the cost of the last exit.
+        assert BudgetThresholds(cost=cost, speedup=10 / 6).fit(table).thresholds == fit.thresholds
     else:
         assert "cannot be reached" in fit.warnings[0]
 
@@ -60,11 +63,13 @@ def test_the_wanted_speed_is_reached_and_kept_in_replay(policy: str, per_exit: b
 
 def test_without_labels_disagreement_is_minimised_and_said() -> None:
     table = make_table(300)
+    of_last = replace(table, labels=table.predictions[:, -1])
     table.labels = torch.full_like(table.labels, -1)
     for strategy in (BudgetThresholds(speedup=1.5), Joint(speedup=1.5)):
         fit = strategy.fit(table)
         assert "have no label" in fit.warnings[0]
         assert fit.details["calibration_speedup"] >= 1.5 - 1e-9
+        assert fit.thresholds == strategy.fit(of_last).thresholds
 
 
 def test_coordinate_descent_finds_the_optimum_of_small_problems() -> None:
