@@ -14,7 +14,7 @@ from beem_plugin.comparison.calibrate import at_speed, policy_config, with_polic
 from beem_plugin.data.hub import archive_path
 from beem_plugin.data.table_file import TableRow
 from beem_plugin.evaluation.benchmark import benchmark
-from beem_plugin.execution.engine import REQUEST_ENGINE, unless_given
+from beem_plugin.execution.engine import REQUEST_ENGINE, engine_block
 from beem_plugin.execution.precision import cast_network
 from beem_plugin.models.multi_exit_model import MultiExitModel
 from beem_plugin.predictors.inputs import Text, column_rows, inputs_of, labelled_instances, row_of
@@ -47,7 +47,7 @@ class EarlyExitPipeline:
         check_precision(archive)
         self.archive = archive
         self.batch_size = batch_size
-        self.engine = {"type": engine} if engine else unless_given(REQUEST_ENGINE, archive.config.as_dict(quiet=True))
+        self.engine = {"type": engine} if engine else engine_block(archive.config.as_dict(quiet=True), REQUEST_ENGINE)
         self.dtype = dtype
         self._start()
 
@@ -238,8 +238,7 @@ class EarlyExitPipeline:
 
     def new_predictor(self) -> Predictor:
         """A predictor with an engine of its own, which one thread at a time may use."""
-        engine: dict[str, Any] = {} if self.engine is None else {"engine": dict(self.engine)}
-        return Predictor.from_archive(self.archive, batch_size=self.batch_size, **engine)
+        return Predictor.from_archive(self.archive, batch_size=self.batch_size, engine=dict(self.engine))
 
     def named(self, prediction: dict[str, Any]) -> dict[str, Any]:
         """A predictor's prediction without the texts, and with probabilities by label."""

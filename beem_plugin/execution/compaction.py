@@ -27,7 +27,7 @@ class Compaction(Engine):
     layers already run, so that the device never waits for the host; an exited sample is then computed one exit too long
     and its later outputs are ignored. When a batch loses its longest samples, it is cut to the longest that remains.
 
-    Registered as an `Engine` with name "compaction", which is the default.
+    Registered as an `Engine` with name "compaction".
 
     # Parameters
 

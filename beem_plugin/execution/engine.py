@@ -138,17 +138,16 @@ REQUEST_ENGINE = {"type": "auto"}
 """The engine for inputs of any size, as a server gets them, unless the config or a flag names another."""
 
 
-def unless_given(engine: dict[str, Any], config: Mapping[str, Any]) -> dict[str, Any] | None:
-    """`engine`, or `None` if an archive's config names the model's engine."""
+def engine_block(config: Mapping[str, Any], default: dict[str, Any]) -> dict[str, Any]:
+    """The block of the engine that an archive's config names for the model, or else `default`."""
     model = config.get("model")
-    is_given = isinstance(model, Mapping) and model.get("engine") is not None
-    return None if is_given else dict(engine)
+    given = model.get("engine") if isinstance(model, Mapping) else None
+    return {"type": given} if isinstance(given, str) else dict(given or default)
 
 
 def build_file_engine(config: Mapping[str, Any]) -> Engine:
-    """A new engine for whole files: that of an archive's config, or `FILE_ENGINE`."""
-    block = unless_given(FILE_ENGINE, config) or config["model"]["engine"]
-    return Engine.from_params({"type": block} if isinstance(block, str) else dict(block))
+    """A new engine for whole files."""
+    return Engine.from_params(engine_block(config, FILE_ENGINE))
 
 
 def check_engine(name: str, flag: str) -> None:

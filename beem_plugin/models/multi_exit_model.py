@@ -33,7 +33,7 @@ class MultiExitModel(ExitModel):
         The default is that of the BEEM paper.
     exit_policy : `ExitPolicy`, optional (default = `"final"`)
         Thresholds and weights that are not given are fitted by calibration.
-    engine : `Engine`, optional (default = `"compaction"`)
+    engine : `Engine`, optional (default = `"auto"`)
         Runs the policy.
     metric : `str`, optional (default = the dataset reader's)
         A name of `beem_plugin.common.metrics`.
@@ -61,7 +61,7 @@ class MultiExitModel(ExitModel):
         super().__init__(vocab)
         self.metric = metric
         self.encoder = encoder.construct(num_labels=vocab.num_labels)
-        self.engine = engine if engine is not None else Engine.from_params({"type": "compaction"})
+        self.engine = engine if engine is not None else Engine.from_params({"type": "auto"})
         self.metrics = ExitMetrics(metric, vocab.num_labels)
         self._set_rules(objective, exit_policy)
         if self.encoder.output_per_token and self.exit_policy.needs_all_labels:

@@ -21,7 +21,7 @@ from beem_plugin.common.strict_json import parse_json
 from beem_plugin.common.text_input import open_bytes
 from beem_plugin.data.dataset_reader import DatasetReader, missing_column
 from beem_plugin.data.table_file import TableRow
-from beem_plugin.execution.engine import FILE_ENGINE, check_engine, unless_given
+from beem_plugin.execution.engine import FILE_ENGINE, check_engine, engine_block
 from beem_plugin.execution.precision import cast_network
 from beem_plugin.models.model import Model
 from beem_plugin.predictors.data_shift import ShiftCheck
@@ -61,9 +61,7 @@ def predict(args: argparse.Namespace) -> None:
         raise ConfigurationError(f"--dtype: found {args.dtype} for a captioning model, allowed: float32")
     extra = predictor_arguments(args)
     if task_of(archive.model).uses_engines and args.predictor in (None, *FILE_PREDICTORS):
-        chosen = unless_given(FILE_ENGINE, archive.config.as_dict(quiet=True))
-        if chosen is not None:
-            extra.setdefault("engine", chosen)
+        extra.setdefault("engine", engine_block(archive.config.as_dict(quiet=True), FILE_ENGINE))
     predictor = Predictor.from_archive(archive, args.predictor, args.dataset_reader_choice, **extra)
     policy = getattr(archive.model, "exit_policy", None)
     if policy is not None:

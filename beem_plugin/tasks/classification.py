@@ -21,7 +21,7 @@ from beem_plugin.common.strict_json import json_line
 from beem_plugin.data.collate import label_tensor, ragged_parts
 from beem_plugin.data.instance import Instance
 from beem_plugin.execution import Engine
-from beem_plugin.execution.engine import FILE_ENGINE, gather_decisions, unless_given
+from beem_plugin.execution.engine import build_file_engine, gather_decisions
 from beem_plugin.execution.metering.baselines import FullDepth
 from beem_plugin.execution.metering.macs import exit_costs
 from beem_plugin.execution.precision import cast_network
@@ -85,9 +85,7 @@ class Classification(Task):
         policy, network = model.exit_policy, model.encoder
         for warning in policy.out_of_reach():
             logger.warning("exit policy: %s", warning)
-        if engine is None and (chosen := unless_given(FILE_ENGINE, archive.config.as_dict(quiet=True))) is not None:
-            engine = Engine.from_params(chosen)
-        runner = engine if engine is not None else model.engine
+        runner = engine if engine is not None else build_file_engine(archive.config.as_dict(quiet=True))
         pad_token_id = archive.validation_dataset_reader.tokenizer.pad_token_id
 
         def run(network: Any, policy: ExitPolicy, what: str) -> ExitDecisions:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import pytest
 
 from beem_plugin.common.errors import ConfigurationError
-from beem_plugin.execution.engine import FILE_ENGINE, check_engine, unless_given
+from beem_plugin.execution.engine import FILE_ENGINE, check_engine, engine_block
 
 
 def test_the_config_wins() -> None:
-    assert unless_given(FILE_ENGINE, {"model": {"type": "multi_exit_classifier"}}) == FILE_ENGINE
-    assert unless_given(FILE_ENGINE, {"model": {"engine": None}}) == FILE_ENGINE
-    assert unless_given(FILE_ENGINE, {"model": {"engine": {"type": "single"}}}) is None
-    assert unless_given(FILE_ENGINE, {"model": {"engine": "single"}}) is None
+    assert engine_block({"model": {"type": "multi_exit_classifier"}}, FILE_ENGINE) == FILE_ENGINE
+    assert engine_block({"model": {"engine": None}}, FILE_ENGINE) == FILE_ENGINE
+    given = {"type": "single", "length_bucket": 8}
+    assert engine_block({"model": {"engine": given}}, FILE_ENGINE) == given
+    assert engine_block({"model": {"engine": "single"}}, FILE_ENGINE) == {"type": "single"}
 
 
 def test_an_unknown_engine_is_named_by_its_flag() -> None:
