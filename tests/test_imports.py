@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 from collections import defaultdict
 from collections.abc import Iterator
@@ -69,7 +70,10 @@ def imported(path: Path) -> Iterator[str]:
         assert not (isinstance(node, ast.ImportFrom) and node.level), f"{path}: relative import"
 
 
-IMPORTS = {name: sorted(set(imported(path)) - {name, "beem_plugin"}) for name, path in MODULES.items()}
+@functools.cache
+def imports() -> dict[str, list[str]]:
+    """What each module of the package imports from it."""
+    return {name: sorted(set(imported(path)) - {name, "beem_plugin"}) for name, path in MODULES.items()}
 
 
 def test_imports_point_downwards() -> None:
@@ -80,7 +84,7 @@ def test_imports_point_downwards() -> None:
 
     upwards = {
         (module, other)
-        for module, others in IMPORTS.items()
+        for module, others in imports().items()
         for other in others
         if module != "beem_plugin" and room(module) != room(other) and level[room(module)] <= level[room(other)]
     }
@@ -88,7 +92,7 @@ def test_imports_point_downwards() -> None:
 
 
 def test_no_modules_import_each_other() -> None:
-    assert circles(IMPORTS) == []
+    assert circles(imports()) == []
 
 
 SCRIPTS = [
