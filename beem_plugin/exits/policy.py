@@ -203,8 +203,8 @@ class ExitPolicy(SharedScores, Registrable):
             raise NotCalibratedError(
                 f"{self.registered_name} has no thresholds or weights yet: give them in the config "
                 "(model.exit_policy.thresholds: a number, or a list with one entry per exit but the last), train with "
-                "the callback `calibrate_exits`, or calibrate it on a trace (`allennlp replay TRACE --policy P "
-                "--calibrate-on OTHER`)"
+                "the callback `calibrate_exits`, or fit it on held-out data (`allennlp calibrate ARCHIVE --data DATA "
+                "--policy P --output-archive NEW.tar.gz`, or `--calibrate-on TRACE` of `allennlp replay`)"
             )
 
     def check_trace(self, trace: Trace, where: str) -> None:
