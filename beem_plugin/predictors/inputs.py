@@ -74,7 +74,7 @@ def texts_of(record: JsonDict, names: Sequence[str], types: tuple[type, ...] = (
 def labelled_instances(
     reader: DatasetReader, inputs: Iterable[Any], labels: Iterable[Any] | None = None
 ) -> list[Instance]:
-    """Tokenized inputs (see `row_of`); labels are names, positions among the model's labels, or values."""
+    """Tokenized inputs (see `row_of`); labels are names, positions among the model's labels, values, or tags."""
     names, types = reader.text_fields, reader.text_types
     rows = [texts_of(row_of(item, names, types), names, types) for item in inputs_of(inputs, names)]
     if not rows:
@@ -88,8 +88,19 @@ def labelled_instances(
         value = value.item() if hasattr(value, "item") else value
         if isinstance(value, int) and str(value) not in labels_known and 0 <= value < len(labels_known):
             value = labels_known[value]
-        instance.label = reader.labels.parse(value, f"labels[{number}]")
+        if list in types and value is not None:
+            instance.label = tags_of(value, rows[number][names[0]], reader.label_names or (), f"labels[{number}]")
+        else:
+            instance.label = reader.labels.parse(value, f"labels[{number}]")
     return instances
+
+
+def tags_of(value: Any, words: str | list[str], known: Sequence[str], what: str) -> tuple[str, ...]:
+    """A tag for each word, or a `DataError`."""
+    count = len(words.split() if isinstance(words, str) else words)
+    if not isinstance(value, list | tuple) or len(value) != count or not all(one in known for one in value):
+        raise DataError(f"{what}: found {value!r}, allowed: {count} tags of {', '.join(known)}")
+    return tuple(value)
 
 
 def input_fields(instance: Instance, answer: str = "label") -> JsonDict:

@@ -143,6 +143,10 @@ def test_a_pipeline_takes_words_as_one_text(tagger: Path) -> None:
     assert len(one["tags"]) == 4 and pipeline({"words": words}) == one
     assert pipeline([words]) == [one] and pipeline({"words": [words, "good"]})["tags"][0] == one["tags"]
     assert len(pipeline.trace([words, "good"])) == 2
+    trace = pipeline.trace([words, "good"] * 20, [one["tags"], ("O",)] * 20)
+    assert bool(trace.known.all()) and pipeline.with_policy(speedup=1.2, trace=trace).policy
+    with pytest.raises(DataError, match=r"labels\[1\]: found \['O', 'O'\], allowed: 1 tags of O, B-GOOD"):
+        pipeline.trace([words, "good"], [one["tags"], ["O", "O"]])
 
 
 def test_benchmark_calibrate_and_ablate_take_a_tagger(
