@@ -33,9 +33,10 @@ def objective_of(teacher: Path, **keys: Any) -> Any:
     return Objective.from_params({"type": "distilled", "teacher": str(teacher), **keys})
 
 
-def student(objective: Any) -> MultiExitClassifier:
-    """Three layers of the teacher's size with exits at 2 and 3."""
-    model = tiny_model("final_exit", ("low", "high"), exit_layers=[2, 3], backbone=MODEL["encoder"]["backbone"])
+def student(objective: Any, layers: int = 3) -> MultiExitClassifier:
+    """Layers of the teacher's size, which has three, with exits at the last two."""
+    backbone = {**MODEL["encoder"]["backbone"], "num_layers": layers}
+    model = tiny_model("final_exit", ("low", "high"), exit_layers=[layers - 1, layers], backbone=backbone)
     objective.bind(model.encoder.exit_layers, 2)
     objective.start_training(Vocabulary(["low", "high"]), None)
     model.objective = objective
@@ -68,8 +69,9 @@ def test_the_loss_by_hand(teacher: Path) -> None:
     assert both[1] == pytest.approx(2 * both[0], rel=1e-4)
 
 
-def test_hidden_states_at_the_same_relative_depth(teacher: Path) -> None:
-    model = student(objective_of(teacher, hidden_states_weight=2.0)).train()
+@pytest.mark.parametrize(("layers", "pairs"), [(3, [(2, 2), (3, 3)]), (2, [(1, 2), (2, 3)])])
+def test_hidden_states_at_the_same_relative_depth(teacher: Path, layers: int, pairs: list[tuple[int, int]]) -> None:
+    model = student(objective_of(teacher, hidden_states_weight=2.0), layers).train()
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
@@ -82,12 +84,13 @@ def test_hidden_states_at_the_same_relative_depth(teacher: Path) -> None:
         states = {}
         for encoder in (model.encoder, master.encoder):
             state, rows = encoder.embed(inputs), []
-            for layer in (1, 2, 3):
+            for layer in range(1, encoder.backbone.num_layers + 1):
                 state = encoder.backbone.layer(layer, state)
                 rows.append(state.hidden_states[:, :3])
             states[encoder] = rows
     distances = [
-        float((states[model.encoder][layer] - states[master.encoder][layer]).square().mean()) for layer in (1, 2)
+        float((states[model.encoder][own - 1] - states[master.encoder][other - 1]).square().mean())
+        for own, other in pairs
     ]
     assert float(with_hidden["hidden_distance"]) == pytest.approx(sum(distances) / 2, rel=1e-4)
     with_hidden["loss"].backward()
