@@ -12,6 +12,8 @@ import pytest
 import torch
 
 from beem_plugin.common.errors import BeemError, ConfigurationError
+from beem_plugin.data import Instance
+from beem_plugin.training.callbacks.calibrate_exits import warn_of_overlap
 from beem_plugin.training.train import train_model
 from tests.training.configs import params, read_metrics
 from tests.training.tiny_components import Record
@@ -199,3 +201,12 @@ def test_wrong_configs_are_refused_before_training(
     with pytest.raises(BeemError, match=message):
         train_model(params(**overrides), tmp_path / "run")
     assert not list(tmp_path.glob("run/metrics*"))
+
+
+def test_calibration_data_that_were_trained_on_are_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+    calibration = [Instance({"text": f"text {number}", "id": number}) for number in range(100)]
+    for shared in (5, 6):  # one in twenty is no reason
+        train = [Instance({"text": f"text {number}", "id": 1000 + number}) for number in range(shared)]
+        warn_of_overlap(calibration, train, "dev")
+        assert bool(caplog.messages) == (shared == 6)
+    assert "6 of the 100 calibration samples in dev are training data as well" in caplog.text
