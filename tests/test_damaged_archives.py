@@ -169,6 +169,7 @@ def test_a_changed_archive_is_refused_in_one_line(name: str, unpacked: Path, tmp
     result = run("predict", str(archive), "-", stdin="y\nyes\n", check=False)
     errors = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
     assert result.returncode == 1 and len(errors) == 1 and message in errors[0]
+    assert not message.startswith(("config.json", "meta.json", "weights")) or str(archive) in errors[0]
     assert "Traceback" not in result.stderr and result.stdout == ""
     assert os.listdir(scratch) == [] and not (tmp_path / "ran").exists()
 

@@ -63,7 +63,9 @@ def opened_archive(path: str | Path) -> Iterator[Path]:
             check_json_files(folder)
             yield folder
         except BeemError as error:
-            error.args = (str(error).replace(f"{folder}/", f"{path}: "),)  # the folder is gone when it is read
+            message = str(error).replace(f"{folder}/", f"{path}: ")  # the folder is gone when it is read
+            inside = (CONFIG_NAME, META_NAME, WEIGHTS_NAME, *(f"{part}/" for part in PARTS))
+            error.args = (f"{path}: {message}" if message.startswith(inside) else message,)
             raise
 
 
