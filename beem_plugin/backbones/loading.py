@@ -1,5 +1,6 @@
 """Reads configurations and weights of transformers models, with errors that name the config key."""
 
+import functools
 import inspect
 import logging
 from collections.abc import Iterable, Iterator
@@ -57,11 +58,18 @@ def make_config(entries: dict[str, Any], key: str) -> PreTrainedConfig:
 
 def check_keys(entries: dict[str, Any], model_type: str, extra: Iterable[str], key: str) -> None:
     """Raises a `ConfigurationError` for an unknown key, which transformers would store and never read."""
-    known = CONFIG_MAPPING[model_type]()
-    names = set(known.to_dict()) | set(known.attribute_map) | set(extra)
+    known, own = _default_config(model_type)
+    names = own | set(extra)
     for name in entries:
         if name not in names and not hasattr(known, name):
             raise ConfigurationError(not_allowed(f"{key}: unknown key for {model_type!r}", name, names))
+
+
+@functools.cache
+def _default_config(model_type: str) -> tuple[PreTrainedConfig, frozenset[str]]:
+    """The family's defaults, and the names of its entries."""
+    config = CONFIG_MAPPING[model_type]()
+    return config, frozenset(config.to_dict()) | frozenset(config.attribute_map)
 
 
 def override(config: PreTrainedConfig, overrides: dict[str, Any], extra: Iterable[str], key: str) -> None:
