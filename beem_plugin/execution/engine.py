@@ -30,6 +30,7 @@ class Engine(Registrable):
     default_implementation = "compaction"
 
     use_kernels: bool | None = None
+    policy_kernel: bool = True
     """See `CompiledNetwork`."""
     _compiled: CompiledNetwork | None = None
 
@@ -57,7 +58,7 @@ class Engine(Registrable):
         policy.check_calibrated()
         if self._compiled is None or not self._compiled.origin.matches(network, policy):
             self._compiled = None  # frees its memory first
-            self._compiled = CompiledNetwork(network, policy, self.use_kernels)
+            self._compiled = CompiledNetwork(network, policy, self.use_kernels, self.policy_kernel)
         return self._compiled
 
 

@@ -76,7 +76,7 @@ class Single(Engine):
         options = {name: getattr(self, name) for name in ("length_bucket", "max_lengths", "check_every")}
         check_at_least(1, **options)
         check_choice("heads", self.heads, HEADS)
-        self.use_kernels = False if self.heads == "plain" else None
+        self.policy_kernel = self.heads != "plain"
         self._runner: SampleRunner | None = None
 
     @torch.inference_mode()

@@ -35,10 +35,17 @@ class CompiledNetwork:
     The policy is stepped by a generated kernel on a GPU.
 
     `use_kernels` says whether blocks, token means and policy steps run in Triton kernels; by default where they serve,
-    on a GPU. With `True` on a CPU, they run in Triton's interpreter.
+    on a GPU. With `True` on a CPU, they run in Triton's interpreter. Without `policy_kernel` the policy is stepped by
+    torch operations in any case.
     """
 
-    def __init__(self, network: SteppedNetwork, policy: ExitPolicy, use_kernels: bool | None = None) -> None:
+    def __init__(
+        self,
+        network: SteppedNetwork,
+        policy: ExitPolicy,
+        use_kernels: bool | None = None,
+        policy_kernel: bool = True,
+    ) -> None:
         self.origin = Origin(network, policy)
         self.network, self.policy = network, copy.deepcopy(policy)
         self.device = device_of(network)
@@ -61,10 +68,11 @@ class CompiledNetwork:
         """Whether the head of an exit must be computed."""
         self._reads = {number: self._read_by(number) for number in exits}
         self.use_kernels = self.device.type == "cuda" if use_kernels is None else use_kernels
+        self._policy_kernel = self.use_kernels and policy_kernel
 
     @cached_property
     def decider(self) -> Decider:
-        with_kernel = self.use_kernels and not self.output_per_token and not self.policy.adapts
+        with_kernel = self._policy_kernel and not self.output_per_token and not self.policy.adapts
         return make_decider(self.policy, self.device, with_kernel)
 
     @property

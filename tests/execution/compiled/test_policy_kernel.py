@@ -12,10 +12,13 @@ from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.exits.policies import ExitPolicy, ThresholdPolicy
 from beem_plugin.exits.signals import ExitSignals
 from beem_plugin.exits.state import ExitState
+from tests.execution.worlds import World
 
 pytest.importorskip("triton")
 
-from beem_plugin.execution.compiled.policy_kernel import ClassifierSignals, PolicyKernel
+from beem_plugin.execution import Single
+from beem_plugin.execution.compiled.network import CompiledNetwork
+from beem_plugin.execution.compiled.policy_kernel import ClassifierSignals, Decider, PolicyKernel
 from beem_plugin.execution.compiled.step_trace import UnsupportedStep
 
 EXITS = 4
@@ -167,3 +170,12 @@ def test_kernel_computes_the_classifier_of_one_sample(num_labels: int) -> None:
         kernel.step(1, ClassifierSignals(vector, classifier), kernel.start(1), found)
         kernel.step(1, ExitSignals(classifier(vector)), kernel.start(1), expected)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("heads", "kind"), [("fused", PolicyKernel), ("plain", Decider)])
+def test_plain_heads_leave_out_the_kernel_of_the_policy_alone(heads: str, kind: type) -> None:
+    engine = Single(heads=heads)
+    assert engine.use_kernels is None, "blocks are computed by kernels in both cases"
+    engine.use_kernels = True  # as on a GPU
+    network = engine.prepare(World(), built(CONFIGS[0], World().num_labels))
+    assert isinstance(network, CompiledNetwork) and network.use_kernels and type(network.decider) is kind
