@@ -116,7 +116,7 @@ def test_ablation_from_the_first_run_to_a_changed_config(
 def test_a_training_that_fails_in_its_process_does_not_stop_the_others(
     environment: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    in_a_process = Launcher.execute  # which says where the package is
+    in_a_process = Launcher.execute  # which gives the process the path of the package
     monkeypatch.chdir(tmp_path)
     trained = train_in_process(monkeypatch)
     here = Launcher.execute

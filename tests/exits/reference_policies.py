@@ -169,9 +169,9 @@ def voting(logits, signals, *, thresholds, exponent=1, min_exit=1) -> Outcome:
         number, unsure = first_exit(scores, exact, above, min_exit, exact=True)
     else:
         number, unsure = first_exit(scores, thresholds, above, min_exit)
-    heard = votes[:number]
-    leaders = {label for label in heard if heard.count(label) == max(heard.count(other) for other in heard)}
-    latest = [label for label in heard if label in leaders][-1]
+    cast = votes[:number]
+    leaders = {label for label in cast if cast.count(label) == max(cast.count(other) for other in cast)}
+    latest = [label for label in cast if label in leaders][-1]
     return Outcome(number, {latest}, float(scores[number - 1]), unsure)
 
 
@@ -202,14 +202,14 @@ def expected_gain(logits, signals, *, thresholds, model, min_exit=1) -> Outcome:
     scores, labels, close = [], [], []
     for i in range(num_exits - 1):
         own = [max(value, least) for value in log_softmax(logits[i])]
-        heard = [
+        combined = [
             model["memory"][i] * vote[c] + model["trust"][i] * own[c] + model["bias"][i][c] for c in range(num_labels)
         ]
-        vote = [max(value, least) for value in log_softmax(heard)]
+        vote = [max(value, least) for value in log_softmax(combined)]
         label = first_best(vote)
         close.append(len(best_up_to_rounding(vote)) > 1)
-        weights, voices = model["change"][i], (vote, own, before or own)
-        z = model["change_bias"][i][label] + math.fsum(w * odds(v, label) for w, v in zip(weights, voices))
+        weights, sources = model["change"][i], (vote, own, before or own)
+        z = model["change_bias"][i][label] + math.fsum(w * odds(v, label) for w, v in zip(weights, sources))
         scores.append(model["gain"][i] * (1 / (1 + math.exp(-z)) if z > -500 else 0.0))
         labels.append(label)
         before = own

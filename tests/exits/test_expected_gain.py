@@ -104,18 +104,18 @@ def test_scores_are_non_negative_and_at_most_the_gain():
 
 def test_the_vote_is_the_optimum_of_its_loss():
     generator = np.random.default_rng(0)
-    heard = 3 * np.log(generator.dirichlet([1.0, 1.0, 1.0], size=(80, 2)))
-    judge = 0.5 * generator.dirichlet([1.0, 1.0, 1.0], size=80) + 0.5 * np.eye(3)[heard[:, 1].argmax(1)]
+    inputs = 3 * np.log(generator.dirichlet([1.0, 1.0, 1.0], size=(80, 2)))
+    target = 0.5 * generator.dirichlet([1.0, 1.0, 1.0], size=80) + 0.5 * np.eye(3)[inputs[:, 1].argmax(1)]
 
     def loss(parameters):
-        logits = np.einsum("k,nkc->nc", parameters[:2], heard) + parameters[2:]
+        logits = np.einsum("k,nkc->nc", parameters[:2], inputs) + parameters[2:]
         logits = logits - np.log(np.exp(logits).sum(1, keepdims=True))
-        centred = heard - heard.mean(2, keepdims=True)
+        centred = inputs - inputs.mean(2, keepdims=True)
         spread = np.square(centred - centred.mean(0)).sum(2).mean(0)
         penalty = (2.0 * spread * parameters[:2] ** 2).sum() + 0.1 * (parameters[2:] ** 2).sum()
-        return -(judge * logits).sum() + penalty / 2
+        return -(target * logits).sum() + penalty / 2
 
-    found = np.concatenate(fit_vote(heard, judge, ridge=2.0))
+    found = np.concatenate(fit_vote(inputs, target, ridge=2.0))
     steps = 1e-4 * np.eye(5)
     slopes = np.array([(loss(found + step) - loss(found - step)) / 2e-4 for step in steps])
     free = np.append(found[:2] > 0, [True] * 3)

@@ -68,11 +68,11 @@ class LogWriter(TrainerCallback):
 
     def write(self, split: str, values: dict[str, float], step: int, epoch: int | None) -> None:
         """Takes numbers of "train" or "validation", after optimizer step `step`; of a whole epoch, `epoch` is given."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not define write")
 
     def write_histograms(self, values: dict[str, Tensor], step: int) -> None:
         """Takes the parameters after optimizer step `step`."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not define write_histograms")
 
     def on_batch(
         self,
