@@ -48,11 +48,11 @@ def test_packed_windows_give_the_results_of_padded_batches(
         return original(layout, samples)
 
     monkeypatch.setattr(UsedLayout, "first", first)
-    batches = make_batches(8, 3, longest=9)
-    engine = DepthPools(tokens_per_chunk=20, min_leaving=0.0, windows_in_flight=2, window_tokens=40)
+    batches = make_batches(14, 5, longest=9)
+    engine = DepthPools(tokens_per_chunk=30, min_leaving=0.0, windows_in_flight=2, window_tokens=60)
     engine.use_kernels = True
-    _, found = gather_decisions(engine.run(network, policy, ragged_batches(batches)), 3, 8)
-    _, expected = gather_decisions(Compaction().run(network, policy, ragged_batches(batches)), 3, 8)
+    _, found = gather_decisions(engine.run(network, policy, ragged_batches(batches)), 3, 14)
+    _, expected = gather_decisions(Compaction().run(network, policy, ragged_batches(batches)), 3, 14)
     same(found, expected)
     assert used, "samples are packed"
     assert set(expected.exits.tolist()) == {1, 2}

@@ -7,12 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from beem_plugin.calibration.replay import replay
-from beem_plugin.calibration.trace import ExitTrace
 from beem_plugin.common.errors import ConfigurationError
 from beem_plugin.execution.engine import Engine, gather_decisions
 from beem_plugin.exits.policy import ExitPolicy
-from tests.execution.worlds import World, make_batches, reference_trace
+from tests.execution.worlds import World, make_batches, reference
 from tests.ragged import ragged_batches
 
 POLICIES: dict[str, dict[str, Any]] = {
@@ -31,17 +29,12 @@ def world() -> World:
     return World(num_labels=1)
 
 
-@pytest.fixture(scope="module")
-def trace(world: World) -> ExitTrace:
-    return reference_trace(world, make_batches(40, 7))
-
-
 @pytest.mark.parametrize("engine", ["single", "compaction", "depth_pools"])
 @pytest.mark.parametrize("name", POLICIES)
-def test_values_and_exits_are_the_references(world: World, trace: ExitTrace, engine: str, name: str) -> None:
+def test_values_and_exits_are_the_references(world: World, engine: str, name: str) -> None:
     policy = ExitPolicy.from_params({"type": name, **POLICIES[name]})
     batches = make_batches(40, 7)
-    expected = replay(policy, trace)
+    expected = reference(world, policy, batches)
     runs = Engine.from_params({"type": engine}).run(world, policy, ragged_batches(batches))
     index, found = gather_decisions(runs, 1, 40)
     assert index.tolist() == list(range(40))

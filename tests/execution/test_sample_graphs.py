@@ -47,7 +47,7 @@ def test_graphs_with_a_generated_kernel(policy: ExitPolicy) -> None:
     pytest.importorskip("triton")
     engine = GraphsOnHost(length_bucket=8)
     engine.use_kernels = True
-    check(engine, World(), policy, make_batches(3, 3, longest=8))
+    check(engine, World(), policy, make_batches(3, 3))
 
 
 def test_without_lookahead_no_layer_is_computed_in_vain() -> None:

@@ -38,7 +38,7 @@ def assert_close(found: Tensor, expected: Tensor, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", DOT_DTYPES)
-@pytest.mark.parametrize("tokens", [1, 50, 128])
+@pytest.mark.parametrize("tokens", [1, 17, 50, 128])
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("biases", [0, 1, 3])
 @torch.inference_mode()

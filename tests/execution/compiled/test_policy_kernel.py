@@ -50,6 +50,7 @@ CONFIGS: list[dict[str, Any]] = [
     {"type": "fixed_exit", "exit": 2},
     {"type": "final"},
 ]
+SHAPES = [(config, labels) for config in CONFIGS for labels in (2, 3)]
 
 
 def built(config: dict[str, Any], num_labels: int) -> ExitPolicy:
@@ -88,9 +89,9 @@ def compare(policy: ExitPolicy, samples: int = SAMPLES) -> int:
     return exited
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config["type"])
-def test_kernel_decides_as_the_policy(config: dict[str, Any]) -> None:
-    assert compare(built(config, 3)) > 0 or config["type"] == "final"
+@pytest.mark.parametrize(("config", "num_labels"), SHAPES, ids=[f"{c['type']}-{labels}" for c, labels in SHAPES])
+def test_kernel_decides_as_the_policy(config: dict[str, Any], num_labels: int) -> None:
+    assert compare(built(config, num_labels)) > 0 or config["type"] == "final"
 
 
 def test_every_registered_policy_is_covered() -> None:
@@ -101,7 +102,7 @@ def test_every_registered_policy_is_covered() -> None:
     assert [name for name in missing if ExitPolicy.by_name(name).__module__.startswith("beem_plugin.exits")] == []
 
 
-@pytest.mark.parametrize("num_labels", [2, 11, 40])
+@pytest.mark.parametrize("num_labels", [7, 11, 40])
 def test_any_number_of_labels(num_labels: int) -> None:
     assert compare(built(CONFIGS[0], num_labels)) > 0
 
